@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from cometmq.cli.contexts import CONTEXT_VARIABLE, NAMESRV_VARIABLE, context_names, use_context
 from cometmq.cli.dry_run import READING_ONLY, is_dry_run
 from cometmq.cli.failures import PARTLY, WrongUseError
-from cometmq.cli.output import DEFAULT_FORM, tell
+from cometmq.cli.output import DEFAULT_FORM, notify
 from cometmq.cli.servers.process import DEFAULT_NAMESRV
 from cometmq.client.admin import TIMEOUT_S, Admin
 from cometmq.client.errors import BrokerError, RemotingConnectError, RemotingError
@@ -141,7 +141,7 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
     except RemotingConnectError as error:
         raise explain_connect_error(error, namesrv) from error
     for silence in silent.values():
-        tell(f"cometmq: left out: {silence.message}")
+        notify(f"cometmq: left out: {silence.message}")
     if silent:
         click.get_current_context().meta[PARTLY] = True
     return result

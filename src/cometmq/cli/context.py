@@ -23,7 +23,7 @@ from cometmq.cli.contexts import (
 )
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.local_path import LocalPath
-from cometmq.cli.output import FORMATS, Column, output_option, show, show_one, tell
+from cometmq.cli.output import FORMATS, Column, notify, output_option, show, show_one
 from cometmq.client.route import namesrv_addresses
 
 _COLUMNS: Final = (
@@ -76,11 +76,11 @@ def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
         return msgspec.structs.replace(more, current=name) if use_it else more
 
     change_contexts(change)
-    tell(f"Stored context {name} in {contexts_file()}.")
+    notify(f"Stored context {name} in {contexts_file()}.")
     if use_it:
         _tell_use(name)
     else:
-        tell(f"Use it with cometmq context use {name}, or for one command with --context {name}.")
+        notify(f"Use it with cometmq context use {name}, or for one command with --context {name}.")
 
 
 @command.command("use")
@@ -89,7 +89,7 @@ def use(name: str) -> None:
     """Use a context from now on; none stops using one."""
     if name == NO_CONTEXT:
         change_contexts(lambda contexts: msgspec.structs.replace(contexts, current=""))
-        tell("No context is in use.")
+        notify("No context is in use.")
         return
 
     def change(contexts: Contexts) -> Contexts:
@@ -134,7 +134,7 @@ def delete(name: str, yes: bool) -> None:
         was_used = contexts.current == name
         confirm_deletion(f"context {name}", "leaves no context in use" if was_used else "keeps all other contexts")
     change_contexts(lambda now: now.without(name))
-    tell(f"Deleted context {name}.")
+    notify(f"Deleted context {name}.")
 
 
 def _connection(settings: dict[str, Any]) -> Connection:
@@ -164,10 +164,10 @@ def _connection(settings: dict[str, Any]) -> Connection:
 
 
 def _tell_use(name: str) -> None:
-    tell(f"Context {name} is in use.")
+    notify(f"Context {name} is in use.")
     for variable in (CONTEXT_VARIABLE, NAMESRV_VARIABLE):
         if os.environ.get(variable):
-            tell(f"${variable} is set and takes precedence: unset {variable}")
+            notify(f"${variable} is set and takes precedence: unset {variable}")
 
 
 def _row(name: str, connection: Connection, *, current: bool) -> dict[str, Any]:

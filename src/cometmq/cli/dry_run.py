@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from cometmq.cli.output import Column, show, tell
+from cometmq.cli.output import Column, notify, show
 from cometmq.client.admin.changes import Change
 from cometmq.errors import CometMQError
 from cometmq.remoting.client import ClientRpcHook
@@ -73,7 +73,7 @@ def show_only(what: str, changes: Sequence[Change], server: str = "broker") -> b
 
 def tell_dry_run() -> None:
     """Print that nothing was changed."""
-    tell("Nothing was changed: --dry-run.")
+    notify("Nothing was changed: --dry-run.")
 
 
 def _refuse_changes(_: str, request: RemotingCommand) -> None:

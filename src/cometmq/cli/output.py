@@ -101,7 +101,7 @@ def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
         _table(pairs, (Column("name", ""), Column("value", "", prose=True)), title, header=False)
 
 
-def tell(sentence: str) -> None:
+def notify(sentence: str) -> None:
     """Write a sentence for people to stderr; stdout is for data."""
     click.echo(visible(sentence), err=True)
 

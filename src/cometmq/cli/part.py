@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from cometmq.cli.output import tell
+from cometmq.cli.output import notify
 
 match_option = click.option(
     "--match",
@@ -41,7 +41,7 @@ class Part:
         if len(shown) < len(found):
             rows = f"{first + 1:,} to {first + len(shown):,} of {len(found):,}" if shown else f"none of {len(found):,}"
             following = f"--page {self.number + 1} shows more, " if first + len(shown) < len(found) else ""
-            tell(f"Rows {rows}: {following}--match PATTERN filters, --limit 0 shows all.")
+            notify(f"Rows {rows}: {following}--match PATTERN filters, --limit 0 shows all.")
         return shown
 
 

@@ -100,7 +100,7 @@ class Health:
         return [finding for finding in self.findings if finding.todo]
 
 
-async def look(admin: Admin, now_ms: int) -> Sample:
+async def take_sample(admin: Admin, now_ms: int) -> Sample:
     """Query the state of every broker."""
     try:
         info = await admin.cluster_info()
@@ -167,7 +167,7 @@ class Sampler:
     async def _sample(self) -> None:
         try:
             async with self._connections.admin() as admin:
-                self.samples.append(await look(admin, self._clock.now_ms()))
+                self.samples.append(await take_sample(admin, self._clock.now_ms()))
         finally:
             self._next.set()
             self._next = asyncio.Event()

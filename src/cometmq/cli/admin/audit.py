@@ -15,7 +15,7 @@ from cometmq.auth.audit.entry import Entry
 from cometmq.auth.audit.reader import AuditReader
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import PAST, local_time
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.quantity import quantity
 from cometmq.visible import json_text, visible
 
@@ -102,7 +102,7 @@ def _default_store() -> Path:
 
 
 def _tell_damage(file: Path, lines: int) -> None:
-    tell(f"cometmq: {quantity(lines, 'line')} of {file} skipped: not valid entries")
+    notify(f"cometmq: {quantity(lines, 'line')} of {file} skipped: not valid entries")
 
 
 def _time_ms(entry: Entry) -> int | None:

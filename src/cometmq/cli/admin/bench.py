@@ -16,7 +16,7 @@ from cometmq.cli.connection import demand_topic_name, explain_connect_error, nam
 from cometmq.cli.failures import DONE, FAILED, WrongUseError
 from cometmq.cli.moments import Duration
 from cometmq.cli.names import TOPIC
-from cometmq.cli.output import output_option, tell
+from cometmq.cli.output import notify, output_option
 from cometmq.client.errors import RemotingConnectError
 from cometmq.loop import fastest_loop
 
@@ -140,5 +140,5 @@ def _run(kind: Kind, options: dict[str, Any], namesrv: str, output: str) -> int:
             raise BenchError(str(group.exceptions[0])) from group
     show_outcome(kind, outcome, output)
     for sentence in outcome.errors:
-        tell(f"cometmq: {sentence}")
+        notify(f"cometmq: {sentence}")
     return FAILED if outcome.errors else DONE

@@ -11,7 +11,7 @@ from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import changes_of
 from cometmq.client.admin.configurations import broker_configurations
@@ -48,7 +48,7 @@ def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) ->
 @yes_option
 @dry_run_option
 @namesrv_option
-def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) -> None:
+def set_keys(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) -> None:
     """Change keys of running brokers, after showing old and new values.
 
     Only keys that docs/operations.md marks can change at run time. A broker with a configuration file writes them
@@ -64,7 +64,7 @@ def put(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) 
             return
         for name in sorted({change.broker for change in changes}):
             remark = await admin.update_broker_config(masters[name], wanted)
-            tell(f"Changed the configuration of {name}." + (f" {remark}" if remark else ""))
+            notify(f"Changed the configuration of {name}." + (f" {remark}" if remark else ""))
 
     administer(namesrv, work)
 

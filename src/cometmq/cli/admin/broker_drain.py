@@ -12,7 +12,7 @@ from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import DONE, PARTLY_DONE, WrongUseError
 from cometmq.cli.moments import Duration
 from cometmq.cli.names import BROKER
-from cometmq.cli.output import Column, output_option, show, show_one, tell
+from cometmq.cli.output import Column, notify, output_option, show, show_one
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.drain import CHECK_SECONDS, PERMISSION_KEY, SETTLE_SECONDS, Drain, DrainRefusedError, Left
@@ -90,9 +90,9 @@ def command(
             return DONE
         clock = admin.instance.clock
         end = None if limit is None else clock.monotonic() + limit.total_seconds()
-        tell(f"Producers leave {broker}: clients have {settle.total_seconds():g} s to fetch the new routes.")
+        notify(f"Producers leave {broker}: clients have {settle.total_seconds():g} s to fetch the new routes.")
         await drain.begin()
-        tell(f"{broker} accepts no new messages ({PERMISSION_KEY}={permission & ~PERM_WRITE}).")
+        notify(f"{broker} accepts no new messages ({PERMISSION_KEY}={permission & ~PERM_WRITE}).")
         said = ""
         while True:
             left = (await drain.check()).ignoring(frozenset(skipped), idle=skip_idle)
@@ -101,7 +101,7 @@ def command(
                 return DONE
             if (sentence := _sentence(left, until)) != said:
                 said = sentence
-                tell(sentence)
+                notify(sentence)
             if end is not None and clock.monotonic() >= end:
                 _result(broker, left, output, is_done=False)
                 return PARTLY_DONE
@@ -112,7 +112,7 @@ def command(
     try:
         return administer(namesrv, work)
     except KeyboardInterrupt:
-        tell(f"{broker} still accepts no new messages; to use it again: cometmq broker drain {broker} --undo.")
+        notify(f"{broker} still accepts no new messages; to use it again: cometmq broker drain {broker} --undo.")
         raise
 
 
@@ -121,7 +121,7 @@ async def _undo(drain: Drain, broker: str) -> int:
     if show_only(broker, [Change(broker, PERMISSION_KEY, permission, permission | PERM_WRITE)]):
         return DONE
     await drain.undo()
-    tell(f"{broker} accepts messages again; producers find it within 30 s.")
+    notify(f"{broker} accepts messages again; producers find it within 30 s.")
     return DONE
 
 
@@ -158,9 +158,9 @@ def _result(broker: str, left: Left, output: str, *, is_done: bool) -> None:
         if rows:
             show(rows, _GROUPS, output, title=f"Left on {broker}")
         if is_done:
-            tell(f"{broker} is drained: stop it now, or use it again with --undo.")
+            notify(f"{broker} is drained: stop it now, or use it again with --undo.")
         else:
-            tell(f"{_sentence(left, 'either')} Time limit reached; {broker} still accepts no new messages.")
+            notify(f"{_sentence(left, 'either')} Time limit reached; {broker} still accepts no new messages.")
         return
     figures = {"delayed": left.delayed, "transactions": left.transactions, "slave_bytes": left.slave_bytes}
     show_one({"broker": broker, "drained": is_done, **figures, "groups": rows}, output)

@@ -10,7 +10,7 @@ import click
 from cometmq.cli.connection import confirm_change
 from cometmq.cli.dry_run import show_changes, show_only
 from cometmq.cli.failures import PartlyDoneError, WrongUseError
-from cometmq.cli.output import tell
+from cometmq.cli.output import notify
 from cometmq.client.admin.accounts import PartlyChangedError
 from cometmq.client.admin.changes import Change, Tables
 from cometmq.options import nearest
@@ -26,7 +26,7 @@ def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: 
     :raises CometMQError: the user did not confirm.
     """
     if not changes:
-        tell(f"{what[0].upper()}{what[1:]} already has these settings; nothing was changed.")
+        notify(f"{what[0].upper()}{what[1:]} already has these settings; nothing was changed.")
         return False
     if show_only(what, changes, server):
         return False

@@ -11,7 +11,7 @@ import click
 from cometmq.cli.connection import namesrv_alone
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.local_path import LocalPath
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.cli.servers.console_options import audit_log_option, console_url_option, reports_option
 from cometmq.cli.servers.logs import log_options
 from cometmq.cli.servers.process import (
@@ -137,7 +137,7 @@ def add(name: str, role: str, password_file: Path | None, data: Path) -> None:
     from cometmq.console.security.passwords import ConsoleUsers, Role
 
     _users(data, ConsoleUsers).put(name, Role(role), _password(password_file))
-    tell(f"User {name} of the console is a{'n' if role == 'operator' else ''} {role}.")
+    notify(f"User {name} of the console is a{'n' if role == 'operator' else ''} {role}.")
 
 
 @user.command("list")
@@ -159,7 +159,7 @@ def remove(name: str, data: Path) -> None:
     from cometmq.console.security.passwords import ConsoleUsers
 
     _users(data, ConsoleUsers).remove(name)
-    tell(f"Removed user {name} of the console.")
+    notify(f"Removed user {name} of the console.")
 
 
 def _users(data: Path, kind: Any) -> Any:

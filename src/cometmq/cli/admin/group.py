@@ -14,7 +14,7 @@ from cometmq.cli.connection import administer, confirm_deletion, demand_group_na
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.moments import local_time
 from cometmq.cli.names import GROUP, TOPIC
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.cli.part import Part, part_options
 from cometmq.client.admin import Admin, ConsumeProgress
 from cometmq.client.admin.changes import Change
@@ -104,7 +104,7 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
             show_only(f"group {group}", await _losses(admin, group, keep_offsets=keep_offsets))
             return
         await delete_whole_group(admin, group, keep_offsets=keep_offsets)
-        tell(f"Deleted group {group}.")
+        notify(f"Deleted group {group}.")
 
     administer(namesrv, work)
 
@@ -137,7 +137,7 @@ def describe(group: str, namesrv: str, output: str) -> None:
     ]
     show(rows, _MEMBERS, output, title=f"Members of group {group}")
     for sentence in contradictions(members):
-        tell(f"Contradiction: {sentence}. The group misses messages: all members need the same subscriptions.")
+        notify(f"Contradiction: {sentence}. The group misses messages: all members need the same subscriptions.")
 
 
 @command.command("offsets")

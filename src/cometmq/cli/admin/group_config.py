@@ -12,7 +12,7 @@ from cometmq.cli.connection import administer, demand_group_name, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import GROUP
-from cometmq.cli.output import tell
+from cometmq.cli.output import notify
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.group_settings import differences, groups_of_brokers
@@ -69,9 +69,9 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
         for name in missing:
             await admin.create_group(wanted, broker_address=masters[name])
         if missing:
-            tell(f"Created group {group} on {', '.join(missing)}.")
+            notify(f"Created group {group} on {', '.join(missing)}.")
         if existing:
-            tell(f"Group {group} already exists with these settings on {', '.join(existing)}.")
+            notify(f"Group {group} already exists with these settings on {', '.join(existing)}.")
 
     administer(namesrv, work)
 
@@ -117,6 +117,6 @@ def alter(
             changed = sorted({change.broker for change in changes})
             for name in changed:
                 await admin.create_group(wanted[name], broker_address=masters[name])
-            tell(f"Changed group {group} on {', '.join(changed)}.")
+            notify(f"Changed group {group} on {', '.join(changed)}.")
 
     administer(namesrv, work)

@@ -11,7 +11,7 @@ from cometmq.cli.dry_run import dry_run_option, is_dry_run
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.moments import PAST
 from cometmq.cli.names import BROKER, GROUP, TOPIC
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.reset import EARLIEST, LATEST, Move, NoSuchQueueError, Target, execute_moves, planned_moves
 from cometmq.quantity import quantity
@@ -83,9 +83,9 @@ def reset(
     moves = administer(namesrv, work)
     show([_row(move) for move in moves], _MOVES, output, title=f"Offsets of group {group} in topic {topic}")
     if execute:
-        tell(f"Reset group {group} in {quantity(len(moves), 'queue')} of topic {topic}.")
+        notify(f"Reset group {group} in {quantity(len(moves), 'queue')} of topic {topic}.")
     else:
-        tell("Nothing was changed; add --execute to move the offsets.")
+        notify("Nothing was changed; add --execute to move the offsets.")
 
 
 def _row(move: Move) -> dict[str, Any]:

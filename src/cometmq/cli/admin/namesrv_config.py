@@ -9,7 +9,7 @@ import click
 from cometmq.cli.admin.changes import confirm_changes, key_rows, parse_settings, yes_option
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import changes_of
 from cometmq.client.admin.configurations import namesrv_configurations
@@ -42,7 +42,7 @@ def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
 @yes_option
 @dry_run_option
 @namesrv_option
-def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
+def set_keys(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
     """Change keys of running nameservers, after showing old and new values.
 
     Only keys that docs/operations.md marks can change at run time. A nameserver with a configuration file writes them
@@ -56,6 +56,6 @@ def put(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
             return
         for address in sorted({change.broker for change in changes}):
             remark = await admin.update_namesrv_config(address, wanted)
-            tell(f"Changed the configuration of {address}." + (f" {remark}" if remark else ""))
+            notify(f"Changed the configuration of {address}." + (f" {remark}" if remark else ""))
 
     administer(namesrv, work)

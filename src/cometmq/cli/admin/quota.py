@@ -12,7 +12,7 @@ from cometmq.auth.quota.model import Limits, QuotaInfo, Subject
 from cometmq.cli.admin.changes import yes_option
 from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.remoting.admin_headers import PutQuotaRequestHeader
@@ -119,7 +119,7 @@ def set_quota(
             show_only(f"the quota of {subject}", await _differences(admin, subject, wanted, server))
             return
         await admin.put_quota(quota, address=server)
-        tell(f"Set the quota of {subject}.")
+        notify(f"Set the quota of {subject}.")
 
     administer(namesrv, work)
 
@@ -171,7 +171,7 @@ def delete(subject: str, yes: bool, server: str | None, namesrv: str) -> None:
             show_only(f"the quota of {subject}", await _differences(admin, subject, None, server))
             return
         await admin.delete_quota(subject, address=server)
-        tell(f"Deleted the quota of {subject}.")
+        notify(f"Deleted the quota of {subject}.")
 
     administer(namesrv, work)
 

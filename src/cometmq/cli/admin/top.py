@@ -15,7 +15,7 @@ from cometmq.cli.admin.top_screen import Keys, Screen
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import PARTLY, WrongUseError
 from cometmq.cli.moments import Duration
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.activity import ActivityWatch, Snapshot
 from cometmq.errors import CometMQError
@@ -131,7 +131,7 @@ def _show_once(view: View, every_s: float, namesrv: str, output: str) -> None:
     snapshot = administer(namesrv, work)
     for broker in snapshot.brokers:
         if broker.trouble:
-            tell(f"cometmq: left out broker {broker.broker}: {broker.trouble}")
+            notify(f"cometmq: left out broker {broker.broker}: {broker.trouble}")
             click.get_current_context().meta[PARTLY] = True
     show(view.rows(snapshot), _COLUMNS[view.kind], output, title=view.kind.capitalize())
 

@@ -12,7 +12,7 @@ from cometmq.cli.connection import administer, demand_topic_name, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, show_only
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import BROKER, TOPIC
-from cometmq.cli.output import Progress, tell
+from cometmq.cli.output import Progress, notify
 from cometmq.cli.topic_names import chosen_names, file_option
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
@@ -90,13 +90,13 @@ def create(
         if show_only(what, changes):
             return
 
-        async def put(topic: str) -> None:
+        async def create_one(topic: str) -> None:
             await put_topic_on(admin, missing[topic], masters, "created")
             await admin.until_routed(topic, [masters[name] for name in missing[topic]])
 
         with partly_done(), Progress("Creating topics", len(missing) if len(missing) > 1 else None) as progress:
-            await each(list(missing), put, "created", progress.advance)
-        _tell_created(what, len(names), wanted[names[0]].read_queue_nums, missing, masters)
+            await each(list(missing), create_one, "created", progress.advance)
+        _notify_created(what, len(names), wanted[names[0]].read_queue_nums, missing, masters)
 
     administer(namesrv, work)
 
@@ -122,19 +122,21 @@ async def _missing(
     return missing
 
 
-def _tell_created(
+def _notify_created(
     what: str, count: int, queues: int, missing: Mapping[str, Mapping[str, TopicConfig]], masters: Mapping[str, str]
 ) -> None:
     new = sorted({name for configs in missing.values() for name in configs})
     created = what if len(missing) == count else quantity(len(missing), "topic")
     if new:
-        tell(f"Created {created} with {quantity(queues, 'queue')}{'' if count == 1 else ' each'} on {', '.join(new)}.")
+        notify(
+            f"Created {created} with {quantity(queues, 'queue')}{'' if count == 1 else ' each'} on {', '.join(new)}."
+        )
     if count == 1:
         had = [name for name in masters if name not in new]
         if had:
-            tell(f"{what[0].upper()}{what[1:]} already exists with these settings on {', '.join(had)}.")
+            notify(f"{what[0].upper()}{what[1:]} already exists with these settings on {', '.join(had)}.")
     elif len(missing) < count:
-        tell(f"{quantity(count - len(missing), 'topic')} already existed with these settings.")
+        notify(f"{quantity(count - len(missing), 'topic')} already existed with these settings.")
 
 
 @click.command("alter")
@@ -192,11 +194,11 @@ def alter(
                 next_step="lower --write-queues first and let consumers finish, or add --hide-messages",
             )
         if gone := removed_queues(existing, wanted):
-            tell(f"Waiting messages (delays, retries, open transactions) of {', '.join(gone)} go to other queues.")
+            notify(f"Waiting messages (delays, retries, open transactions) of {', '.join(gone)} go to other queues.")
         if confirm_changes(f"topic {topic}", changes, yes=yes):
             changed = {change.broker: wanted[change.broker] for change in changes}
             with partly_done():
                 await put_topic_on(admin, changed, masters, "changed")
-            tell(f"Changed topic {topic} on {', '.join(changed)}.")
+            notify(f"Changed topic {topic} on {', '.join(changed)}.")
 
     administer(namesrv, work)

@@ -12,7 +12,7 @@ from cometmq.cli.connection import administer, confirm_deletion, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.names import TOPIC
-from cometmq.cli.output import Progress, tell
+from cometmq.cli.output import Progress, notify
 from cometmq.cli.part import match_option, matching_names
 from cometmq.cli.topic_names import chosen_names, file_option
 from cometmq.client.admin import Admin
@@ -56,7 +56,7 @@ def delete(
         if not yes:
             if len(found) > 1:
                 more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-                tell(f"Topics {', '.join(found[:_NAMED])}{more}.")
+                notify(f"Topics {', '.join(found[:_NAMED])}{more}.")
             confirm_deletion(what, f"deletes {'its' if len(found) == 1 else 'their'} messages")
 
         async def remove(topic: str) -> None:
@@ -64,7 +64,7 @@ def delete(
 
         with partly_done(), Progress("Deleting topics", len(found) if len(found) > 1 else None) as progress:
             await each(found, remove, "deleted", progress.advance)
-        tell(f"Deleted {what}.")
+        notify(f"Deleted {what}.")
 
     administer(namesrv, work)
 
@@ -85,7 +85,7 @@ async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> li
         wanted = f"no topic matches {match}" if match is not None else f"none of these {len(names):,} topics exists"
         raise CometMQError(wanted, next_step="list all with cometmq topic list")
     if absent := [name for name in names if name not in there]:
-        tell(f"Left out, since they do not exist: {', '.join(absent[:_NAMED])}{', …' * (len(absent) > _NAMED)}.")
+        notify(f"Left out, since they do not exist: {', '.join(absent[:_NAMED])}{', …' * (len(absent) > _NAMED)}.")
     return list(found)
 
 

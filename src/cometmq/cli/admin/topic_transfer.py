@@ -12,7 +12,7 @@ from cometmq.cli.admin.changes import confirm_changes
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.dry_run import dry_run_option
 from cometmq.cli.local_path import LocalFile, LocalPath
-from cometmq.cli.output import Progress, tell
+from cometmq.cli.output import Progress, notify
 from cometmq.client.admin import Admin
 from cometmq.client.admin.settings_file import MAX_DOCUMENT_BYTES, Document, parse_document
 from cometmq.client.admin.settings_transfer import export_settings, plan_import
@@ -33,7 +33,7 @@ def export(path: Path | None, namesrv: str) -> None:
         sys.stdout.buffer.write(document.encode())
     else:
         replace_file(path, document.encode())
-    tell(_contents(document))
+    notify(_contents(document))
 
 
 @click.command("import")
@@ -54,7 +54,7 @@ def import_settings(file: IO[bytes], yes: bool, hide_messages: bool, namesrv: st
         if confirm_changes("the cluster", plan.changes, yes=yes):
             with Progress("Changing", len(plan.changes)) as progress:
                 await plan.execute(progress.advance)
-            tell(f"Changed {quantity(len(plan.changes), 'setting')} of the cluster.")
+            notify(f"Changed {quantity(len(plan.changes), 'setting')} of the cluster.")
 
     administer(namesrv, work)
 

@@ -14,7 +14,7 @@ from cometmq.cli.admin.changes import partly_done, yes_option
 from cometmq.cli.connection import confirm_deletion, namesrv_option
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.local_path import LocalPath
-from cometmq.cli.output import Column, output_option, show, show_one, tell
+from cometmq.cli.output import Column, notify, output_option, show, show_one
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.errors import CometMQError, reason_of
@@ -39,7 +39,7 @@ def change(namesrv: str, work: Callable[[Admin], Awaitable[None]], done: str) ->
     with partly_done():
         administer_accounts(namesrv, work)
     if not is_dry_run():
-        tell(done)
+        notify(done)
 
 
 @click.group("user")

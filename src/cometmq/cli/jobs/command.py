@@ -70,12 +70,12 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
     :param after: function that is called with the report and the output format after the report is written.
     """
 
-    def run(page: Path | None, output: str, **said: Any) -> int:
+    def run(page: Path | None, output: str, **parameters: Any) -> int:
         if "source" in declared(options):
             demand_one_place()
         with job_running(options) as running:
-            done = load(function)(build_options(options, said, **running))
-        code = end(done, page, output)
+            done = load(function)(build_options(options, parameters, **running))
+        code = finish_job(done, page, output)
         if after is not None:
             after(done, output)
         return code
@@ -215,21 +215,23 @@ def _merge_access(
         raise click.BadParameter(str(error), ctx, param) from error
 
 
-def build_options(options: type[T], said: Mapping[str, Any], **more: Any) -> T:
+def build_options(options: type[T], parameters: Mapping[str, Any], **more: Any) -> T:
     """Create an object of a class of options from the parameters of its command, and ``more`` fields."""
     values: dict[str, Any] = {}
     for name, found in declared(options).items():
         if isinstance(found, tuple):
-            values[name] = _nested(found[0], said)
-        elif isinstance(found, Option) and param_of(found) in said:
-            values[name] = said[param_of(found)]
+            values[name] = _nested(found[0], parameters)
+        elif isinstance(found, Option) and param_of(found) in parameters:
+            values[name] = parameters[param_of(found)]
             if values[name] is None and found.default is not dataclasses.MISSING:
                 del values[name]
     return options(**values | more)
 
 
-def _nested(options: Any, said: Mapping[str, Any]) -> Any:
-    values = {name: said[param_of(found)] for name, found in declared(options).items() if isinstance(found, Option)}
+def _nested(options: Any, parameters: Mapping[str, Any]) -> Any:
+    values = {
+        name: parameters[param_of(found)] for name, found in declared(options).items() if isinstance(found, Option)
+    }
     make = getattr(options, "of_command", options)
     return make(**values)
 
@@ -237,7 +239,7 @@ def _nested(options: Any, said: Mapping[str, Any]) -> Any:
 # A run -----------------------------------------------------------------------------------------------
 
 
-def tell(step: object) -> None:
+def print_step(step: object) -> None:
     """Write to stderr the step that a job begins (a text), or its result."""
     click.echo(f"{step} …" if isinstance(step, str) else str(step), err=True)
 
@@ -274,7 +276,7 @@ def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -
     :raises click.UsageError: for every ``OptionError`` within the block.
     """
     names = {field.name for field in dataclasses.fields(options)}
-    running: dict[str, Any] = {name: tell for name in ("on_step", "on_batch") if name in names}
+    running: dict[str, Any] = {name: print_step for name in ("on_step", "on_batch") if name in names}
     before: Any = None
     if "stop" in names:
         running["stop"] = stop = threading.Event()
@@ -292,7 +294,7 @@ def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -
             signal.signal(signal.SIGTERM, before)
 
 
-def end(done: Report, page: Path | None, output: str, **more: Any) -> int:
+def finish_job(done: Report, page: Path | None, output: str, **more: Any) -> int:
     """Write the report to stdout and, on request, as a page. Return the exit code.
 
     :param output: ``table``, or anything else for JSON.

@@ -16,7 +16,7 @@ from cometmq.cli.jobs.command import (
     REPORT_OPTIONS,
     build_options,
     demand_one_place,
-    end,
+    finish_job,
     job_running,
     load,
     params_of,
@@ -48,29 +48,34 @@ def _copy(
     not_json: str | None,
     page: Path | None,
     output: str,
-    **said: Any,
+    **parameters: Any,
 ) -> int:
-    to, topics = said["to"], said["topic"]
-    if (said["to_archive"] is None) == (to is None) or (to is None) != (said["work"] is None):
+    to, topics = parameters["to"], parameters["topic"]
+    if (parameters["to_archive"] is None) == (to is None) or (to is None) != (parameters["work"] is None):
         raise click.UsageError("name the target of the copy: --to-archive DIR, or --to TOPIC and --work DIR")
     if to is not None and len(topics) > 1:
         raise click.UsageError("--to copies exactly one topic: give --topic once")
-    of_topic = (said["by_key"], said["rate"] is not None, said["to_namesrv"] is not None, said["to_access"])
+    of_topic = (
+        parameters["by_key"],
+        parameters["rate"] is not None,
+        parameters["to_namesrv"] is not None,
+        parameters["to_access"],
+    )
     if to is None and any(of_topic):
         raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access need --to")
-    if to is not None and any(said[name] is not None for name in ("format", "catalog", "table")):
+    if to is not None and any(parameters[name] is not None for name in ("format", "catalog", "table")):
         raise click.UsageError("--format, --catalog and --table need --to-archive")
     if to is None:  # else --namesrv says where the copy goes
         demand_one_place()
     with job_running(MaskOptions) as running:
-        options = build_options(MaskOptions, said, rules=_rules(rules, rule, subject, not_json), **running)
+        options = build_options(MaskOptions, parameters, rules=_rules(rules, rule, subject, not_json), **running)
         if to is None:
             done = load("mask.job:mask")(options)
         else:
-            said["to_namesrv"] = said["to_namesrv"] or said["namesrv"]
+            parameters["to_namesrv"] = parameters["to_namesrv"] or parameters["namesrv"]
             source = {"source": options.source, "topic": topics[0], "rules": options.rules}
-            done = load("mask.job:mask_to_topic")(build_options(MaskToTopicOptions, said, **source, **running))
-    code = end(done, page, output)
+            done = load("mask.job:mask_to_topic")(build_options(MaskToTopicOptions, parameters, **source, **running))
+    code = finish_job(done, page, output)
     if done.samples and output == "table":
         click.echo(visible(done.render_samples(), lines=True))
     return code
@@ -167,14 +172,14 @@ def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: 
     revealer = Revealer(store.key_of)
     changed = 0
 
-    def tell(message: BadMessage) -> None:
+    def report(message: BadMessage) -> None:
         nonlocal changed
         changed += 1
         click.echo(json_text(msgspec.to_builtins(message)), err=True)
 
     try:
         with wrong_use():
-            for message in revealed_messages(archive, revealer, topics, apart=tell):
+            for message in revealed_messages(archive, revealer, topics, apart=report):
                 click.echo(json_text(message))
     finally:
         store.close()

@@ -17,12 +17,12 @@ from cometmq.cli.jobs.command import (
     JobOption,
     build_options,
     demand_one_place,
-    end,
+    finish_job,
     job_command,
     job_running,
     load,
     params_of,
-    tell,
+    print_step,
 )
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.output import FORMATS
@@ -70,18 +70,18 @@ _PATTERN: Final = JobOption(
 _PATTERN.key = "subscribePattern"
 
 
-def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, **said: Any) -> int:
+def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, **parameters: Any) -> int:
     ctx = click.get_current_context()
     if ctx.invoked_subcommand is not None:
         return DONE
     from cometmq.spark.session.interruption import silence_spark
 
-    given = (said["option"] or {}) | ({} if pattern is None else {"subscribePattern": pattern})
-    said["option"] = given
-    is_store, dry_run = said["store"] is not None, said["dry_run"]
-    if said["to"] is None:
+    given = (parameters["option"] or {}) | ({} if pattern is None else {"subscribePattern": pattern})
+    parameters["option"] = given
+    is_store, dry_run = parameters["store"] is not None, parameters["dry_run"]
+    if parameters["to"] is None:
         raise click.UsageError("name the archive with --to", ctx)
-    if not is_store and not said["topic"] and not given.keys() & {"topic", "subscribe", "subscribePattern"}:
+    if not is_store and not parameters["topic"] and not given.keys() & {"topic", "subscribe", "subscribePattern"}:
         raise click.UsageError("name the topics to archive with --topic or --pattern", ctx)
     for param in ctx.command.params:
         if ctx.get_parameter_source(param.name or "") is not ParameterSource.COMMANDLINE:
@@ -90,17 +90,17 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
             raise click.UsageError(f"{param.opts[-1]} cannot be used with --store, which is read without brokers", ctx)
         if not is_store and param.name == "broker_name":
             raise click.UsageError("--broker-name needs --store", ctx)
-    if not is_store and said["checkpoint"] is None and not dry_run:
+    if not is_store and parameters["checkpoint"] is None and not dry_run:
         raise click.UsageError("name the checkpoint with --checkpoint", ctx)
-    said["checkpoint"] = said["checkpoint"] or ""
+    parameters["checkpoint"] = parameters["checkpoint"] or ""
     kind: type[Any] = ArchiveStoreOptions if is_store else ArchiveOptions
     function = "archive.from_store:archive_store" if is_store else "archive.job:archive"
     with job_running(kind, silence_spark) as running:
-        done = load(function)(build_options(kind, said, **running))
+        done = load(function)(build_options(kind, parameters, **running))
     removed = 0
     if vacuum and done.queues and not dry_run:
-        removed = load("archive.upkeep:vacuum")(said["to"]).files_before
-    code = end(done, page, output, vacuumed=removed)
+        removed = load("archive.upkeep:vacuum")(parameters["to"]).files_before
+    code = finish_job(done, page, output, vacuumed=removed)
     if vacuum and output == "table":
         click.echo(f"removed {quantity(removed, 'file')} that no commit refers to")
     return code
@@ -133,18 +133,20 @@ _ARCHIVE: Final = click.Group(
 )
 
 
-def _key_index(key: str | None, topic: str | None, limit: int, page: Path | None, output: str, **said: Any) -> int:
+def _key_index(
+    key: str | None, topic: str | None, limit: int, page: Path | None, output: str, **parameters: Any
+) -> int:
     from cometmq.cli.messages.message import NotFoundError, show_found
 
     with job_running(KeyIndexOptions) as running:
         if key is None:
-            done = load("key_index:build_key_index")(build_options(KeyIndexOptions, said, **running))
-            return end(done, page, output)
+            done = load("key_index:build_key_index")(build_options(KeyIndexOptions, parameters, **running))
+            return finish_job(done, page, output)
         if topic is None:
             raise WrongUseError("--find needs the topic", next_step="name it with --topic")
-        if said["dry_run"] or page is not None:
+        if parameters["dry_run"] or page is not None:
             raise WrongUseError("--dry-run and --report cannot be used with --find")
-        found = load("key_index:find_by_key")(said["archive"], said["index"], topic, key, limit=limit)
+        found = load("key_index:find_by_key")(parameters["archive"], parameters["index"], topic, key, limit=limit)
     if not found and output == "table":
         raise NotFoundError(f"the archive has no message of topic {topic} with key {key}")
     show_found(found, key, output)
@@ -188,27 +190,32 @@ def _dead_letters(
     resend: bool,
     page: Path | None,
     output: str,
-    **said: Any,
+    **parameters: Any,
 ) -> int:
     from cometmq.client.admin import END_OF_TIME_MS
     from cometmq.client.dead_letters import Selection
 
-    groups, since, until = said["group"], said["since"], said["until"]
-    if resend and (said["archive"] is not None or said["store"] is not None or not groups):
+    groups, since, until = parameters["group"], parameters["since"], parameters["until"]
+    if resend and (parameters["archive"] is not None or parameters["store"] is not None or not groups):
         raise click.UsageError("--resend needs --group and brokers; it cannot be used with --archive or --store")
-    if not resend and (said["dry_run"] or said["rate"] is not None):
+    if not resend and (parameters["dry_run"] or parameters["rate"] is not None):
         raise click.UsageError("--dry-run and --rate need --resend")
     demand_one_place()
     last_ms = END_OF_TIME_MS if until is None else until - 1
     wanted = Selection(key=key, tag=tag, origin_topic=origin_topic, begin_ms=since or 0, end_ms=last_ms)
     with job_running(DeadLetterOptions) as running:
-        options = build_options(DeadLetterOptions, said, selection=wanted, **running)
+        options = build_options(DeadLetterOptions, parameters, selection=wanted, **running)
         done = load("dead_letters:dead_letters")(options)
     if resend:
-        again = {"namesrv": said["namesrv"], "groups": groups, "selection": wanted, "access": said["access"]}
-        resent = load("dead_letters:send_again")(build_options(SendAgainOptions, said, **again, **running))
-        done = dataclasses.replace(done, resent=resent, dry_run=said["dry_run"])
-    return end(done, page, output)
+        again = {
+            "namesrv": parameters["namesrv"],
+            "groups": groups,
+            "selection": wanted,
+            "access": parameters["access"],
+        }
+        resent = load("dead_letters:send_again")(build_options(SendAgainOptions, parameters, **again, **running))
+        done = dataclasses.replace(done, resent=resent, dry_run=parameters["dry_run"])
+    return finish_job(done, page, output)
 
 
 _DLQ: Final = click.Command(
@@ -236,7 +243,7 @@ def _show_way(done: TraceReport, output: str) -> None:
     from cometmq.cli.messages.trace import show_way
 
     if done.way is not None and not done.way.is_known:
-        tell(f"{done.trace_topic} has no trace of {done.way.msg_id}")
+        print_step(f"{done.trace_topic} has no trace of {done.way.msg_id}")
     elif done.way is not None and output == "table":
         show_way(done.way)
 
@@ -272,14 +279,14 @@ class JobGroup(LazyGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            said = "interrupted; committed work is kept: run the same command again to continue"
-            click.echo(f"cometmq: {said}", err=True)
+            sentence = "interrupted; committed work is kept: run the same command again to continue"
+            click.echo(f"cometmq: {sentence}", err=True)
             raise
 
 
 class _Telling(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        tell(record.getMessage())
+        print_step(record.getMessage())
 
 
 _TELLING: Final = _Telling()

@@ -19,7 +19,7 @@ from cometmq.cli.messages.format import PROPERTIES_TEMPLATE, Delimiter, Template
 from cometmq.cli.messages.reading import EARLIEST, LATEST, Offset, Reading, read
 from cometmq.cli.moments import PAST
 from cometmq.cli.names import GROUP, TOPIC
-from cometmq.cli.output import tell
+from cometmq.cli.output import notify
 from cometmq.cli.servers.process import Stopping, run_server
 from cometmq.client.consumer.subscription import ALL, SQL92, TAG, subscription
 from cometmq.client.errors import RemotingConnectError
@@ -135,7 +135,7 @@ def command(
     except RemotingConnectError as error:
         raise explain_connect_error(error, namesrv) from error
     if sys.stderr.isatty() or not received:
-        tell(f"Received {quantity(received, 'message')} of topic {topic}.")
+        notify(f"Received {quantity(received, 'message')} of topic {topic}.")
 
 
 def _demand_one_start(from_beginning: bool, since: int | None, offset: int | str | None) -> None:

@@ -21,7 +21,7 @@ from cometmq.cli.local_path import LocalPath
 from cometmq.cli.messages.message import message_row
 from cometmq.cli.moments import PAST, local_time
 from cometmq.cli.names import GROUP
-from cometmq.cli.output import Column, Progress, output_option, show, tell
+from cometmq.cli.output import Column, Progress, notify, output_option, show
 from cometmq.client.admin import END_OF_TIME_MS, Admin
 from cometmq.client.dead_letters import (
     Ledger,
@@ -162,7 +162,7 @@ def export(
         return count
 
     count = administer(namesrv, work)
-    tell(f"Dead letters of {group} exported: {count}")
+    notify(f"Dead letters of {group} exported: {count}")
 
 
 def _all_fields(letter: MessageExt) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def resend_command(
         if is_dry_run():
             for letter in letters:
                 click.echo(json_text(_row(letter)))
-            tell(f"Dead letters of {group} that would be sent again: {len(letters)}")
+            notify(f"Dead letters of {group} that would be sent again: {len(letters)}")
             return
         with (
             Ledger(ledger or Path(f"dlq-{group}.ledger")) as notes,
@@ -241,7 +241,7 @@ def resend_command(
                 outcomes[outcome] += 1
                 progress.advance(1)
                 if words:
-                    tell(words)
+                    notify(words)
 
             await resend(admin, _each(letters), notes, report, rate=rate)
 
@@ -261,7 +261,7 @@ def _conclude(group: str, outcomes: Counter[Outcome]) -> None:
     if outcomes[Outcome.SENT_BEFORE]:
         done += f", sent earlier: {outcomes[Outcome.SENT_BEFORE]}"
     if not failed:
-        tell(done)
+        notify(done)
     elif failed == outcomes.total():
         raise CometMQError(
             f"none of the {failed} dead letters was sent", next_step="repeat the command when the cause is fixed"

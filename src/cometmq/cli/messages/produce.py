@@ -22,7 +22,7 @@ from cometmq.cli.messages.sending import Sent, send_all
 from cometmq.cli.messages.sources import MessageForm, Pacer, generate_load, read_lines, read_whole_files
 from cometmq.cli.moments import EPOCH, Duration, Moment
 from cometmq.cli.names import TOPIC
-from cometmq.cli.output import Column, Progress, output_option, show, tell
+from cometmq.cli.output import Column, Progress, notify, output_option, show
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send.config import ProducerConfig
 from cometmq.clock import SYSTEM_CLOCK
@@ -123,7 +123,7 @@ def command(
             source = _once(form.parse(body.encode(errors="surrogateescape"), 1))
         else:
             if not paths and sys.stdin.isatty():
-                tell("Type messages, one a line; Ctrl-D ends.")
+                notify("Type messages, one a line; Ctrl-D ends.")
             streams: list[IO[bytes]] = [files.enter_context(path.open("rb")) for path in paths] or [sys.stdin.buffer]
             if whole:
                 source = read_whole_files(form, streams, pacer)
@@ -145,7 +145,7 @@ def command(
     if sent.rows:
         show(sent.rows, _SENT, output)
     if sent.count and not (body is not None and output == "table"):
-        tell(sent.summary(topic, SYSTEM_CLOCK.monotonic()))
+        notify(sent.summary(topic, SYSTEM_CLOCK.monotonic()))
     if sent.failure is not None:
         raise sent.failure_of_all(namesrv)
 

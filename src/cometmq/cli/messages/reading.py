@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from cometmq.cli.messages.known_messages import KnownMessages
-from cometmq.cli.output import tell
+from cometmq.cli.output import notify
 from cometmq.cli.servers.process import Stopping
 from cometmq.client.consumer.config import ConsumeFromWhere, LitePullConfig
 from cometmq.client.consumer.lite_pull_consumer import LitePullConsumer
@@ -173,7 +173,7 @@ class Follower:
         """Read queues that were created again from their beginning."""
         for queue in set(await self._known.recreated_queues()) & set(self._consumer.assignment):
             name = f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
-            tell(f"The {name} was deleted and created again: reading it from its beginning.")
+            notify(f"The {name} was deleted and created again: reading it from its beginning.")
             await self._consumer.seek_to_begin(queue)
 
     async def _write_messages(self, messages: list[MessageExt]) -> None:

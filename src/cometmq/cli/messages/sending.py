@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cometmq.cli.connection import explain_connect_error
 from cometmq.cli.failures import PartlyDoneError
-from cometmq.cli.output import Progress, tell
+from cometmq.cli.output import Progress, notify
 from cometmq.client.admin import Admin
 from cometmq.client.admin.several import users_topics
 from cometmq.client.errors import RemotingConnectError, RouteNotFoundError
@@ -145,7 +145,7 @@ async def _tell_new_topic(producer: Producer, topic: str) -> None:
     near = nearest(topic, others)
     meant = f" Did you mean {near}?" if near else ""
     made = f"with {quantity(len(queues), 'queue')} on {', '.join(brokers)}"
-    tell(f"Topic {topic} did not exist and was created {made}.{meant}")
+    notify(f"Topic {topic} did not exist and was created {made}.{meant}")
 
 
 async def _send(producer: Producer, messages: list[Message], *, one_by_one: bool) -> Outcomes:

@@ -11,7 +11,7 @@ from cometmq.cli.connection import administer, ask_cometmq_broker, demand_group_
 from cometmq.cli.dry_run import dry_run_option, is_dry_run, show_only
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.moments import local_time
-from cometmq.cli.output import Column, output_option, show, tell
+from cometmq.cli.output import Column, notify, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
 from cometmq.client.admin.several import asked_masters
@@ -82,7 +82,7 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
                     resumed.append(Change("its broker", one, "given up", "checked again"))
                     continue
                 await admin.resume_transaction(place)
-                tell(f"{one}: its producers will be asked")
+                notify(f"{one}: its producers will be asked")
             except (ValueError, BrokerError, RouteNotFoundError, UnknownBrokerError) as error:
                 failed.append(f"{one}: {error}")
         show_only("transactions", resumed)
@@ -90,7 +90,7 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
 
     failed = administer(namesrv, work)
     for sentence in failed:
-        tell(sentence)
+        notify(sentence)
     if len(failed) == len(ids):
         raise CometMQError(
             "no transaction was resumed",

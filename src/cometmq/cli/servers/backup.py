@@ -13,7 +13,7 @@ from cometmq.backup.verify import restore_backup, verify_backup
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import local_time
-from cometmq.cli.output import Progress, output_option, show_one, tell
+from cometmq.cli.output import Progress, notify, output_option, show_one
 from cometmq.quantity import quantity, size_text
 
 _directory: Final = LocalPath(path_type=Path, file_okay=False)
@@ -53,9 +53,9 @@ def create(
     if not full and previous is None:
         previous = last_backup_beside(target, store)
     made = create_backup(Options(store, target, commit_log, previous, share=not copy))
-    show_one(_made(target, made, previous), output, title="Backup")
+    show_one(_summarize(target, made, previous), output, title="Backup")
     if made.shared_bytes:
-        tell("Files that are complete share disk blocks with the store: copy the backup to another disk as well.")
+        notify("Files that are complete share disk blocks with the store: copy the backup to another disk as well.")
 
 
 @command.command("verify")
@@ -79,7 +79,7 @@ def restore(backup: Path, store: Path, output: str) -> None:
     """
     manifest = restore_backup(backup, store)
     show_one({**_about(backup, manifest), "store": str(store)}, output, title="Restored")
-    tell("Messages stored after the backup are missing; consumers receive again what they consumed since.")
+    notify("Messages stored after the backup are missing; consumers receive again what they consumed since.")
 
 
 def _about(backup: Path, manifest: Manifest) -> dict[str, Any]:
@@ -95,8 +95,8 @@ def _about(backup: Path, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _made(target: Path, made: Made, previous: Path | None) -> dict[str, Any]:
-    tell(
+def _summarize(target: Path, made: Made, previous: Path | None) -> dict[str, Any]:
+    notify(
         f"{quantity(len(made.manifest.files), 'file')}: {size_text(made.copied_bytes)} copied, "
         f"{size_text(made.shared_bytes)} shared with the store, {size_text(made.reused_bytes)} with the last backup."
     )

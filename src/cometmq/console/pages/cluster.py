@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from cometmq.client.errors import BrokerError
 from cometmq.console.live import KEEP_ALIVE_SECONDS, event, event_stream
 from cometmq.console.page import Ask, NotFoundError, address_of, page
-from cometmq.console.sampler import Sample, look
+from cometmq.console.sampler import Sample, take_sample
 from cometmq.errors import CometMQError
 from cometmq.message.names import MASTER_ID
 from cometmq.remoting.admin_bodies import HARuntimeInfo
@@ -34,7 +34,7 @@ async def _sample(ask: Ask) -> Sample:
     latest = ask.console.sampler.latest
     if latest is not None and not ask.visitor.has_own_connections:
         return latest
-    return await look(ask.admin, ask.console.clock.now_ms())
+    return await take_sample(ask.admin, ask.console.clock.now_ms())
 
 
 async def history(ask: Ask) -> Response:
