@@ -21,7 +21,7 @@ _UNTIL: Final = "--until"
 def local_time(timestamp_ms: int | None) -> str | None:
     """Return milliseconds since 1970 as local time in ISO 8601 with offset; None if there is no time.
 
-    A time outside of the calendar stays a number, since producers may send any time.
+    A time outside of the calendar stays a number, since producers can set any number.
     """
     if timestamp_ms is None or timestamp_ms <= 0:
         return None

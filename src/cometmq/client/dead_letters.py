@@ -77,9 +77,9 @@ class Selection(msgspec.Struct, frozen=True):
     ids: frozenset[str] = frozenset()
     """Offset ids of dead letters, unique keys, or offset ids of the failed messages; empty for all."""
     begin_ms: int = 0
-    """Time at or after which the message became a dead letter, ms since 1970 …"""
+    """Minimum time at which the message became a dead letter, ms since 1970."""
     end_ms: int = END_OF_TIME_MS
-    """… and the latest such time."""
+    """Maximum time at which the message became a dead letter, ms since 1970."""
 
     def takes(self, message: MessageExt) -> bool:
         """Return whether a dead letter is selected."""

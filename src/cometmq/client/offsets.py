@@ -40,7 +40,7 @@ class Offsets:
         self._group = group
         self._timeout_s = timeout_s
         self._tables: set[tuple[str, str, str]] = set()
-        """The (group, topic, broker) combinations for which the broker surely has an offset table."""
+        """The (group, topic, broker) combinations for which the broker certainly has an offset table."""
         self._beginning: dict[tuple[str, str, str], _Beginning] = {}
         self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
 
@@ -53,7 +53,9 @@ class Offsets:
         return await self._ask(queue, queries.end_offset(queue))
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time (ms) or later; the queue's end if there is none."""
+        """Return the offset of the first message stored at a time (ms) or later; the queue's end if no message is that
+        new.
+        """
         search = first_at(queue, self._group, await self.min(queue), await self.max(queue), timestamp_ms)
         return await run_async(search, lambda query: self._ask(queue, query))
 

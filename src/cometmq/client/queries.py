@@ -107,7 +107,7 @@ def _store_time(answer: RemotingCommand) -> int:
 
 
 def committed_offset(group: str, queue: AnyQueue, *, or_zero: bool | None = None) -> Query[int | None]:
-    """Ask for the committed offset of a group; the result is None if there is none.
+    """Ask for the committed offset of a group; the result is None if the group has not committed an offset.
 
     :param or_zero: False stops a broker from answering 0 for an unknown group while the queue's first message is young.
     """
@@ -160,7 +160,7 @@ def pull_header(
 
 
 def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: int) -> Search[int]:
-    """Find the first offset stored at or after a time, ``end`` if there is none.
+    """Find the offset of the first message stored at or after a time; ``end`` if no message is that new.
 
     The broker's own search is only a hint. Apache RocketMQ 4.9 returns the nearest message, and any one of a batch,
     whose messages all have one store time; 5.x and CometMQ return the first one on request. A correct hint
@@ -189,7 +189,7 @@ def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: in
 
 
 def _first_store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | None]:
-    """Find the store time of the first message from an offset on; ``None`` if there is none."""
+    """Find the store time of the first message from an offset on; ``None`` if the queue has no such message."""
     stored: int | None
     after: int
     while True:

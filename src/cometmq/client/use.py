@@ -1,4 +1,4 @@
-"""The use of connections by one client. It ends with the client, even if the client is not closed."""
+"""One client's use of connections, which ends with the client even if the client is not closed."""
 
 from __future__ import annotations
 

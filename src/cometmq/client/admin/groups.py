@@ -87,7 +87,7 @@ class ConsumeProgress(msgspec.Struct, frozen=True):
 
 
 class GroupAdmin(TopicAdmin):
-    """Creates, lists, moves and deletes groups."""
+    """Requests that create, list, reset and delete groups."""
 
     async def create_group(
         self, config: SubscriptionGroupConfig | str, *, cluster: str | None = None, broker_address: str | None = None

@@ -38,7 +38,7 @@ WAITING_MESSAGES_PAGE: Final = 1_000
 
 
 class MessageAdmin(TopicAdmin):
-    """Finds messages."""
+    """Requests for stored, delayed and half messages."""
 
     async def message_by_id(self, msg_id: str, topic: str | None = None) -> MessageExt:
         """Return the message with an offset id or, if ``topic`` is given, with a unique key.
@@ -125,8 +125,8 @@ class MessageAdmin(TopicAdmin):
         """List the pending messages with arbitrary delays on a CometMQ broker, in the order of their due times.
 
         :param topic: only messages to this topic.
-        :param begin_ms: only messages that are due at this time or later …
-        :param end_ms: … and before this time.
+        :param begin_ms: only messages that are due at or after this time, ms since 1970.
+        :param end_ms: only messages that are due before this time, ms since 1970.
         :param limit: maximum number of messages.
         :raises BrokerError: the broker is Apache's, which does not support the request.
         """

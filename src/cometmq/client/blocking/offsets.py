@@ -135,7 +135,7 @@ class OffsetClient(BlockingCluster):
     # Times ----------------------------------------------------------------------------------------
 
     def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
-        """Find the first offset stored at or after a time in each queue; use the queue's end if there is none.
+        """Find the first offset stored at or after a time in each queue; use the queue's end if no message is that new.
 
         :param times: milliseconds since 1970, for all topics or by topic; topics without a time are omitted.
         """

@@ -131,7 +131,7 @@ class Outbox:
         self.delivered = Delivered()
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request for a queue that has none."""
+        """Add a request; its queue must not have another unacknowledged request."""
         self._hold(Sending(request, now + self._options.timeout_s, now))
 
     def requests_to(self, broker: str) -> list[Sending]:

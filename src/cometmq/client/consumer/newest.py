@@ -27,9 +27,9 @@ class Search:
 
     topic: str
     begin_ms: int | None = None
-    """Messages stored at or after this time …"""
+    """Minimum store time, ms since 1970."""
     end_ms: int | None = None
-    """… and before this one."""
+    """The store time must be before this time, ms since 1970."""
     expression: str = ALL
     expression_type: str = TAG
     wanted: int = 64

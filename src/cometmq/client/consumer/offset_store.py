@@ -25,7 +25,7 @@ class OffsetStore(Protocol):
     """Stores the offsets of one group."""
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset at which to continue; ``None`` if there is none."""
+        """Return the offset at which to continue; ``None`` if no offset is stored."""
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store offsets; log a failure, which the next report repairs."""
@@ -100,7 +100,7 @@ class LocalOffsets:
         self._table = await in_thread(self.load)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset at which to continue; ``None`` if there is none."""
+        """Return the offset at which to continue; ``None`` if no offset is stored."""
         return self._table.get(queue)
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:

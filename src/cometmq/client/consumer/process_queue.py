@@ -204,7 +204,7 @@ class ProcessQueue:
 
     @property
     def cached_span(self) -> tuple[int, int]:
-        """Return the offsets of the first and last message not consumed; zeros if there are none."""
+        """Return the offsets of the first and last message not consumed; zeros if all are consumed."""
         opened = self._open
         if not opened or opened[-1].done:
             return (0, 0) if not opened else (opened[0].messages[0].queue_offset, self._next_offset - 1)

@@ -139,7 +139,7 @@ class RouteTable:
             await self._clock.sleep(pause_s)
 
     async def _is_surely_missing(self) -> bool:
-        """Return whether an unknown topic surely does not exist: a nameserver has brokers, or does not answer."""
+        """Return whether an unknown topic certainly does not exist: a nameserver has brokers, or does not answer."""
         try:
             machine = self._nameservers.body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, ROUTE_TIMEOUT_S)
             return bool((await run_async(machine, self._send)).broker_addr_table)

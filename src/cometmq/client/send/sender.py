@@ -412,7 +412,7 @@ class Sender:
             self._finish(delivery, error)
 
     async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue, since: float) -> None:
-        """Connect and send; ``since`` is as in :meth:`_start_unknown`."""
+        """Connect and send; ``since`` has the same meaning as in :meth:`_start_unknown`."""
         delivery.deadline += self.clock.monotonic() - since
         try:
             address = await self._instance.master_of(queue)

@@ -225,7 +225,9 @@ class SyncPullConsumer(SyncClient[PullConsumer]):
         return self._run(self._inner.offsets.max(queue))
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time, in ms, or later; the end if there is none."""
+        """Return the offset of the first message stored at a time, in ms, or later; the queue's end if no message is
+        that new.
+        """
         return self._run(self._inner.offsets.at_time(queue, timestamp_ms))
 
 

@@ -52,7 +52,7 @@ def trace_context_of(message: MessageExt) -> dict[str, str]:
 
 
 def valid_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the two headers if they are valid by the standard."""
+    """Return the two headers if they are valid by the W3C standard."""
     parent = headers.get(TRACEPARENT)
     if not isinstance(parent, str) or len(parent) > MAX_TRACESTATE_CHARS or _TRACEPARENT.fullmatch(parent) is None:
         return {}
