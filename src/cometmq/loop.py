@@ -22,15 +22,15 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def call_now(work: Callable[[], None]) -> None:
-    """Call a function immediately, where other callers may call it later."""
+    """Call a function immediately, for use where another caller would call it later."""
     work()
 
 
 def over_rounds(steps: Iterator[None]) -> None:
-    """Run the first step of some work now, and each further step in its own round of the loop."""
+    """Run the first step of some work immediately, and each further step in its own round of the event loop."""
     if next(steps, _ENDED) is not _ENDED:
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, over_rounds, steps)  # what has arrived meanwhile is handled in between
+        loop.call_soon(loop.call_soon, over_rounds, steps)  # requests that have arrived are handled in between
 
 
 def finish(steps: Generator[None, None, T]) -> T:
@@ -88,9 +88,10 @@ class TaskSet:
 
 
 class SharedTask(Generic[T]):
-    """A task that any number of callers await; it continues when one of them stops waiting.
+    """A task that any number of callers await; it continues if one of them stops waiting.
 
-    It is ``asyncio.shield`` for many callers: the cost of a caller that stops waiting does not depend on the others.
+    It is like ``asyncio.shield`` for many callers: the cost of a caller that stops waiting does not depend on the
+    others.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
@@ -118,6 +119,6 @@ class SharedTask(Generic[T]):
                 waiter.cancel()
             elif error is not None:
                 waiter.set_exception(error)
-                waiter.exception()  # read here, since the caller may stop waiting in this round
+                waiter.exception()  # read the result now, since the caller may stop waiting in this round
             else:
                 waiter.set_result(task.result())

@@ -48,11 +48,11 @@ _LIGHT: Final = frozenset(
 )
 
 SERVER_LANGUAGE: Final = "JAVA"
-"""The language in answers: every client knows it."""
+"""The language in answers, which every client knows."""
 
 
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
-    """A request as handlers get it, without its body.
+    """A request in the form for handlers, without its body.
 
     The remark of a request has no meaning and is dropped, since requests may wait long for their answer. Numbers are
     Java's ``int``, so that an answer can always repeat the opaque.
@@ -66,7 +66,8 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     version: Int32 = 0
     serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
     arrived: float = 0.0
-    """Used by :class:`~cometmq.remoting.rpc_latency.RpcLatency`; the server sets it, whatever the client wrote."""
+    """Number used by :class:`~cometmq.remoting.rpc_latency.RpcLatency`; the server sets it, whatever the client
+    sent."""
 
     @property
     def oneway(self) -> bool:
@@ -115,12 +116,12 @@ class PostponeError(Exception):
 
 @dataclass(frozen=True)
 class RpcHook:
-    """Two optional functions that see the requests and answers of a server (``RPCHook``)."""
+    """Two optional functions that are called with the requests and answers of a server (``RPCHook``)."""
 
     before: Callable[[str, Request[Any], bytes], None] | None = None
     """Called with the peer, a request and its body before the handler; raises :class:`RpcRejectedError` to refuse."""
     after: Callable[[str, Request[Any], Response], None] | None = None
-    """Called with the peer, a request and its answer, even if a oneway request is sent no answer."""
+    """Called with the peer, a request and its answer, even if the answer to a oneway request is not sent."""
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
@@ -135,14 +136,14 @@ AsyncHandler = Callable[[Any, Request[Any], bytes], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Answered:
-    """A request code of a marked handler."""
+    """A request code of a method marked as its handler."""
 
     code: RequestCode
     header: type[Header]
     limits: tuple[str, ...]
     """Names of the request's limits in the ``limits`` modules."""
     permission: Permission | None
-    """Needed if permissions are checked; without it the request is then denied."""
+    """The permission needed if permissions are checked; if it is missing, the request is denied."""
 
 
 def answers(
@@ -197,7 +198,7 @@ def _handlers(kind: type) -> Sequence[tuple[str, Answered]]:
 
 
 class Processor:
-    """One entry of the table."""
+    """One entry of the table of processors."""
 
     __slots__ = ("_decoder", "code", "handler", "header_type", "is_light", "permission")
 
@@ -219,7 +220,7 @@ class Processor:
         """Decode the header of a request.
 
         :raises HeaderError: a field is missing or has the wrong type.
-        :raises FrameError: the bytes are not a header, or contain a second code, which hooks would see instead.
+        :raises FrameError: the bytes are not a header, or contain a second code, which hooks would get instead.
         """
         if serialize_type == JSON:
             try:
@@ -258,7 +259,7 @@ class RequestError(HeaderError):
 
 
 class ProcessorTable:
-    """Request code → :class:`Processor`."""
+    """The processor of each request code."""
 
     def __init__(self) -> None:
         self._by_code: dict[int, Processor] = {}
@@ -307,7 +308,7 @@ class ProcessorTable:
         return self._by_code.get(int.from_bytes(header[:2], "big", signed=True))
 
     def without(self, *codes: int) -> ProcessorTable:
-        """Return a table of the same processors without those of some codes."""
+        """Return a copy of the table without the processors of some codes."""
         table = ProcessorTable()
         for code in self._by_code.keys() - {int(code) for code in codes}:
             processor = self._by_code[code]
@@ -373,7 +374,7 @@ def encode_response(
 
 
 def describe(code: int) -> str:
-    """Return ``NAME (code)``, for messages to people."""
+    """Return ``NAME (code)`` for messages."""
     try:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:

@@ -58,9 +58,9 @@ _TOO_MANY_POSTPONED: Final = f"postponed requests need {MAX_POSTPONED_BYTES} byt
 _POSTPONED_REQUEST_BYTES: Final = 1_024
 """Approximate size of a postponed request without its texts."""
 _COUNTS_OF_RESERVE: Final = 8
-"""Descriptors are counted again when an eighth of those reserved for files may be in use."""
+"""Descriptors are counted again whenever an eighth of those reserved for files may have been used."""
 _BACKLOG: Final = 4_096
-"""Connections that wait in the kernel to be accepted: a client may open all of its connections at once."""
+"""Length of the kernel's queue of connections to accept: a client may open all of its connections together."""
 
 
 class RequestGuard(Protocol):
@@ -95,7 +95,7 @@ class Limiter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestPath:
-    """The steps that requests of a server pass through, before and after their processor."""
+    """The steps that a server's requests pass through, before and after their processor."""
 
     guard: RequestGuard | None = None
     """First step: denies requests that the account may not make."""
@@ -179,7 +179,7 @@ class RemotingServer:
         :raises OSError: the port is in use or not allowed.
         """
         self._loop = asyncio.get_running_loop()
-        if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a clock that is moved says nothing of processors
+        if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a movable clock says nothing about processors
             self._busy_poll = BusyPoll(self._loop.call_soon, self.clock)
         await self._listener.bind(host, port)
 
@@ -201,7 +201,7 @@ class RemotingServer:
         end_of_round: Sequence[Callable[[], None]] = (),
         new_taker: NewTaker | None = None,
     ) -> None:
-        """``bind`` and ``listen``.
+        """Call ``bind`` and ``listen``.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -221,12 +221,12 @@ class RemotingServer:
         self._departures.finish()
 
     def renew_takers(self) -> None:
-        """Call ``new_taker`` again for every connection."""
+        """Request a new taker for every connection."""
         for connection in self.connections:
             connection.renew_taker()
 
     def cut_off(self) -> None:
-        """Stop listening and abort every connection, as the system does for a killed process."""
+        """Stop listening and abort every connection, like the system does for a killed process."""
         self._listener.close()
         self._openings.abort()
         for connection in list(self.connections):
@@ -294,7 +294,7 @@ class RemotingServer:
         self.schedule_round()
 
     def schedule_round(self) -> None:
-        """Begin a round if none is open; it ends once everything that has arrived is handled."""
+        """Start a round if none is open; it ends once all requests that have arrived are handled."""
         if not self.round_is_scheduled and self._loop is not None:
             self.round_is_scheduled = True
             if self.path.latency is not None:
@@ -462,7 +462,7 @@ class RemotingServer:
             if connection.frame_sweeps >= 0:
                 connection.frame_sweeps += 1
             if (connection.quiet_sweeps - 1) * _SWEEP_SECONDS >= self._limits.idle_timeout_s:
-                if connection.is_closing:  # the client does not read what is queued
+                if connection.is_closing:  # the client does not read its answers
                     connection.abort()
                     continue
                 log.info("closing %s: idle for %g s", connection.remote_address, self._limits.idle_timeout_s)

@@ -1,4 +1,4 @@
-"""Checkpoints: derived data is written, flushed and recorded as durable (``FlushConsumeQueueService``).
+"""Checkpoints: write and flush derived data, and record it as durable (``FlushConsumeQueueService``).
 
 The cost of a checkpoint is proportional to the changes since the last one. A thread writes and flushes changed queues
 and then the position file; the loop passes it some queues at a time. If that takes long, because thousands
@@ -27,16 +27,16 @@ from cometmq.store.recovery.position import Extent, ExtentRows, Position, Positi
 _log = logging.getLogger(__name__)
 
 _QUEUES_AT_ONCE: Final = 512
-"""Queues that are passed to the thread in one round of the loop: about a millisecond."""
+"""Maximum number of queues passed to the thread in one round of the event loop: about a millisecond."""
 _FLUSHED_AT_ONCE: Final = 32
 _FLUSHERS: Final = 8
-"""Threads that flush the files of many queues, 32 at a time: the file system combines their flushes."""
+"""Maximum number of threads that flush queue files, 32 at a time: the file system combines their flushes."""
 _PAUSE: Final = 20
-"""A checkpoint is followed by a pause of this many times what it took …"""
+"""The pause after a checkpoint, as a multiple of the checkpoint's duration."""
 _MAX_PAUSE_SECONDS: Final = 60.0
-"""… but no longer than Apache's (``flushConsumeQueueThoroughInterval``) …"""
+"""Maximum pause after a checkpoint, as in Apache (``flushConsumeQueueThoroughInterval``)."""
 _MAX_BYTES_BETWEEN: Final = 1 << 30
-"""… and not while this much of the log would have to be read again."""
+"""Size of new log data that ends the pause, since a start after a crash would have to read it again."""
 
 
 class Moment(NamedTuple):
@@ -50,13 +50,13 @@ class Moment(NamedTuple):
 
 
 class UnitsToWrite(NamedTuple):
-    """Units of a queue from an offset onwards, for the thread."""
+    """Units of a queue from an offset onwards, to be written by the thread."""
 
     queue: ConsumeQueue
     offset: int
     units: bytes
     starts: list[int]
-    """Receives the start offsets of the written files."""
+    """Collects the start offsets of the written files."""
 
 
 class Snapshot(NamedTuple):
@@ -93,13 +93,13 @@ class Checkpoints:
         self._saving = False
         self._closing = False
         self._moment: Moment | None = None
-        """The snapshot of the current checkpoint, while queues are written …"""
+        """The snapshot of the current checkpoint while queues are written."""
         self._waiting: list[ConsumeQueue] = []
-        """… the dirty queues still to be written …"""
+        """The dirty queues that the current checkpoint still has to write."""
         self._written: list[ConsumeQueue] = []
-        """… and those that the thread is writing."""
+        """The queues that the thread is writing."""
         self._unsaved: Snapshot | None = None
-        """The snapshot of the current checkpoint, from when its queues are written until it is saved."""
+        """The snapshot of the current checkpoint, from the time its queues are written until it is saved."""
         self._began = 0.0
         self._not_before = 0.0
         self.saved_position = -1
@@ -108,7 +108,7 @@ class Checkpoints:
         """True after a failed flush: a later flush proves nothing, so no newer position is saved."""
 
     def begin(self) -> None:
-        """Write the pending data; once the log is flushed that far, make it durable and record that on disk."""
+        """Write the pending data; once the log is flushed that far, flush the data and record the position."""
         log, queues = self._opened.log, self._opened.queues
         if self._saving or self.failed or (log.position == self.saved_position and not queues.changed):
             return
@@ -172,7 +172,7 @@ class Checkpoints:
             with queues.lock:
                 if queue in queues.gone:
                     continue
-                deleted = max(0, queue.first_stored - offset)  # with their file, by retention, after the loop wrote it
+                deleted = max(0, queue.first_stored - offset)  # deleted with their file by retention
                 try:
                     queue.write_files(disk, offset + deleted, units[deleted * CQ_UNIT_BYTES :], starts)
                 except OSError as error:
@@ -199,7 +199,7 @@ class Checkpoints:
             queue.dirty = queue.has_unwritten
             if queue.dirty:
                 queues.dirty.append(queue)
-            elif queue.committed != moment.ends[queue]:  # the loop has written what came since
+            elif queue.committed != moment.ends[queue]:  # the event loop has written later units in the meantime
                 queues.changed[queue] = None
         self._write_some(loop)
 
@@ -244,7 +244,7 @@ class Checkpoints:
         self._flush.when_flushed(snapshot.moment.position.offset, flushed)
 
     def _save(self, snapshot: Snapshot) -> None:
-        """Flush queues and index, then record it (in a thread, or on close)."""
+        """Flush queues and index, then record the position (in a thread, or on close)."""
         disk, moment = self._opened.disk, snapshot.moment
         try:
             self._flush_queues(list(snapshot.files.items()))
@@ -274,7 +274,7 @@ class Checkpoints:
 
     def _saved(self, error: OSError | None) -> None:
         if self._unsaved is None:
-            return  # a stop has given it back
+            return  # a stop has already returned it
         now = self._opened.clock.monotonic()
         self._not_before = now + min(_PAUSE * (now - self._began), _MAX_PAUSE_SECONDS)
         if error is None:
@@ -282,7 +282,7 @@ class Checkpoints:
             self.saved_position = self._unsaved.moment.position.offset
             self._unsaved = None
             return
-        _log.error("the checkpoint was not saved; recovery would begin at an older one: %s", error)
+        _log.error("the checkpoint was not saved; a recovery would start from an older one: %s", error)
         self._give_back()
 
     def _give_back(self) -> None:
@@ -301,12 +301,12 @@ class Checkpoints:
 
     @property
     def extents(self) -> ExtentRows:
-        """The extents of all queues, as in the position file."""
+        """Return the extents of all queues, as in the position file."""
         return self._file.extents
 
     @property
     def held(self) -> list[ConsumeQueue]:
-        """The queues whose units the current checkpoint still has to write."""
+        """Return the queues whose units the current checkpoint still has to write."""
         return [*self._waiting, *self._written]
 
     def stop(self) -> None:
@@ -318,7 +318,7 @@ class Checkpoints:
         self._give_back()
 
     def save_now(self) -> None:
-        """Record that everything is on the disk, after it was written and the log was flushed.
+        """Record that all data is on disk; the caller has written it and flushed the log.
 
         :raises OSError: the file cannot be written.
         """

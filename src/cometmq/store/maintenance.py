@@ -2,8 +2,8 @@
 
 It writes blocks of derived data, flushes, saves checkpoints and deletes expired files.
 
-Everything written here can be derived from the log again. If the disk has no space for it, messages
-are refused until it has, so that the memory for waiting data stays bounded.
+All this data can be derived from the log again. While the disk has no space for it, messages are refused, so that the
+memory for pending data stays bounded.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Maintenance:
         self._derived_error = None
         for written, queue in enumerate(waiting):
             if not self.write_units(queue):
-                queues.dirty += waiting[written:]  # those after the first that fails would fail, too
+                queues.dirty += waiting[written:]  # after a failure, the others would fail, too
                 return False
             queue.dirty = False
         self.write_index()
@@ -117,7 +117,7 @@ class Maintenance:
 
     def _derived_failed(self, error: OSError, what: str) -> None:
         if self._derived_error is None:
-            _log.error("%s cannot be written, messages are refused until they can: %s", what, error)
+            _log.error("%s cannot be written, so messages are refused until it succeeds: %s", what, error)
         self._derived_error = store_error(error, what)
 
     def refusal(self) -> StoreError | None:
@@ -132,8 +132,8 @@ class Maintenance:
 
     # --- timers -------------------------------------------------------------------------------
     def start(self) -> None:
-        """Set the timers, on the running loop."""
-        if not self._opened.log.segments:  # the first message waits for no file
+        """Start the timers on the running event loop."""
+        if not self._opened.log.segments:  # so that the first message need not wait for a file
             self._opened.log.allocate_ahead()
         self._opened.queues.remover.resume()
         self.retention.check_disk()
@@ -150,7 +150,7 @@ class Maintenance:
 
     # --- the end ------------------------------------------------------------------------------
     def close(self) -> None:
-        """Stop the timers, flush, note a clean stop when everything is on the disk, close the files."""
+        """Stop the timers, flush, record a clean stop if everything is on disk, and close the files."""
         self._closing = True
         for repeated in self._repeated:
             repeated.close()

@@ -63,10 +63,10 @@ class MessageStore:
         self.disk: Disk = opened.disk
         """The system calls that change the store's files."""
         self.findings: list[str] = opened.findings
-        """The findings and repairs of opening, one line each."""
+        """The findings and repairs when the store was opened, one line each."""
         self.lost_from = opened.lost_from
-        """The end that opening found when the log had lost its real one, or ``None`` if it had not. Notes
-        of other files about places after it do not hold any more."""
+        """The end of the log that this start found after the real end was lost; otherwise ``None``. Offsets after it
+        that other files have noted are no longer valid."""
         self.sync_flush: bool = opened.config.sync_flush
         self._log = opened.log
         self._index = opened.index
@@ -74,7 +74,7 @@ class MessageStore:
         self._flush = FlushService(opened.log, opened.clock)
         self._maintenance = Maintenance(opened, self._flush)
         self.batch: Final = WriteBatch(opened, self._maintenance)
-        """Stores messages."""
+        """Stores messages in batches."""
         self._replicated: ReplicatedLog | None = None
         self._closed = False
 
@@ -88,19 +88,19 @@ class MessageStore:
         is_slave: bool = False,
         begin_anew: bool = False,
     ) -> MessageStore:
-        """Lock the store, find its files, and bring log, queues and index into agreement.
+        """Lock the store, find its files, and make log, queues and index agree.
 
-        :param is_slave: a lost end of the log comes from a master again, at the same offsets.
-        :param begin_anew: open a store whose log is missing although its queues have messages, which are lost.
-        :raises StoreLockedError: another process has it open.
-        :raises LostLogError: the log is missing, and ``begin_anew`` is not given.
-        :raises StoreError: it cannot be opened at all.
+        :param is_slave: the master sends a lost end of the log again, at the same offsets.
+        :param begin_anew: open the store although its log is missing; the messages in the queues are lost.
+        :raises StoreLockedError: another process has opened the store.
+        :raises LostLogError: the log is missing, and ``begin_anew`` is false.
+        :raises StoreError: the store cannot be opened.
         """
         return cls(open_store(config, clock, disk or Disk(), is_slave=is_slave, begin_anew=begin_anew))
 
     # --- life ---------------------------------------------------------------------------------
     def start(self) -> None:
-        """Begin to flush, to save checkpoints and to delete old files (on the running loop)."""
+        """Start flushes, checkpoints and the deletion of old files on the running event loop."""
         self._maintenance.start()
 
     async def close(self) -> None:
@@ -108,7 +108,7 @@ class MessageStore:
         self.close_now()
 
     def close_now(self) -> None:
-        """Close the store as :meth:`close` does, without a loop; blocks."""
+        """Close the store like :meth:`close`, but without an event loop; blocks."""
         if not self._closed:
             self._closed = True
             if self._replicated is not None:
@@ -118,28 +118,29 @@ class MessageStore:
 
     # --- queues -------------------------------------------------------------------------------
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """One queue; its first message creates it on disk.
+        """Return a queue; its first message creates it on disk.
 
-        :raises ValueError: a name that RocketMQ does not allow.
+        :raises ValueError: RocketMQ does not allow the name.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             wrong = check_topic(topic)
             if wrong is not None or not 0 <= queue_id <= MAX_QUEUE_ID:
-                raise ValueError(wrong or f"a queue id is a number from 0 to {MAX_QUEUE_ID}, not {queue_id}")
+                raise ValueError(wrong or f"a queue id must be a number from 0 to {MAX_QUEUE_ID}, not {queue_id}")
             queue = self._queues.make(topic, queue_id)
         return queue
 
     def extent(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first offset of a queue, and the one after its last message, or zeros if there is no such
-        queue."""
+        """Return the first offset of a queue and the one after its last message, or zeros if the queue does not
+        exist."""
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset(), queue.max_offset())
 
     # --- a slave's ----------------------------------------------------------------------------
     @property
     def replicated(self) -> ReplicatedLog:
-        """The end of a slave's log, to which its master's bytes are appended; nothing may be put into its store."""
+        """The end of a slave's log, to which the master's bytes are appended; nothing else may be put into the
+        store."""
         if self._replicated is None:
             self._replicated = ReplicatedLog(self._log, self._queues, self._index, self.disk, self.batch.follow)
         return self._replicated
@@ -153,7 +154,7 @@ class MessageStore:
         self._flush.when_flushed(position, callback)
 
     def time_flushes(self, observe: Callable[[float], None]) -> None:
-        """Call ``observe`` with the seconds that each flush takes, as the loop sees it."""
+        """Call ``observe`` with the seconds that each flush takes, including the wait for the event loop."""
         self._flush.on_flush = observe
 
     async def wait_flushed(self, position: int) -> None:
@@ -168,7 +169,7 @@ class MessageStore:
             raise error
 
     def writable(self) -> StoreError | None:
-        """Return the reason to refuse messages now: disk full, a failed flush, shutdown, or ``None``."""
+        """Return the reason for refusing messages now (disk full, failed flush, shutdown), or ``None``."""
         return self._maintenance.refusal()
 
     # --- reading ------------------------------------------------------------------------------
@@ -183,12 +184,12 @@ class MessageStore:
         max_bytes: int = DEFAULT_MAX_BYTES,
         choose: Chooser | None = None,
     ) -> GetResult:
-        """Read up to ``max_messages`` records from ``offset`` on, at least one, else up to ``max_bytes``.
+        """Read up to ``max_messages`` records from ``offset``, up to ``max_bytes`` but at least one record.
 
-        ``tag_codes`` keeps messages whose unit has one of these codes, ``predicate`` those whose record
-        it accepts; ``choose`` replaces it for many units. A filtered read checks
-        800 units or more and returns in ``next_begin_offset`` how far it got. One read ends with the queue
-        file at the latest. The slices stay valid even after their file is deleted.
+        ``tag_codes`` keeps messages whose unit has one of these codes, ``predicate`` those whose record it accepts;
+        ``choose`` replaces it for many units. A filtered read checks at least 800 units; the next one continues at
+        ``next_begin_offset``. A read never goes beyond the end of a queue file. The slices stay valid even after their
+        file is deleted.
         """
         return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
 
@@ -197,13 +198,14 @@ class MessageStore:
         return unit_runs(self._log, queue, offset, count)
 
     def scan(self, physical_offset: int) -> Iterator[LogRecord]:
-        """Yield the records from a log offset on, to the end of the log; damage that no start has read is skipped."""
+        """Yield the records from a log offset to the end of the log; damaged parts that no start has found are
+        skipped."""
         end = self._log.position
         reader = LogReader(self._log, physical_offset, NOTHING_KNOWN, check_crc=False, until=end)
         return (found for found in reader if isinstance(found, LogRecord))
 
     def record_at(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """Return the record that begins at a log offset, or ``None`` if none does (or not one of ``size`` bytes)."""
+        """Return the record at a log offset, or ``None`` if there is none (or none of ``size`` bytes)."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         if view is None or (size is not None and size != len(view)):
             return None
@@ -211,12 +213,12 @@ class MessageStore:
         return bytes(view) if record is not None and record.size == len(view) else None
 
     def bytes_at(self, physical_offset: int) -> bytes | None:
-        """Return the bytes at a log offset as long as their size field says, unchecked, or ``None``."""
+        """Return the bytes at a log offset, unchecked and as many as their size field says, or ``None``."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         return None if view is None else bytes(view)
 
     def decoded_at(self, physical_offset: int) -> StoredRecord | None:
-        """Return the record that begins at a log offset, decoded, or ``None`` if none does, or a damaged one."""
+        """Return the decoded record at a log offset, or ``None`` if there is none or it is damaged."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         if view is None:
             return None
@@ -227,24 +229,22 @@ class MessageStore:
         return record if record.physical_offset == physical_offset else None
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield the log offset and bytes of each record from ``start``, where one begins, to ``end``; from any
-        thread."""
+        """Yield log offset and bytes of each record from the one at ``start`` to ``end``; any thread may call this."""
         return walk(self._log, start, end)
 
     def prepared_offsets(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield the log offsets of all committed messages from the record at ``start`` on, each with that of its half
-        message."""
+        """Yield the log offset of each committed message and of its half message, from the record at ``start``."""
         return prepared_offsets(self._log, start)
 
     def view(self, physical_offset: int, size: int) -> memoryview | None:
-        """Return the bytes of a record that this process has put, unchecked; ``None`` once retention took them."""
+        """Return the bytes of a record that this process stored, unchecked; ``None`` once retention has deleted
+        them."""
         return self._log.view(physical_offset, size)
 
     def log_part(self, offset: int, most_bytes: int) -> memoryview | None:
-        """Return the bytes of the log from ``offset`` on, to the end of their file and of the log, ``most_bytes`` at
-        most.
+        """Return up to ``most_bytes`` of the log from ``offset``, at most to the end of the log file and of the log.
 
-        ``None`` when they are not kept any more, or there are none yet.
+        ``None`` if these bytes are deleted or not written yet.
         """
         segment = self._log.segment_at(offset)
         if segment is None:
@@ -258,25 +258,25 @@ class MessageStore:
         return offset_by_time(self._log, queue, timestamp) if queue is not None else 0
 
     def first_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Return the first offset stored at ``timestamp`` (ms) or later, else the end, or 0 for an unknown or empty
+        """Return the first offset stored at ``timestamp`` (ms) or later, or else the end; 0 for an unknown or empty
         queue."""
         queue = self._queues.get(topic, queue_id)
         return first_by_time(self._log, queue, timestamp) if queue is not None else 0
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store timestamp of the message at ``offset`` (ms), or -1 if there is none."""
+        """Return the store timestamp (ms) of the message at ``offset``, or -1 if there is none."""
         queue = self._queues.get(topic, queue_id)
         return store_time(self._log, queue, offset) if queue is not None else -1
 
     def earliest_store_time(self) -> int:
-        """Return the store timestamp of the first record kept (ms), or -1 for an empty log."""
+        """Return the store timestamp (ms) of the first record in the log, or -1 for an empty log."""
         record = first_record(self._log, self._log.min_offset)
         return record.store_timestamp if record is not None else -1
 
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int, *, unique: bool = False) -> QueryResult:
         """Return the newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order.
 
-        With ``unique`` those of a unique key only.
+        With ``unique``, only records of a unique key are returned.
 
         While messages with thousands of keys are being indexed, the last messages are not found yet.
         """
@@ -287,11 +287,11 @@ class MessageStore:
         return self._index.query(self._log, SoughtKey(topic, key, unique), max_num, begin, end)
 
     def queues(self) -> Mapping[str, Mapping[int, ConsumeQueue]]:
-        """Return all queues that have ever had a message or been asked for, by topic and id."""
+        """Return all queues that ever had a message or were requested, by topic and id."""
         return self._queues.by_topic
 
     def delete_topic(self, topic: str, *, before: int | None = None, when_durable: WhenDurable = call_now) -> bool:
-        """Delete the queues of a topic; its records stay in the log until retention takes them.
+        """Delete the queues of a topic; its records stay in the log until retention deletes them.
 
         :param before: only queues without a message from this log offset on.
         :param when_durable: receives the function that removes the files; calls it when the deletion is on the disk.
@@ -308,7 +308,7 @@ class MessageStore:
         return -1 if unit is None else unit[0]
 
     def delete_expired_files(self) -> int:
-        """Delete the files whose time is over now, whatever the hour; returns the number of log files."""
+        """Delete the expired files immediately, at any hour; return the number of deleted log files."""
         return self._maintenance.retention.delete_files()
 
     def pin_log(self, name: str, offset: int) -> None:
@@ -325,7 +325,7 @@ class MessageStore:
 
     @property
     def min_physical_offset(self) -> int:
-        """Offset of the first byte of the log that is kept."""
+        """Offset of the first byte that the log still has."""
         return self._log.min_offset
 
     @property
@@ -340,21 +340,21 @@ class MessageStore:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that are in no queue yet: always 0, since a commit does both."""
+        """Number of bytes in the log that are in no queue yet: always 0, since a commit does both."""
         return 0
 
     @property
     def clock_behind_ms(self) -> int:
-        """The distance of the clock behind the newest store time, or 0 if it is not after."""
+        """The number of ms by which the clock is behind the newest store timestamp, or 0 if it is not behind."""
         return self._maintenance.clock_check.behind_ms
 
     def missing_entries(self) -> int:
-        """Return the entries of all queues that lead to no record and were not found in the log, of those read so
-        far."""
+        """Return the number of units that point to no record and whose records were not found in the log, among those
+        read so far."""
         return sum(self.missing_entries_by_topic())
 
     def missing_entries_by_topic(self) -> Iterator[int]:
-        """Yield the same, topic by topic: for a look that may last longer than one round."""
+        """Yield the same numbers as :meth:`missing_entries` by topic, for a check that may take several rounds."""
         for queues in list(self._queues.by_topic.values()):
             yield sum(
                 sum(offset >= queue.min_logical for offset in queue.missing)

@@ -1,8 +1,8 @@
 """ConsumeQueue: one queue of one topic, with a 20-byte unit for each message.
 
-A unit is ``int64 log offset, int32 size, int64 tags code``; unit n stands at byte n x 20 of a sequence of
-files of one size. Units of the batch and those not yet written stay in ``pending``; they are
-readable from there immediately and are written to the files in blocks: after a crash, recovery rebuilds them.
+A unit is ``int64 log offset, int32 size, int64 tags code``; unit n is at byte n x 20 in a sequence of files of one
+size. Units of the current batch and unwritten units stay in ``pending``. They are readable immediately and written to
+the files in blocks; after a crash, recovery rebuilds them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from cometmq.store.log.record_scan import LogRecord
 UNIT: Final = QUEUE_UNIT.struct()
 UNIT_DTYPE: Final = dtype_of(QUEUE_UNIT)
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
-"""Content of the units before the first one of a queue that does not begin at 0."""
+"""Content of the units before the first one in a queue that does not start at 0."""
 BLANK_SIZE: Final = 0x7FFFFFFF
 MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _BLANK_UNITS: Final = 4_096
-"""Blank units that are skipped at once."""
+"""Number of blank units that are skipped in one step."""
 
 
 def unit_before(log_begin: int) -> bytes:
-    """Return the unit that ends a queue whose messages are all older than a log that begins there.
+    """Return the unit that ends a queue whose messages are all older than a log that begins at ``log_begin``.
 
-    Like the units of such messages, it leads below the log. With a blank unit at the end, Apache regards the log as
-    dispatched up to 2 GiB, and gives new messages no units. If the
-    log still begins at 0, no offset is below it, and the unit is blank.
+    Like the units of these messages, it points below the log. With a blank unit at the end, Apache would regard the log
+    as dispatched up to 2 GiB, and give new messages no units. If the log still begins at 0, no offset is below it, and
+    the unit is blank.
     """
     return UNIT.pack(log_begin - 1, 1, 0) if log_begin else BLANK_UNIT
 
@@ -52,7 +52,7 @@ _UNMAPPED: Final[dict[int, memoryview]] = {}
 
 
 class QueueFiles:
-    """The files of all queues of a store: their mappings, and which were written.
+    """The files of all queues of a store: their mappings, and the files written since their last flush.
 
     If there are too many mappings, the oldest is closed. Each holds a descriptor, since Python's
     ``mmap`` duplicates its file's. Existing slices stay readable, and a file that is needed again is mapped
@@ -81,7 +81,7 @@ class QueueFiles:
             views.pop(start, None)
 
     def written(self, queue: ConsumeQueue, start: int) -> None:
-        """Remember a file that was written until it is flushed."""
+        """Remember a written file until it is flushed."""
         starts = self.unsynced.get(queue)
         if starts is None:
             self.unsynced[queue] = {start}
@@ -90,10 +90,10 @@ class QueueFiles:
 
 
 class ConsumeQueue:
-    """One queue: names in bytes as records need them, offsets, and the units.
+    """One queue: its names in the form for records, its offsets, and its units.
 
-    ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which
-    messages can be read; the messages between belong to the batch that is being put together.
+    ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which messages can be
+    read; the messages in between belong to the current batch.
     """
 
     __slots__ = (
@@ -122,24 +122,24 @@ class ConsumeQueue:
         self.queue_id = queue_id
         name = topic.encode()
         self.record_middle = bytes((len(name),)) + name if len(name) <= MAX_TOPIC_CHARS else b""
-        """The length and bytes of the topic, as they stand in a record; empty for a topic of RocketMQ 5 that is too
-        long for a record that can be put."""
+        """The length and bytes of the topic in the format of a record; empty for a topic of RocketMQ 5 that is too long
+        to be stored here."""
         self.delay_ms = delay_ms
-        """The tags code of a unit in the schedule topic is the store timestamp plus this."""
+        """In the schedule topic, the tags code of a unit is the store timestamp plus this delay."""
         self.next_offset = 0
         self.committed = 0
         self.min_logical = 0
         self.known_from = 0
         """Units from this offset on were appended by this process, after their records."""
         self.lost = _NONE
-        """Offsets whose units lead to no record, and whose records were not found."""
+        """Offsets whose units point to no record and whose records were not found."""
         self.missing = _NONE
-        """Those of them that no start or job has marked as lost."""
+        """Unreadable offsets that no start or job has marked as lost."""
         self.pending = bytearray()
         self.dirty = False
-        """True while the queue is in the list of those with pending units."""
+        """True while the queue is in the list of queues with pending units."""
         self.file_size = file_size
-        """Bytes of one file."""
+        """Bytes per file."""
         self._written = 0
         self.files: list[int] = []
         """The start offsets of the files, ascending."""
@@ -148,22 +148,22 @@ class ConsumeQueue:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic and id."""
+        """Topic and id of the queue."""
         return self.topic, self.queue_id
 
     @property
     def topic_bytes(self) -> bytes:
-        """The topic, as it stands in a record."""
+        """The topic in the format of a record."""
         return self.topic.encode()
 
     @property
     def index_prefix(self) -> str:
-        """The beginning of the text that the index has of a key of its messages."""
+        """The prefix of the queue's keys in the index."""
         return self.topic + "#"
 
     @property
     def directory(self) -> Path:
-        """The directory of its files."""
+        """The directory of the queue's files."""
         return Path(self._shared.root, self.topic, str(self.queue_id))
 
     def path(self, start: int) -> str:
@@ -181,16 +181,16 @@ class ConsumeQueue:
 
     @property
     def file_units(self) -> int:
-        """Units of one file."""
+        """Number of units per file."""
         return self.file_size // CQ_UNIT_BYTES
 
     @property
     def first_stored(self) -> int:
-        """The first offset that has a place in the files."""
+        """The first offset that has a position in the files."""
         return self.files[0] // CQ_UNIT_BYTES if self.files else self._written
 
     def open_at(self, files: list[int], max_offset: int) -> None:
-        """Take over existing files, with units up to ``max_offset``."""
+        """Use existing files, with units up to ``max_offset``."""
         self.files = files
         self._views.clear()
         self.lost = self.missing = _NONE
@@ -200,9 +200,9 @@ class ConsumeQueue:
 
     # --- reading ------------------------------------------------------------------------------
     def units(self, offset: int, count: int) -> bytes | memoryview:
-        """Return the bytes of up to ``count`` units from ``offset`` on, at most to the end of one file.
+        """Return the bytes of up to ``count`` units from ``offset``, at most to the end of one file.
 
-        Empty if none is readable there.
+        Empty if no unit is readable at ``offset``.
         """
         count = min(count, self.committed - offset)
         written = self._written
@@ -227,7 +227,7 @@ class ConsumeQueue:
         return bytes(stored) + self.pending[: (offset + count - written) * CQ_UNIT_BYTES]
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """``(log offset, size, tags code)`` of one unit."""
+        """Return ``(log offset, size, tags code)`` of one unit."""
         raw = self.units(offset, 1)
         return UNIT.unpack(raw) if len(raw) == CQ_UNIT_BYTES else None
 
@@ -250,7 +250,7 @@ class ConsumeQueue:
         return view
 
     def offset_of_log(self, log_offset: int) -> int:
-        """Return the first offset whose record stands at ``log_offset`` or after it (blank units do not)."""
+        """Return the first offset whose record is at or after ``log_offset``; blank units do not count."""
         low, high = self.first_stored, self.committed
         if low < high and self._last_real(low, low)[1] >= log_offset:
             return low
@@ -266,7 +266,8 @@ class ConsumeQueue:
         return low
 
     def _is_junk(self, offset: int, log_offset: int) -> bool:
-        """Return whether a unit in front of the first one to keep is neither blank nor older: its record may exist."""
+        """Return whether a unit before the first one to keep is neither blank nor older, so that its record may
+        exist."""
         unit = self.unit(offset)
         return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
 
@@ -304,7 +305,7 @@ class ConsumeQueue:
     def write_pending(self, disk: Disk) -> None:
         """Write the committed units that are only in memory to the files.
 
-        :raises OSError: they cannot be written; they stay readable from memory.
+        :raises OSError: the units cannot be written; they stay readable from memory.
         """
         offset, units = self.unwritten()
         if units:
@@ -317,18 +318,18 @@ class ConsumeQueue:
         return self.committed > self._written
 
     def ends_in_files_at(self, end: int) -> bool:
-        """Return whether the files hold the units up to ``end``, and no others."""
+        """Return whether the files contain exactly the units up to ``end``."""
         return self._written == end
 
     def unwritten(self) -> tuple[int, bytes]:
-        """Return the offset of the first committed unit that only memory holds, and the bytes of all of them."""
+        """Return the offset of the first committed unit that is only in memory, and the bytes of all of them."""
         count = self.committed - self._written
         return self._written, bytes(self.pending[: count * CQ_UNIT_BYTES])
 
     def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
         """Record that units were written to the files that begin at ``starts``; more units may follow.
 
-        Files below the first one have been deleted since.
+        Files before the first remaining one have been deleted since.
         """
         for start in starts:
             if not self.files or start >= self.files[0]:
@@ -339,14 +340,14 @@ class ConsumeQueue:
             self._written += fresh
 
     def keep_pending(self, units: bytearray) -> None:
-        """Keep units of recovery that could not be written in memory; they follow those in the files."""
+        """Keep units in memory that recovery could not write; they follow the units in the files."""
         self.pending = units
         self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
 
     def write_units(self, disk: Disk, offset: int, units: bytes) -> None:
-        """Write units from ``offset`` on; files are made where needed. Blank ones are before the first of a queue.
+        """Write units from ``offset``, creating files as needed; units before the first one of a queue are blank.
 
-        :raises OSError: they could not be written.
+        :raises OSError: the units could not be written.
         """
         starts: list[int] = []
         try:
@@ -356,9 +357,10 @@ class ConsumeQueue:
                 self._written_to(start)
 
     def write_files(self, disk: Disk, offset: int, units: bytes, starts: list[int]) -> None:
-        """Write units and change nothing else, so that a thread can do it; ``starts`` gets the files written.
+        """Write units without changing the queue's state, so that a thread can do it; ``starts`` collects the written
+        files.
 
-        :raises OSError: they could not be written.
+        :raises OSError: the units could not be written.
         """
         at = 0
         byte = offset * CQ_UNIT_BYTES
@@ -372,7 +374,7 @@ class ConsumeQueue:
             byte += len(part)
 
     def begin_behind(self, disk: Disk, offset: int, last: bytes) -> None:
-        """Let a queue without files and messages begin at ``offset``, on disk too, after the unit ``last``.
+        """Start an empty queue without files at ``offset``, also on disk, after the unit ``last``.
 
         :raises OSError: the file cannot be written.
         """
@@ -405,7 +407,7 @@ class ConsumeQueue:
         self._shared.written(self, start)
 
     def replace_file(self, disk: Disk, start: int, content: bytes) -> None:
-        """Replace a file of units durably; used by recovery only.
+        """Replace a file of units durably; only recovery uses this.
 
         :raises OSError: the file cannot be written; the old one is unchanged.
         """
@@ -415,7 +417,7 @@ class ConsumeQueue:
     def cut(self, offset: int) -> bool:
         """Make ``offset`` the end: bytes after it become zero, whole files after it are deleted.
 
-        Returns whether anything but zeros was there. Used by recovery only.
+        Returns whether anything but zeros followed. Only recovery uses this.
         """
         byte = offset * CQ_UNIT_BYTES
         found = False
@@ -435,7 +437,7 @@ class ConsumeQueue:
         return found
 
     def remove_files_below(self, log_min: int) -> int:
-        """Delete the files whose units all lie below ``log_min``, never the last; returns how many."""
+        """Delete the files whose units are all below ``log_min``, except the last file; return their number."""
         removed = 0
         while len(self.files) > 1:
             last = self.unit(self.files[1] // CQ_UNIT_BYTES - 1)
@@ -448,13 +450,13 @@ class ConsumeQueue:
         return removed
 
     def forget(self) -> None:
-        """Restart at offset 0, after the files were deleted with the topic."""
+        """Restart the queue at offset 0, after its files were deleted with the topic."""
         self._shared.unsynced.pop(self, None)
         self.dirty = False
         self.open_at([], 0)
 
     def note_lost(self, offsets: Iterable[int], missing: Iterable[int]) -> None:
-        """Remember unreadable offsets, and which of them are unexplained."""
+        """Remember unreadable offsets, and those of them that are unexplained."""
         if self.lost is _NONE:
             self.lost, self.missing = set(), set()
         self.lost.update(offsets)
@@ -462,7 +464,7 @@ class ConsumeQueue:
 
     @property
     def unsynced(self) -> Set[int]:
-        """Return the start offsets of its files that were written since their last flush."""
+        """Return the start offsets of the files written since their last flush."""
         return self._shared.unsynced.get(self, _NONE)
 
     def sync(self, disk: Disk, starts: Set[int]) -> None:
@@ -472,11 +474,11 @@ class ConsumeQueue:
         """
         for start in starts:
             with suppress(FileNotFoundError), open_file(self.path(start)) as fd:
-                disk.flush(fd)  # of a file that is not deleted meanwhile, with its topic or by retention
+                disk.flush(fd)  # unless the file was deleted with its topic or by retention
 
 
 def _clear_if_used(path: Path, at: int, size: int) -> bool:
-    """Clear a file from ``at``; return whether anything was there."""
+    """Clear a file from byte ``at``; return whether it contained anything there."""
     with open_file(path, os.O_RDONLY) as fd:
         used = first_data(fd, at, size) < size
     if used:

@@ -18,18 +18,18 @@ from cometmq.store.queue.directory_remover import REMOVED, DirectoryRemover
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """The delay of a queue whose level is not in the table, as in Apache (``computeDeliverTimestamp``)."""
 _SHARE_OF_DESCRIPTORS: Final = 16
-"""At most a sixteenth of all descriptors is for mappings of queue files: half of those that connections leave free."""
+"""Divisor for the descriptors that mappings of queue files may use: half of those that connections leave free."""
 
 
 WhenDurable = Callable[[Callable[[], None]], None]
 """Calls a function once a deletion is on the disk, in the order of the deletions."""
 
 Extents = dict[str, dict[int, tuple[int, int]]]
-"""The first offset in the files and maxOffset of queues, by topic and id."""
+"""The first offset in the files and the maxOffset of queues, by topic and id."""
 
 
 class ConsumeQueueTable:
-    """Makes queues, finds them, and knows which have units that only memory holds."""
+    """Creates and finds queues, and knows which ones have units only in memory."""
 
     def __init__(self, root: Path, file_size: int, delays_ms: tuple[int, ...]) -> None:
         self.root = root
@@ -40,7 +40,7 @@ class ConsumeQueueTable:
         """Queues that got units since their files were last written."""
         self.file_size = file_size
         self.changed: dict[ConsumeQueue, None] = {}
-        """Queues with another beginning or end than the last checkpoint has noted, beside those that are dirty."""
+        """Queues whose first or last offset has changed since the last checkpoint, in addition to the dirty ones."""
         self.lock = threading.Lock()
         """Held while a thread writes the files of a queue, or files are deleted."""
         self.gone: set[ConsumeQueue] = set()
@@ -51,19 +51,19 @@ class ConsumeQueueTable:
         self._deletions = 0
         """Number of deletions so far."""
         self._durable_deletions = 0
-        """Number of those that are on the disk: a crash undoes the others."""
+        """Number of deletions that are on the disk; a crash undoes the others."""
         self._until_durable: deque[tuple[int, Callable[[], None]]] = deque()
-        """Functions to call, with the number of deletions that must be on the disk before."""
+        """Functions to call, each with the number of deletions that must be on the disk first."""
         self.files = QueueFiles(str(root), descriptors.limit() // _SHARE_OF_DESCRIPTORS)
         self._delays_ms = delays_ms
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if it is known."""
+        """Return the queue, or ``None`` if it is unknown."""
         queues = self.by_topic.get(topic)
         return queues.get(queue_id) if queues is not None else None
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made when it is not known; the caller has checked the name."""
+        """Return the queue; create it if it is unknown. The caller has checked the name."""
         queues = self.by_topic.setdefault(topic, {})
         queue = queues.get(queue_id)
         if queue is None and topic in self._doomed:
@@ -78,7 +78,7 @@ class ConsumeQueueTable:
         return queue
 
     def mark_dirty(self) -> None:
-        """Find the queues whose units wait in memory, after recovery."""
+        """Find the queues with units only in memory, after recovery."""
         for queues in self.by_topic.values():
             for queue in queues.values():
                 if queue.pending:
@@ -86,7 +86,7 @@ class ConsumeQueueTable:
                     self.dirty.append(queue)
 
     def extents(self) -> Extents:
-        """The first offset in the files and maxOffset of every queue that has had messages."""
+        """Return the first offset in the files and the maxOffset of every queue that has had messages."""
         return {
             topic: extents
             for topic, queues in self.by_topic.items()
@@ -100,7 +100,7 @@ class ConsumeQueueTable:
         }
 
     def begin_anew(self, queue: ConsumeQueue, offset: int) -> None:
-        """Forget what a queue had, on disk too; its next message gets ``offset``."""
+        """Discard everything in a queue, also on disk; its next message gets ``offset``."""
         if queue.dirty:
             self.dirty = [other for other in self.dirty if other is not queue]
         with self.lock:
@@ -111,14 +111,14 @@ class ConsumeQueueTable:
         self.changed[queue] = None
 
     def remove_files_below(self, queue: ConsumeQueue, log_min: int) -> None:
-        """Delete the files of a queue whose messages are all older than ``log_min``, but not the last."""
+        """Delete the files of a queue whose messages are all older than ``log_min``, except the last file."""
         if len(queue.files) > 1:
             with self.lock:
                 if queue.remove_files_below(log_min):
                     self.changed[queue] = None
 
     def delete(self, topic: str, queues: Set[ConsumeQueue], when_durable: WhenDurable) -> None:
-        """Delete queues of a topic, or all; objects that others hold begin again at offset 0.
+        """Delete queues of a topic, or all; queue objects still in use restart at offset 0.
 
         :param when_durable: receives the function that removes the files; calls it when the deletion is on the disk.
         """

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 REMOVED: Final = "removed"
-"""The name of that directory below ``comet``."""
+"""The name of the trash directory below ``comet``."""
 
 
 class DirectoryRemover:
-    """Removes directories.
+    """Removes directories in a thread.
 
     :param trash: the directory to which they are moved first, in the same file system.
     """
@@ -50,5 +50,5 @@ class DirectoryRemover:
         self._worker.submit(shutil.rmtree, moved, ignore_errors=True)
 
     def close(self) -> None:
-        """Return when everything is removed."""
+        """Wait until all directories are removed."""
         self._worker.shutdown()

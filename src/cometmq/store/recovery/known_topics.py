@@ -1,8 +1,8 @@
-"""KnownTopics: the topics of a store, and where in the log the present life of each begins.
+"""KnownTopics: the topics of a store, and the log offset at which the present life of each one begins.
 
-A topic that was deleted and made anew is another topic, whose offsets begin at 0 again. The log keeps the records of
-its earlier lives until retention takes them; they have no place in its queues. ``config/topics.json`` tells which
-topics there are, ``comet/deletedTopics.json`` where the log ended when one was deleted.
+A topic that was deleted and created again is another topic, whose offsets begin at 0 again. The log keeps the records
+of its earlier lives until retention deletes them, but they are in none of its queues. ``config/topics.json`` has the
+existing topics, ``comet/deletedTopics.json`` the end of the log at each deletion.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cometmq.store.recovery.load import Findings
 from cometmq.store.table_journal import TABLE_DEPTH, TableJournal
 
 DELETED_TOPICS: Final = "deletedTopics.json"
-"""The name of the table of deletions below ``comet``."""
+"""The name of the deletion table below ``comet``."""
 
 
 class Deleted(msgspec.Struct, rename="camel", kw_only=True):
     """The end of a topic's life."""
 
     position: int
-    """The log's end then."""
+    """The end of the log at the time of the deletion."""
     time_ms: int
 
 
@@ -38,11 +38,11 @@ class DeletedGroup(Deleted, rename="camel", kw_only=True):
     """The deletion of a consumer group."""
 
     with_offsets: bool
-    """Its offsets were removed, too."""
+    """True if the offsets of the group were removed, too."""
 
 
 class DeletedTopics(msgspec.Struct, rename="camel", kw_only=True):
-    """The file: the last deletion of each topic and each group."""
+    """The content of the file: the last deletion of each topic and each group."""
 
     topics: dict[str, Deleted] = {}
     groups: dict[str, DeletedGroup] = {}
@@ -50,37 +50,37 @@ class DeletedTopics(msgspec.Struct, rename="camel", kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownTopics:
-    """The topics of one store."""
+    """The known topics of one store."""
 
     names: frozenset[str] | None = None
-    """``None`` when every topic of the log counts as known."""
+    """The names of the topics; ``None`` if every topic in the log counts as known."""
     begins: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """The log offset at which the present life of a topic begins, of those that were ever deleted."""
+    """The log offset at which the present life of a topic begins, for topics that were ever deleted."""
 
     def __contains__(self, topic: str) -> bool:
-        """True when the topic exists, as far as ``config/topics.json`` tells."""
+        """Return whether the topic exists according to ``config/topics.json``."""
         return self.names is None or topic in self.names or topic in SYSTEM_TOPICS
 
     def begin_of(self, topic: str) -> int:
-        """The log offset below which all records of the topic are of earlier lives."""
+        """Return the log offset below which all records of the topic are from earlier lives."""
         return self.begins.get(topic, 0)
 
     def end_of(self, queue: ConsumeQueue, end: int) -> int:
-        """``end``; 0 where an interrupted deletion has left the files of a queue that ends there."""
+        """Return ``end``, or 0 if an interrupted deletion left the files of a queue with this end."""
         begin = self.begin_of(queue.topic)
         unit = queue.unit(end - 1) if begin and end else None
         return 0 if unit is not None and unit[1] != BLANK_SIZE and unit[0] < begin else end
 
 
 def known_topics(root: Path, findings: Findings) -> KnownTopics:
-    """Read what the small files of a store say of its topics."""
+    """Read the topics of a store from its small files."""
     return KnownTopics(_names(root, findings), _begins(root))
 
 
 def _names(root: Path, findings: Findings) -> frozenset[str] | None:
-    """The topics of ``config/topics.json`` and its journal; ``None`` when they are not known.
+    """Return the topics in ``config/topics.json`` and its journal; ``None`` if they are unknown.
 
-    Its ``.bak`` is not read: it lacks the topic that was created last.
+    The ``.bak`` is not read: it lacks the topic created last.
     """
     path = root / "config" / "topics.json"
     journal = TableJournal(path, Disk())
@@ -95,13 +95,13 @@ def _names(root: Path, findings: Findings) -> frozenset[str] | None:
         findings.add(f"config/topics.json: cannot be read ({error}); every topic of the log is kept")
         return None
     if journal.is_damaged:
-        return None  # the broker, whose table it is, tells of it
+        return None  # the broker reports this, since the table is its own
     topics = table.get("topicConfigTable") if isinstance(table, dict) else None
     return frozenset(topics) if isinstance(topics, dict) and topics else None
 
 
 def _begins(root: Path) -> dict[str, int]:
-    """The begins of lives; none where no deletion is known. The broker, whose table it is, tells of a damaged file."""
+    """Return the log offsets at which lives begin; empty if no deletion is known. The broker reports a damaged file."""
     path = root / "comet" / DELETED_TOPICS
     for place in (path, path.with_name(f"{DELETED_TOPICS}.bak"), None):
         try:
