@@ -347,7 +347,7 @@ async def test_a_start_without_room_for_the_first_log_file_says_so(
     store.start()
     await until(lambda: caplog.messages)
     (message,) = caplog.messages
-    assert "no room on the disk for the next log file of 65,536 bytes" in message
+    assert "no space on the disk for the next log file of 65,536 bytes" in message
     await store.close()
 
 

@@ -262,8 +262,8 @@ def test_entries_without_a_message_are_counted_and_told_of_once(
         assert again.get_message(queue, gone, 1).count == 0
         assert again.get_message(queue, mended, 1).count == 1
     assert again.missing_entries() == 1
-    [line] = [record.message for record in caplog.records if "lead to no message" in record.message]
-    assert line.startswith("consumequeue/TopicTest/0: entries from offset 20 on")
+    [line] = [record.message for record in caplog.records if "point to no message" in record.message]
+    assert line.startswith("consumequeue/TopicTest/0: units from offset 20 on")
     assert "cometmq pipeline rebuild" in line
 
 

@@ -55,8 +55,8 @@ def test_a_store_that_this_version_cannot_read_is_refused_unchanged(tmp_path: Pa
     assert everything_in(tmp_path) == before
     assert str(refused.value) == (
         f"the store in {tmp_path} was written by CometMQ 9.1 (store version 7), and CometMQ {__version__} reads store "
-        "versions up to 1; nothing was changed (start it with that version or a newer one, or restore a backup of "
-        "before)"
+        "versions up to 1; nothing was changed (start it with that version or a newer one, or restore an "
+        "earlier backup)"
     )
 
 
@@ -78,4 +78,4 @@ def test_a_damaged_mark_is_set_aside_and_stops_no_broker(
     opened(tmp_path)
     assert version_file(tmp_path).read_bytes() == whole
     assert damaged in [path.read_bytes() for path in (tmp_path / "comet" / "quarantine").iterdir()]
-    assert "comet/store.json: damaged; the store is read as one of this version" in caplog.text
+    assert "comet/store.json: damaged; the store is read as a store of this version" in caplog.text

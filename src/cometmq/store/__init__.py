@@ -1,4 +1,4 @@
-"""The store: CommitLog, ConsumeQueue, IndexFile and their accompanying tables."""
+"""The store: CommitLog, ConsumeQueue, IndexFile and the files that accompany them."""
 
 from cometmq.errors import SERVER, require
 

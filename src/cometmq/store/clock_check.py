@@ -1,6 +1,6 @@
-"""ClockCheck: compares the clock with the newest store time, which never goes back.
+"""ClockCheck: warns if the clock is behind the newest store timestamp, which never decreases.
 
-A clock that once was ahead leaves its time in the log. New messages get that time until the clock has passed it.
+If the clock was ever ahead, its time stays in the log. New messages get that time until the clock has passed it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClockCheck:
-    """Logs once when the clock is behind the newest store time, and once when it has caught up."""
+    """Logs once when the clock is behind the newest store timestamp, and once when it has caught up."""
 
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
@@ -25,17 +25,17 @@ class ClockCheck:
 
     @property
     def behind_ms(self) -> int:
-        """The distance of the clock behind the newest store time, or 0 if it is not after."""
+        """Return by how many ms the clock is behind the newest store timestamp, or 0 if it is not behind."""
         return max(self._log.last_timestamp - self._clock.now_ms(), 0)
 
     def run(self) -> None:
-        """Compare the clock with the newest store time."""
+        """Compare the clock with the newest store timestamp and log a change."""
         behind = self.behind_ms
         is_behind = behind > CLOCK_BEHIND_MS
         if is_behind and not self._told:
             _log.warning(
-                "the clock is %s behind the newest message of the store: it is wrong, or was wrong when that was "
-                "stored; new messages carry the time of that message until the clock has passed it",
+                "the clock is %s behind the newest message of the store: it is wrong, or was wrong when that message "
+                "was stored; new messages get the time of that message until the clock has passed it",
                 duration_text(behind / 1000),
             )
         elif self._told and not is_behind:

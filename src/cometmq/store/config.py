@@ -1,4 +1,4 @@
-"""StoreConfig: directories, file sizes, flush and retention of a store (``MessageStoreConfig``)."""
+"""StoreConfig: directories, file sizes, flushing and retention of a store (``MessageStoreConfig``)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class FileSizes(msgspec.Struct, frozen=True):
     """The sizes of a store's files."""
 
     log: Annotated[int, msgspec.Meta(ge=MIN_LOG_FILE_BYTES)]
-    """Bytes of one log file."""
+    """Bytes per log file."""
     queue: Annotated[int, msgspec.Meta(ge=CQ_UNIT_BYTES, multiple_of=CQ_UNIT_BYTES)]
-    """Bytes of one queue file."""
+    """Bytes per queue file."""
     index_slots: Annotated[int, msgspec.Meta(ge=1)]
     index_entries: Annotated[int, msgspec.Meta(ge=2)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Apache's keys of ``broker.conf`` that the store reads, with Apache's defaults."""
+    """The keys of ``broker.conf`` that the store uses, with Apache's defaults."""
 
     store_path_root_dir: str = option(
         str(Path.home() / "store"),
@@ -108,12 +108,12 @@ class StoreConfig:
 
     @property
     def consume_queue_file_bytes(self) -> int:
-        """Bytes of one queue file, a multiple of the unit size."""
+        """Bytes per queue file, a multiple of the unit size."""
         return -(-self.mapped_file_size_consume_queue // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
 
     @property
     def file_sizes(self) -> FileSizes:
-        """The sizes of new files."""
+        """The file sizes for new files."""
         return FileSizes(
             self.mapped_file_size_commit_log,
             self.consume_queue_file_bytes,
@@ -122,7 +122,7 @@ class StoreConfig:
         )
 
     def with_sizes(self, sizes: FileSizes) -> Self:
-        """Return the configuration with other sizes of new files."""
+        """Return a copy of the configuration with other file sizes."""
         return dataclasses.replace(
             self,
             mapped_file_size_commit_log=sizes.log,
@@ -138,7 +138,7 @@ class StoreConfig:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """Milliseconds of each delay level; level 1 comes first."""
+        """Milliseconds of each delay level, starting with level 1."""
         return tuple(max(0, int(word[:-1])) * _UNIT_MS[word[-1]] for word in self.message_delay_level.split())
 
     @property

@@ -1,6 +1,6 @@
-"""Disk: the few system calls that change the store's files, in one place.
+"""Disk: the few system calls that change the store's files.
 
-Tests pass a Disk that fails as a real one can: no space, an I/O error, a failed flush.
+Tests pass a Disk that fails like a real one: no space, an I/O error, a failed flush.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Disk:
         os.fdatasync(fd)
 
     def used_ratio(self, path: Path) -> float:
-        """Return the used share of the file system of ``path``, from 0 to 1, as ``df`` computes it."""
+        """Return the used share of the file system of ``path``, from 0 to 1, as computed by ``df``."""
         stat = os.statvfs(path)
         used = stat.f_blocks - stat.f_bfree
         usable = used + stat.f_bavail
@@ -45,7 +45,7 @@ class Disk:
 
 @contextmanager
 def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
-    """Open a file descriptor for the length of a block."""
+    """Open a file descriptor for the duration of a ``with`` block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield fd

@@ -6,15 +6,15 @@ from cometmq.errors import CometMQError
 
 
 class StoreError(CometMQError):
-    """The store cannot complete the call."""
+    """The store cannot complete an operation."""
 
 
 class StoreFullError(StoreError):
-    """The disk is full: nothing of the batch was stored; reads go on, and writes work again once there is space."""
+    """The disk is full: nothing of the batch was stored. Reads continue, and writes work again once there is space."""
 
 
 class StoreFailedError(StoreError):
-    """A write or flush failed: nothing more is acknowledged until the store is reopened."""
+    """A write or flush failed: nothing else is acknowledged until the store is reopened."""
 
 
 class StoreClosedError(StoreError):

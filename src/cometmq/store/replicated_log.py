@@ -1,11 +1,10 @@
 """ReplicatedLog: a slave's log, which stores its master's bytes unchanged (``appendToCommitLog``).
 
-The bytes may be split anywhere. They are written immediately, and complete records become readable:
-records get their units and index entries, the filler at the end of a file leads on into the next. A record that
-is incomplete yet, the *tail*, is not readable; a stop takes it back, as recovery does after a crash, and the
-master is asked for it again.
+The bytes may be split anywhere. They are written immediately, and complete records become readable with their units and
+index entries; after a filler the log continues in the next file. An incomplete record at the end, the *tail*, is not
+readable. A stop removes it, as recovery does after a crash, and the master is asked for it again.
 
-Every record is checked: bytes that are not a record, or have a wrong CRC, are rejected with everything after them.
+Every record is checked: bytes that are not a record or have a wrong CRC are rejected, with everything after them.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 _log = logging.getLogger(__name__)
 
 Dispatched = Callable[[int, LogRecord | None, list[ConsumeQueue]], None]
-"""Receives the log's new end, the last new record below it, and the queues with new units."""
+"""Called with the log's new end, the last new record, and the queues with new units."""
 
 
 class NotTheLogError(StoreError):
-    """The received bytes do not continue this log: they are not records, or have another offset."""
+    """The received bytes do not continue this log: they are not records, or they have another offset."""
 
 
 class ReplicatedLog:
-    """The end of one store's log; see the module's docstring.
+    """The end of a store's log on a slave; see the module's docstring.
 
     ``end`` is the log offset of the next byte, after the tail.
     """
@@ -65,13 +64,13 @@ class ReplicatedLog:
 
     @property
     def is_empty(self) -> bool:
-        """True while the log has no byte, so that it may begin at the start of any of the master's files."""
+        """True if the log has no byte yet, so that it may start with any file of the master's log."""
         return self.end == self._log.min_offset
 
     def begin_at(self, offset: int) -> None:
-        """Let an empty log begin at ``offset``, where a file of the master's begins.
+        """Start an empty log at ``offset``, where a file of the master's log starts.
 
-        :raises NotTheLogError: no file of this store's size can begin there.
+        :raises NotTheLogError: no log file of this store's size can start at ``offset``.
         """
         assert self.is_empty
         size = self._log.segment_size
@@ -86,10 +85,11 @@ class ReplicatedLog:
             self._dispatched(offset, None, [])
 
     def append(self, offset: int, data: bytes) -> None:
-        """Write ``data`` at log offset ``offset``, and dispatch the records that are whole with it.
+        """Write ``data`` at log offset ``offset``, and dispatch the records that it completes.
 
-        :raises NotTheLogError: the log does not end there, or the bytes are no record; those before them are stored.
-        :raises StoreError: it cannot be written; the log ends where it did.
+        :raises NotTheLogError: the log does not end at ``offset``, or bytes are not a record; valid records before them
+            are stored.
+        :raises StoreError: the data cannot be written; the log's end is unchanged.
         """
         if offset != self.end:
             if not self.is_empty:
@@ -106,9 +106,9 @@ class ReplicatedLog:
             raise
 
     def begin_queue(self, topic: str, queue_id: int, offset: int) -> None:
-        """Let a queue that had no message here begin at ``offset``: those before it are older than the log.
+        """Start an empty queue at ``offset``, since its earlier messages are older than the log.
 
-        :raises StoreError: that cannot be written.
+        :raises StoreError: the queue file cannot be written.
         """
         if check_topic(topic) is not None or not 0 <= queue_id <= MAX_QUEUE_ID or not 0 < offset < MAX_QUEUE_OFFSET:
             return
@@ -121,7 +121,7 @@ class ReplicatedLog:
             raise store_error(error, f"the queue files of {topic}") from error
 
     def drop_tail(self) -> None:
-        """Remove the tail; when the disk refuses that, recovery does it."""
+        """Remove the tail; if the disk refuses, the next start's recovery removes it."""
         log = self._log
         position = log.position
         try:
@@ -130,7 +130,7 @@ class ReplicatedLog:
                 if start < end:
                     self._disk.write(segment.fd, bytes(end - start), start - segment.start)
         except OSError as error:
-            _log.warning("%d bytes behind the log's end could not be cleared: %s", self.end - position, error)
+            _log.warning("%d bytes after the log's end could not be cleared: %s", self.end - position, error)
         while len(log.segments) > 1 and log.segments[-1].start >= position:
             log.undo_segment(log.segments[-1])
         self.end = position
@@ -148,7 +148,7 @@ class ReplicatedLog:
 
     # --- dispatching --------------------------------------------------------------------------
     def _dispatch(self) -> None:
-        """Give every record that is whole its unit and its index entries; the log's end moves after the last one."""
+        """Add units and index entries for every complete record, and move the log's end after the last one."""
         at = self._log.position
         touched: list[ConsumeQueue] = []
         last: LogRecord | None = None
@@ -164,7 +164,7 @@ class ReplicatedLog:
                 self._dispatched(at, last, touched)
 
     def _next(self, at: int) -> tuple[int, LogRecord | None] | None:
-        """Return the end of the record or filler at ``at``, and the record; ``None`` while it is incomplete.
+        """Return the end of the record or filler at ``at``, with the record if it is one; ``None`` if it is incomplete.
 
         :raises NotTheLogError: the bytes are neither a record nor a filler, or the record is damaged.
         """
@@ -190,14 +190,14 @@ class ReplicatedLog:
         if not record.sys_flag & NO_QUEUE_OFFSET:
             queue = self._queues.make(record.topic, record.queue_id)
             if 0 < queue.next_offset < record.queue_offset <= queue.next_offset + MAX_LOST_UNITS:
-                # The master has lost the messages between them, and other records stand in their places.
+                # The master has lost the messages in between, and other records have replaced them.
                 missing = record.queue_offset - queue.next_offset
                 if queue.next_offset == queue.committed:
                     touched.append(queue)
                 queue.pending += BLANK_UNIT * missing
                 queue.next_offset += missing
             elif queue.next_offset != record.queue_offset:
-                # The topic was deleted at the master and made again, or the log here begins later than the master's.
+                # The topic was deleted and created again on the master, or the log here starts later than the master's.
                 self._queues.begin_anew(queue, record.queue_offset)
             if queue.next_offset == queue.committed:
                 touched.append(queue)

@@ -1,8 +1,8 @@
 """Retention: deletes old log files, and refuses messages on a full disk (``CleanCommitLogService``).
 
 Expired files are deleted at the hours of ``deleteWhen``, or at any hour once the disk is fuller than
-``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest are deleted before they expire. The last
-file is never deleted, nor one with bytes that are not flushed or that a :class:`LogHolder` needs. Above
+``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest are deleted before they expire. Three kinds
+of files are never deleted: the last one, those with unflushed bytes, and those that a :class:`LogHolder` needs. Above
 ``diskSpaceWarningLevelRatio`` messages are refused.
 """
 
@@ -24,30 +24,30 @@ from cometmq.store.recovery.opening import OpenedStore
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 _QUEUES_PER_TURN: Final = 64
-"""Queues that follow the beginning of the log in one round of the loop: 3 ms."""
+"""Queues whose old files are deleted in one round of the event loop: 3 ms."""
 
 
 class LogHolder(Protocol):
     """A part of the broker that needs messages in expired log files."""
 
     name: str
-    """A description of what it needs, for the log."""
+    """A description of the holder, for log messages."""
 
     def needed_from(self) -> int:
-        """Return the log offset of the first byte that is needed."""
+        """Return the log offset of the first byte that the holder needs."""
 
     def let_go(self, end: int, /) -> None:
-        """Ask the holder to release the file that ends at ``end`` soon, if possible."""
+        """Ask the holder to release the log file that ends at ``end`` soon, if possible."""
 
 
 class Retention:
-    """Checks the age of files and the space on the disk."""
+    """Deletes expired files and checks the disk space."""
 
     def __init__(self, opened: OpenedStore, flush: FlushService, write_units: Callable[[int], bool]) -> None:
         """Prepare retention.
 
-        :param write_units: writes the units of all records below a log offset into the queues' files; false where that
-            fails. Without its last unit a queue cannot tell which of its messages were in a file that is gone.
+        :param write_units: writes the units of all records below a log offset into the queue files; returns false on
+            failure. A queue needs its last unit to know which of its messages were in a deleted file.
         """
         self._opened = opened
         self._flush = flush
@@ -55,15 +55,15 @@ class Retention:
         self.config = opened.config
         """The configuration in force; its run-time keys may have changed since the store was opened."""
         self.pins: dict[str, int] = {}
-        """Log offsets from which on the log is still needed, by the name of the part that needs it."""
+        """Log offsets from which the log is still needed, by the name of the part that needs them."""
         self.holders: list[LogHolder] = []
         self._kept = -1
         """The end of the last file that was logged as kept by a holder."""
         self._next_step: asyncio.Handle | None = None
         self._following: list[ConsumeQueue] = []
-        """The queues that have yet to follow the beginning of the log."""
+        """Queues whose files of deleted messages are still to be removed."""
         self.refusal: StoreFullError | None = None
-        """The reason to refuse messages, while the disk is too full."""
+        """The reason for refusing messages while the disk is too full, otherwise ``None``."""
 
     def run(self) -> None:
         """Refuse or accept messages, and delete expired files."""
@@ -79,7 +79,7 @@ class Retention:
             self.check_disk()
 
     def check_disk(self) -> float:
-        """Refuse or accept messages by the used share of the disk; return that share."""
+        """Refuse or accept messages according to the used share of the disk; return that share."""
         config = self.config
         ratio = self._opened.disk.used_ratio(config.commit_log)
         if ratio * 100 > config.disk_space_warning_level_ratio:
@@ -87,15 +87,15 @@ class Retention:
                 _log.error("the disk of %s is %.1f %% full; messages are refused", config.commit_log, ratio * 100)
             self.refusal = StoreFullError(
                 f"the disk is {ratio:.0%} full, messages are refused above {config.disk_space_warning_level_ratio} %",
-                next_step="free space; sending then works again",
+                next_step="free space; then sending works again",
             )
         elif self.refusal is not None:
-            _log.warning("the disk of %s has room again; messages are accepted", config.commit_log)
+            _log.warning("the disk of %s has space again; messages are accepted", config.commit_log)
             self.refusal = None
         return ratio
 
     def delete_files(self, *, force: bool = False) -> int:
-        """Delete the expired log files (with ``force`` also others); return how many."""
+        """Delete the expired log files, with ``force`` also younger ones; return their number."""
         opened = self._opened
         config, log = self.config, opened.log
         oldest_ms = opened.clock.now_ms() - config.file_reserved_time * _HOUR_MS
@@ -118,20 +118,20 @@ class Retention:
         return removed
 
     def _is_held(self, segment: MappedFile) -> bool:
-        """Return whether a holder needs the file; all holders that do are asked to let it go."""
+        """Return whether a holder needs the file; all holders that need it are asked to release it."""
         holders = [holder for holder in self.holders if holder.needed_from() < segment.end]
         for holder in holders:
             if self._kept != segment.end:
-                _log.info("log file %s is kept: %s need it", segment.path.name, holder.name)
+                _log.info("log file %s is kept because %s need it", segment.path.name, holder.name)
             holder.let_go(segment.end)
         if holders:
             self._kept = segment.end
         return bool(holders)
 
     def _follow(self) -> None:
-        """Delete the files of queues and index whose messages are not in the log any more.
+        """Delete the files of queues and index whose messages are no longer in the log.
 
-        Some queues at once, the others in the next rounds of the loop; all at once where none runs.
+        Works on some queues per round of the event loop, or on all immediately without a running loop.
         """
         opened = self._opened
         if opened.index is not None:
@@ -149,13 +149,13 @@ class Retention:
                 opened.queues.remove_files_below(queue, log_min)
                 queue.min_logical = queue.offset_of_log(log_min)
             del following[-_QUEUES_PER_TURN:]
-            with suppress(RuntimeError):  # without a loop, as in a tool, nobody waits
+            with suppress(RuntimeError):  # without a loop, as in a tool, nothing else is waiting
                 self._next_step = asyncio.get_running_loop().call_soon(self._follow_some)
                 return
         opened.known_files.resume()
 
     def stop(self) -> None:
-        """Stop cleaning queues."""
+        """Stop deleting queue files."""
         if self._next_step is not None:
             self._next_step.cancel()
             self._next_step = None

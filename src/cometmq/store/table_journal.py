@@ -1,29 +1,29 @@
-"""TableJournal: the changes of a table since its file was last written whole.
+"""TableJournal: the changes of a table since its file was last written as a whole.
 
-Theory of operation. The broker's tables are JSON files below ``config/``, as Apache's broker has them. To write one
-whole for each change costs more the more there is. So changes are appended to a journal and flushed, and the file is
-written whole now and then. The table of ``config/NAME.json`` has these files below ``comet/tables/``:
+Theory of operation. The broker's tables are JSON files in ``config/``, like those of Apache's broker. Writing a whole
+file for each change gets slower as the table grows. So changes are appended to a journal and flushed, and the file is
+written as a whole from time to time. The table in ``config/NAME.json`` has these files in ``comet/tables/``:
 
-* ``NAME.N.journal``: one record a line, which is the CRC32 of a text (8 hexadecimal digits), a blank, and the text: a
-  JSON array of objects that are merged into that of the file, one after the other (:func:`merge`). Each append is one
-  record. A process never appends to a journal of an earlier one.
-* ``NAME.bases``: the files that the journals go on from, a JSON array of ``[CRC32, bytes, number]``: the changes since
+* ``NAME.N.journal``: one record per line, which is the CRC32 of a text (8 hexadecimal digits), a space, and the text: a
+  JSON array of objects that are merged into the file's object one after the other (:func:`merge`). Each append is one
+  record. A process never appends to a journal of an earlier process.
+* ``NAME.bases``: the files that the journals continue, a JSON array of ``[CRC32, bytes, number]``: the changes since
   such a file are in the journals from that number on.
 
-Before a file is written whole a new journal begins; ``NAME.bases`` names the new file beside the old one before it
-takes its place, and the older journals go afterwards.
+Before a file is written as a whole, a new journal is started. ``NAME.bases`` names the new file in addition to the old
+one before it replaces the old one; the older journals are deleted afterwards.
 
 Invariants.
 
-* Whatever file is there, the journals that ``NAME.bases`` names for it have every change since.
-* A record has whole rows, so that one which is applied to a file that has it already changes nothing.
+* Whichever file exists, the journals that ``NAME.bases`` names for it have every change since.
+* A record contains complete rows, so it changes nothing if it is applied to a file that already has it.
 
-Fault model. A crash at any moment leaves the old or the new file, and both are named. It may leave the last record of
-a journal torn, which nobody was told of; other records that are wrong are damage. A failed write is repeated at its
-place. After a failed flush the next one begins another journal, since nobody knows what a second flush of the same file
-would cover. When another program has written the file (Apache's broker, an older version, a person), ``NAME.bases``
-does not name it, and its word counts. But it did not know the rows that were made since the file that it read: records
-name them as ``made``, and those that its file lacks are added.
+Fault model. A crash at any moment leaves the old or the new file, and both are named. It may leave the last record of a
+journal torn; its change was never acknowledged. Any other wrong record is damage. A failed write is repeated at the
+same position. After a failed flush the next append starts another journal, since it is unknown what a second flush of
+the same file would cover. If another program wrote the file (Apache's broker, an older version, a person),
+``NAME.bases`` does not name it, and its rows count. But that program did not know the rows created since the file that
+it read: records list them under ``made``, and those missing in its file are added.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from cometmq.checksum import crc32
 from cometmq.store.disk import Disk
 
 TABLE_DEPTH: Final = 2
-"""The depth of a table that is one object of rows in its file."""
+"""The depth of a table whose file is one object of rows."""
 MADE: Final = "made"
-"""The field of a change with the names of rows that were not there before it."""
+"""The field of a change that names the rows it created."""
 _CRC_CHARS: Final = 8
 
 
 class Base(NamedTuple):
-    """A whole file that journals go on from."""
+    """A whole file that journals continue."""
 
     crc: int
     size: int
     first: int
-    """The number of the first journal with changes since."""
+    """The number of the first journal with changes since this file."""
 
 
 def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
-    """Merge changes into a table: ``None`` removes an entry, others replace one.
+    """Merge changes into a table: ``None`` removes an entry, any other value replaces it.
 
-    :param depth: the number of nested objects whose entries are entries of the table; deeper ones are replaced whole.
+    :param depth: the number of levels of nested objects that are merged; deeper objects are replaced.
     """
     for key, value in changes.items():
         if value is None:
@@ -75,7 +75,7 @@ def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
 
 
 def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The rows that the file before all of these changes did not have, and that are there after them, by field."""
+    """Return by field the rows that these changes created and did not remove again."""
     first_made: dict[tuple[str, str], bool] = {}
     table: dict[str, Any] = {}
     for change in changes:
@@ -95,8 +95,8 @@ def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 class TableJournal:
     """The journals of one table.
 
-    Only ``name_base``, ``is_replaced_by`` and ``goes_on_from`` may be called in another thread than the others, and not
-    while no file is named yet.
+    ``name_base``, ``is_replaced_by`` and ``goes_on_from`` may be called in another thread than the other methods, but
+    only after a first file was named.
 
     :param path: the table's file, ``config/NAME.json``.
     """
@@ -110,34 +110,34 @@ class TableJournal:
         self._base: tuple[int, int] | None = None
         """CRC and length of the table's file."""
         self._replaced_by: set[tuple[int, int]] = set()
-        """Those of the files that took its place since, which a power cut may take back."""
+        """CRC and length of the files that replaced it since; a power cut may undo the replacements."""
         self._last = 0
-        """The number of the last journal that was begun."""
+        """The number of the last journal that was started."""
         self._fd: int | None = None
         self._end = 0
         self.size_bytes = 0
-        """Bytes of the journals since the file was last written whole."""
+        """Bytes in the journals since the file was last written as a whole."""
         self.takes_changes = False
-        """True while there is a whole file to go on from."""
+        """True if there is a whole file to continue."""
         self.is_damaged = False
         """True if ``load`` could not read everything."""
         self.is_foreign = False
         """True if ``load`` found journals that do not belong to the file."""
         self.added: list[str] = []
-        """The rows of such journals that ``merge_into`` added."""
+        """The rows from foreign journals that ``merge_into`` added."""
 
     # --- reading ------------------------------------------------------------------------------
     @property
     def paths(self) -> list[Path]:
-        """All journals, in their order."""
+        """All journals in order."""
         return [self._path_of(number) for number in self._numbers()]
 
     def merge_into(self, table: dict[str, Any], text: bytes | None, depth: int) -> None:
         """Merge the changes since the file was written; see ``is_damaged``, ``is_foreign`` and ``added``.
 
         :param table: the file's JSON.
-        :param text: the content of the file; ``None`` when it is missing or damaged: all journals count then.
-        :param depth: as of :func:`merge`.
+        :param text: the content of the file; ``None`` if it is missing or damaged, so that all journals count.
+        :param depth: see :func:`merge`.
         """
         changes = self.load(text)
         self.added = []
@@ -154,13 +154,14 @@ class TableJournal:
                 self.added += missing
 
     def load(self, text: bytes | None) -> list[dict[str, Any]]:
-        """Return the changes in the journals, in their order: those since the file, or all when they are of another.
+        """Return the changes in the journals in order: those since the file was written, or all if they belong to
+        another file.
 
-        :param text: as of :meth:`merge_into`.
+        :param text: see :meth:`merge_into`.
         """
         numbers = self._numbers()
         bases = self._read_bases()
-        # A base may go on from a journal that nothing was appended to yet: earlier numbers are not read.
+        # A base may name a journal that is still empty: earlier numbers are not read.
         self._last = max([*numbers, *(base.first - 1 for base in bases or ())], default=0)
         self.is_damaged = bases is None or (bool(numbers) and not bases)
         self._bases = bases or []
@@ -194,7 +195,7 @@ class TableJournal:
         return self._directory / f"{self._path.stem}.{number}.journal"
 
     def _read_bases(self) -> list[Base] | None:
-        """The files that are named; ``None`` when that cannot be read."""
+        """Return the files in ``NAME.bases``, or ``None`` if it cannot be read."""
         try:
             return msgspec.json.decode(self._bases_path.read_bytes(), type=list[Base])
         except (FileNotFoundError, NotADirectoryError):
@@ -221,12 +222,12 @@ class TableJournal:
 
     # --- appending ----------------------------------------------------------------------------
     def append(self, changes: Iterable[bytes]) -> None:
-        """Append changes, each a JSON object; they survive a power cut when this returns.
+        """Append changes, each a JSON object, and flush them.
 
-        :raises OSError: they may not; the next append is written over them.
+        :raises OSError: the changes may not be on disk; the next append overwrites them.
         """
         if not self.takes_changes:
-            raise OSError(errno.EIO, "the journal takes no changes")
+            raise OSError(errno.EIO, "the journal accepts no changes")
         text = b"[%s]" % b",".join(changes)
         line = b"%08x %s\n" % (crc32(text), text)
         if self._fd is None:
@@ -271,14 +272,14 @@ class TableJournal:
 
     # --- whole files --------------------------------------------------------------------------
     def begin(self) -> int:
-        """Let changes go into a new journal from now on, since the file is written whole; return its number."""
+        """Start a new journal for later changes, because the file is written as a whole; return its number."""
         self.close()
         self.size_bytes = 0
         self._last = max((self._last, *self._numbers()))
         return self._last + 1
 
     def name_base(self, base: Base) -> None:
-        """Name a file that takes the place of the table's soon, beside the one that is there.
+        """Name a file that will soon replace the table's current file, in addition to the current one.
 
         :raises OSError: it cannot be written.
         """
@@ -299,11 +300,12 @@ class TableJournal:
         self._bases = bases
 
     def is_replaced_by(self, base: Base) -> None:
-        """The file is in its place, unless a power cut takes it back: after it or the one before, nothing is lost."""
+        """Note that a file has replaced the table's file. A power cut may undo this: journals since either file are
+        kept."""
         self._replaced_by.add(base[:2])
 
     def goes_on_from(self, base: Base) -> None:
-        """The file stays in its place: journals before it are not needed any more."""
+        """Delete the journals before a file that has replaced the table's file permanently."""
         self._base = base[:2]
         self._replaced_by.clear()
         self.takes_changes = True
@@ -312,7 +314,7 @@ class TableJournal:
                 self._path_of(number).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove all journals: the file has everything."""
+        """Remove all journals because the file has every change."""
         self.close()
         for path in (*self.paths, self._bases_path):
             path.unlink(missing_ok=True)
@@ -320,14 +322,14 @@ class TableJournal:
         self.size_bytes = 0
 
     def close(self) -> None:
-        """Close the journal; the next append begins another."""
+        """Close the journal; the next append starts another one."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def _record(line: bytes) -> list[dict[str, Any]] | None:
-    """The changes of a record; ``None`` for a damaged one."""
+    """Return the changes of a record, or ``None`` if it is damaged."""
     text = line[_CRC_CHARS + 1 :]
     if line[: _CRC_CHARS + 1] != b"%08x " % crc32(text):
         return None

@@ -1,10 +1,10 @@
-"""The version of a store: a store that this CometMQ cannot read is refused before anything changes.
+"""The version of a store: CometMQ refuses a store that it cannot read before it changes anything.
 
-``comet/store.json`` has two numbers: the version that wrote the store last, and the lowest one that can read it. A new
-version raises the second only when earlier ones would lose or misread something. Apache's brokers do not look at it:
-log, queues, index and tables stay theirs in every version. ``check`` is the CRC-32 of the numbers: a damaged mark
-counts as none, so that a flipped bit keeps no broker from its messages. The sizes of the files stand beside them
-(:mod:`cometmq.store.recovery.file_sizes`).
+``comet/store.json`` has two numbers: the version that wrote the store last, and the lowest version that can read it. A
+new version raises the second number only if earlier versions would lose or misread something. Apache's brokers ignore
+the file: log, queues, index and tables have Apache's formats in every version. ``check`` is the CRC-32 of the numbers:
+a damaged mark is ignored, so that a flipped bit does not lock a broker out of its messages. The file also has the sizes
+of the store's files (:mod:`cometmq.store.recovery.file_sizes`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from cometmq.store.config import FileSizes
 from cometmq.store.errors import StoreError
 
 STORE_VERSION: Final = 1
-"""The version that this CometMQ writes."""
+"""The store version that this CometMQ writes."""
 READABLE_BY: Final = 1
-"""The lowest version that reads what this CometMQ writes."""
+"""The lowest store version that can read what this CometMQ writes."""
 _MAX_BYTES: Final = 64 << 10
 
 
 class NewerStoreError(StoreError):
-    """The store has something that this version of CometMQ cannot read."""
+    """The store contains something that this version of CometMQ cannot read."""
 
 
 class StoreMark(msgspec.Struct, frozen=True):
-    """The mark of a store; a version may add fields, which earlier ones skip."""
+    """The mark of a store. A version may add fields, which earlier versions ignore."""
 
     version: int = STORE_VERSION
     readable_by: int = READABLE_BY
@@ -48,21 +48,21 @@ class StoreMark(msgspec.Struct, frozen=True):
 
 
 class _Written(StoreMark, frozen=True):
-    """A mark as the file has it."""
+    """A mark in the format of its file."""
 
     check: int = -1
 
 
 def version_file(root: Path) -> Path:
-    """Return the file of the mark in a store."""
+    """Return the path of a store's mark."""
     return root / "comet" / "store.json"
 
 
 def demand_readable(root: Path) -> StoreMark | None:
-    """Return the mark of a store, or ``None`` for a new one, one of Apache's, or a damaged mark.
+    """Return the mark of a store, or ``None`` for a new store, one of Apache's, or a damaged mark.
 
     :raises NewerStoreError: this version cannot read the store.
-    :raises StoreError: the file of the mark cannot be read.
+    :raises StoreError: the mark cannot be read.
     """
     path = version_file(root)
     try:
@@ -81,13 +81,13 @@ def demand_readable(root: Path) -> StoreMark | None:
         raise NewerStoreError(
             f"the store in {root} was written by CometMQ {mark.cometmq[:50]} (store version {mark.version}), and "
             f"CometMQ {__version__} reads store versions up to {STORE_VERSION}; nothing was changed",
-            next_step="start it with that version or a newer one, or restore a backup of before",
+            next_step="start it with that version or a newer one, or restore an earlier backup",
         )
     return mark
 
 
 def write_mark(root: Path, found: StoreMark | None, sizes: FileSizes) -> None:
-    """Mark a store as written by this version; what a newer, readable version noted stays.
+    """Mark a store as written by this version; the mark of a newer version that this one can read is kept.
 
     :raises OSError: the file cannot be written.
     """

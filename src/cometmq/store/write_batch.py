@@ -1,19 +1,19 @@
 """WriteBatch: records that are stored by one write and dispatched (``CommitLog.putMessage``, ``ReputMessageService``).
 
-Theory of operation. A batch is any number of :meth:`WriteBatch.put`, then one :meth:`WriteBatch.commit`, which begins
-the next batch. Putting encodes the record into its final bytes and hands out its offsets; nothing of it can be read
-yet. Committing writes all bytes of the batch, one write for each log file, and then publishes: queues move their ends,
-units and index entries that are derived from the records wait in memory and are written in blocks, and the pulls that
-wait for messages are woken. A crash loses nothing of what is derived: recovery reads the log again.
+Theory of operation. A batch is any number of :meth:`WriteBatch.put`, then one :meth:`WriteBatch.commit`, which starts
+the next batch. ``put`` encodes a record into its final bytes and assigns its offsets; the record is not readable yet.
+``commit`` writes all bytes of the batch, with one write per log file, and publishes them: the queues' ends move, the
+units and index entries derived from the records stay in memory until they are written in blocks, and waiting pulls are
+woken. A crash does not lose derived data: recovery reads the log again.
 
 Invariants.
 
 * ``log.position`` is the end of the last committed batch. Between batches the log ends there, and no queue has an
-  offset that was handed out and not committed.
-* A batch is stored whole or not at all. A put that raises leaves no trace; a commit that raises takes back all offsets,
-  and what a write that failed half-way left in the log becomes zeros before anything else is written.
-* A disk that is full or has failed is noted when the batch begins or rolls into the next file; puts go on, so that
-  their callers need not care, and the commit raises.
+  assigned offset that is not committed.
+* A batch is stored completely or not at all. A ``put`` that raises changes nothing. A ``commit`` that raises takes back
+  all offsets, and bytes of a half-finished write become zeros before anything else is written.
+* A full or failed disk is noticed when a batch starts or reaches the next file. ``put`` still succeeds, so that callers
+  need no error handling, and ``commit`` raises.
 
 A commit does not flush: see :mod:`cometmq.store.log.flush` for the group commit.
 """
@@ -57,49 +57,49 @@ _SHORT: Final = struct.Struct(">h").pack
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _UNIT: Final = UNIT.pack
 _UNIT_BLOCK_BYTES: Final = 4_000
-"""Waiting bytes from which on the units of a queue are written to its file."""
+"""Bytes of pending units at which a queue's units are written to its file."""
 
 
 class NewRecord(msgspec.Struct, gc=False):
-    """A record to be stored in a queue, which gives it topic and queue id."""
+    """A record to be stored; the queue determines its topic and queue id."""
 
     body: bytes
-    """The body as it is stored: compressed where ``sys_flag`` says so."""
+    """The stored body, compressed if ``sys_flag`` says so."""
     properties: bytes
     flag: int
     sys_flag: int
-    """The bits of the hosts are set by the hosts' lengths."""
+    """The system flag; the bits for the types of the hosts are set from the lengths of the hosts."""
     born_timestamp: int
-    """Milliseconds since 1970, by the producer's clock."""
+    """Milliseconds since 1970 on the producer's clock."""
     born_host: bytes
-    """8 or 20 bytes, as ``store_host``."""
+    """The producer's address and port, 8 or 20 bytes."""
     store_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     tags_code: int = 0
-    """For the queue's unit; in the schedule topic that has the due time, whatever is given."""
+    """The tags code for the queue's unit; in the schedule topic it is replaced by the due time."""
     keys: Sequence[str] = ()
-    """The index finds the record by them: UNIQ_KEY and each of KEYS."""
+    """Keys under which the index finds the record: UNIQ_KEY and each of KEYS."""
 
 
 class EncodedRecords(NamedTuple):
-    """Records that were encoded elsewhere, from a :meth:`WriteBatch.next_place` on."""
+    """Records that were encoded elsewhere, starting at a :meth:`WriteBatch.next_place`."""
 
     records: bytes
     end: int
-    """The log offset after them."""
+    """The log offset after the records."""
     last_size: int
     messages: int
     queues: Iterable[tuple[ConsumeQueue, int, bytes]]
-    """Each queue with the number of its records and their units."""
+    """Each queue with its number of records and their units."""
     hashes: bytes
-    """The index hashes of their keys, as native int32."""
+    """The index hashes of the records' keys, as native int32."""
     offsets: bytes
-    """The log offset of each hash, as native int64."""
+    """The log offset of the record of each hash, as native int64."""
 
 
 class BatchMark(NamedTuple):
-    """A place in the batch that is being put together."""
+    """A point in the current batch, to which it can be rolled back."""
 
     is_open: bool
     error: StoreError | None
@@ -117,20 +117,20 @@ Arrival = Callable[[Sequence[ConsumeQueue]], None]
 
 
 class WriteBatch:
-    """The batch that is being put together, and the end of the log where it will be stored."""
+    """The current batch, and the end of the log where it will be stored."""
 
     def __init__(self, opened: OpenedStore, maintenance: Maintenance) -> None:
         log = opened.log
         self.on_arrival: Final[list[Arrival]] = []
-        """Each is called once by a commit, with the queues that got messages."""
+        """Each function is called once per commit, with the queues that got messages."""
         self.timestamp = log.last_timestamp
-        """Store timestamp (ms) of this batch, or of the last one; never goes back."""
+        """Store timestamp (ms) of the current batch, or of the last one; never decreases."""
         self._log = log
         self._queues = opened.queues
         self._index = opened.index
         self._clock = opened.clock
         self._maintenance = maintenance
-        self._now = self.timestamp  # not held back like the store timestamp, so that delays stay as long
+        self._now = self.timestamp  # may decrease, unlike the store timestamp, so that delays keep their length
         self._open = False
         self._error: StoreError | None = None
         self._chunks: list[bytes] = []
@@ -146,7 +146,7 @@ class WriteBatch:
         self._ahead_at = self._ahead_point()
 
     def begin(self) -> StoreError | None:
-        """Begin a batch, as the first put does; return the reason why its commit would raise, if any."""
+        """Start a batch, like the first put; return the reason for which its commit will raise, if there is one."""
         self._open = True
         self._error = self._maintenance.refusal()
         now = self._now = self._clock.now_ms()
@@ -157,21 +157,21 @@ class WriteBatch:
     def put(self, queue: ConsumeQueue, record: NewRecord) -> int:
         """Encode one record into the batch; return its log offset.
 
-        Its queue offset is ``queue.next_offset - 1`` afterwards, or 0 for a PREPARED or ROLLBACK
-        record, which has no place in a queue. A batch for which there is no room fails as a whole in :meth:`commit`.
+        Afterwards its queue offset is ``queue.next_offset - 1``, or 0 for a PREPARED or ROLLBACK record, which is in no
+        queue. If the disk has no space, the whole batch fails in :meth:`commit`.
 
-        :raises ValueError: properties over 32,767 bytes, a record larger than a log file, a topic that no record
-            has room for, or a number larger than its field. Whatever is raised, the batch is as it was before.
+        :raises ValueError: properties over 32,767 bytes, a record larger than a log file, a topic too long for a
+            record, or a number larger than its field. After any exception the batch is unchanged.
         """
         body, properties, sys_flag = record.body, record.properties, record.sys_flag
         body_length = len(body)
         properties_length = len(properties)
         at = self.end
         if properties_length and not properties[-1]:
-            properties += _SEPARATOR  # which parsers pass over: recovery takes zeros at the end for torn
+            properties += _SEPARATOR  # parsers skip it; recovery takes records that end in zeros for torn
             properties_length += 1
         if properties_length > MAX_PROPERTIES_BYTES:
-            raise ValueError(f"properties of {properties_length} bytes; {MAX_PROPERTIES_BYTES} is the most")
+            raise ValueError(f"properties of {properties_length} bytes; the maximum is {MAX_PROPERTIES_BYTES}")
         middle = queue.record_middle
         if not middle:
             raise ValueError(f"topic {queue.topic} is too long for a record of RocketMQ 4")
@@ -183,7 +183,7 @@ class WriteBatch:
         in_queue = not sys_flag & NO_QUEUE_OFFSET
         queue_offset = queue.next_offset if in_queue else 0
         before = None
-        # All that can fail comes first: what is refused leaves no trace in the queue, the batch and the index.
+        # Everything that can fail comes first: a refused record changes neither queue nor batch nor index.
         try:
             if at + size > self._limit:
                 before = self.mark()
@@ -235,10 +235,10 @@ class WriteBatch:
         return at
 
     def next_place(self) -> tuple[int, int, int] | None:
-        """Begin to put records that are encoded elsewhere, for :meth:`put_encoded`.
+        """Start to add records that are encoded elsewhere, for :meth:`put_encoded`.
 
-        Return the next log offset, the offset that no record may pass, and the store timestamp; ``None`` when records
-        must be put one by one.
+        Return the next log offset, the offset that no record may pass, and the store timestamp; return ``None`` if
+        records must be put one by one.
         """
         if not self._open:
             self.begin()
@@ -247,7 +247,7 @@ class WriteBatch:
         return self.end, self._limit, self.timestamp
 
     def put_encoded(self, encoded: EncodedRecords) -> None:
-        """Put records that were encoded from the last :meth:`next_place` on; nothing was put since."""
+        """Add records that were encoded after the last :meth:`next_place`; nothing else may have been put since."""
         for queue, count, units in encoded.queues:
             if queue.next_offset == queue.committed:
                 self._touched.append(queue)
@@ -260,9 +260,9 @@ class WriteBatch:
             self._index.add_hashed(encoded.hashes, encoded.offsets, self.timestamp, encoded.messages)
 
     def commit(self) -> int:
-        """Write everything put since the last commit and make it readable; return the log's end.
+        """Write all records put since the last commit and make them readable; return the log's end.
 
-        :raises StoreError: nothing of the batch was stored; all its offsets are taken back.
+        :raises StoreError: no record of the batch was stored; all its offsets are taken back.
         """
         if not self._open:
             return self._log.position
@@ -288,12 +288,12 @@ class WriteBatch:
             self._touched = []
         try:
             self._publish(position, touched)
-        except Exception:  # the messages are stored, and their requests are answered so
-            _log.exception("what follows from stored messages was not done whole")
+        except Exception:  # the messages are stored, and their requests must get this answer
+            _log.exception("work after storing messages was not completed")
         return position
 
     def _write(self) -> None:
-        """Write all bytes of the batch; when that fails, none of it is a record."""
+        """Write all bytes of the batch; if that fails, none of it counts as a record."""
         log = self._log
         try:
             for segment, at, data in self._parts:
@@ -306,7 +306,7 @@ class WriteBatch:
             raise
 
     def _publish(self, position: int, touched: list[ConsumeQueue]) -> None:
-        """Make what was put up to ``position`` readable, and write what is derived from it in blocks."""
+        """Make the records below ``position`` readable, and write the data derived from them in blocks."""
         dirty = self._queues.dirty
         is_block = False
         for queue in touched:
@@ -335,9 +335,10 @@ class WriteBatch:
                 arrived(touched)
 
     def follow(self, position: int, last: LogRecord | None, touched: list[ConsumeQueue]) -> None:
-        """Publish what a :class:`~cometmq.store.replicated_log.ReplicatedLog` has written up to ``position``.
+        """Publish the records that a :class:`~cometmq.store.replicated_log.ReplicatedLog` has written up to
+        ``position``.
 
-        :param last: the last record of it.
+        :param last: the last of these records.
         """
         log = self._log
         segment = log.segments[-1] if log.segments else None
@@ -351,11 +352,11 @@ class WriteBatch:
         self._publish(position, touched)
 
     def forget(self, queues: Set[ConsumeQueue]) -> None:
-        """These queues are being deleted."""
+        """Drop queues that are being deleted from the batch."""
         self._touched = [queue for queue in self._touched if queue not in queues]
 
     def mark(self) -> BatchMark:
-        """The batch as it is now, for :meth:`undo_to`."""
+        """Return the current state of the batch, for :meth:`undo_to`."""
         index = self._index
         return BatchMark(
             self._open,
@@ -370,7 +371,7 @@ class WriteBatch:
         )
 
     def undo_to(self, mark: BatchMark) -> None:
-        """Take back what was put since ``mark`` was made in this batch, with its offsets; what came before stays."""
+        """Remove the records put since ``mark`` was taken in this batch, with their offsets; earlier records stay."""
         if not mark.is_open:
             self.rollback()
             return
@@ -393,7 +394,7 @@ class WriteBatch:
         self._error = mark.error
 
     def _roll(self, size: int) -> int:
-        """End the log file with a filler and go on in the next one; return the record's offset there."""
+        """End the log file with a filler and continue in the next one; return the record's offset there."""
         log = self._log
         if size > log.max_record_bytes:
             raise ValueError(f"a record of {size} bytes does not fit into a log file of {log.segment_size}")
@@ -417,11 +418,11 @@ class WriteBatch:
         return new.start
 
     def _ahead_point(self) -> int:
-        """The position from which on the next segment should be made: half a file ahead."""
+        """Return the position from which the next segment should be created: the middle of the current file."""
         return self._segment.start + self._log.segment_size // 2 if self._segment is not None else -1
 
     def rollback(self) -> None:
-        """Take back everything put since the last commit, with all its offsets."""
+        """Remove all records put since the last commit, with all their offsets."""
         log = self._log
         for queue in self._touched:
             queue.undo_batch()

@@ -34,7 +34,7 @@ def test_a_damaged_record_costs_no_other(spoilt: str, written: Written, tmp_path
         try:
             findings = check(root, written, stores.overlapping(written.messages, where), spoilt)
             if spoilt == "index gone" and name in TOLD:
-                assert any("are damaged; set aside as" in line for line in findings) or message is written.messages[-1]
+                assert any("are damaged; copied to" in line for line in findings) or message is written.messages[-1]
         except Exception as error:
             failed.append(f"{place}, {name}: {type(error).__name__} {str(error)[:150]}")
         else:
@@ -137,9 +137,9 @@ def test_what_is_cut_and_what_is_damaged_is_set_aside(written: Written, tmp_path
     findings = check(root, written, stores.overlapping(written.messages, where), "index gone")
     kept = {path.read_bytes() for path in (root / "comet" / "quarantine").iterdir()}
     assert {damaged, garbage} <= kept
-    lines = [line for line in findings if "set aside as comet/quarantine/" in line]
+    lines = [line for line in findings if "copied to comet/quarantine/" in line]
     assert any(f"{message.size} bytes from {message.offset} on are damaged" in line for line in lines)
-    assert any(f"cut after the last whole record, at {written.end}" in line for line in lines)
+    assert any(f"truncated after the last complete record, at {written.end}" in line for line in lines)
 
 
 def test_a_start_without_room_to_set_aside_cuts_nothing_and_writes_nothing(

@@ -12,7 +12,7 @@ from cometmq.store.recovery.load import Findings, set_unusable_aside
 @pytest.mark.parametrize(
     "name", ["abort", "checkpoint.bak", "comet/timer/position.json", "config/topics.json.tmp", "config/topics.tmp"]
 )
-@pytest.mark.parametrize("kind", ["a directory", "a link that leads nowhere"])
+@pytest.mark.parametrize("kind", ["a directory", "a dangling link"])
 def test_what_is_no_file_is_set_aside(name: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / "comet" / "quarantine").mkdir(parents=True)
     path = tmp_path / name

@@ -89,7 +89,7 @@ def test_no_offset_is_given_twice_by_a_log_that_has_lost_its_end(spoilt: str, wr
         all_gone = name == "all files gone"
         findings = check(root, written, damaged, spoilt, keys=not all_gone, begin_anew=all_gone)
         if name != "in the last record":  # its head says that it was there, and where it ends
-            assert sum("no offset of it or of a queue is given twice" in line for line in findings) == 1, name
+            assert sum("no log or queue offset is used twice" in line for line in findings) == 1, name
         assert_behind(left, known, stores.settings(spoilt))
         stores.scrub(root)
         stores.scrub(left)

@@ -377,7 +377,7 @@ def test_a_record_with_a_name_that_is_no_topic_ends_the_log(bench: StoreBench) -
     again = bench.open()
     assert served(again) == expected
     assert again.record_at(at) is None
-    assert any("cut after the last whole record" in line for line in again.findings)
+    assert any("truncated after the last complete record" in line for line in again.findings)
 
 
 def test_records_lost_with_half_a_log_file_are_passed_over(bench: StoreBench) -> None:

@@ -1,1 +1,1 @@
-"""IndexFile: messages by key."""
+"""The index: finds messages by key."""

@@ -1,13 +1,12 @@
-"""IndexFile: one file that finds messages by key (``IndexFile``, ``IndexHeader``).
+"""IndexFile: one file of the index of messages by key (``IndexFile``, ``IndexHeader``).
 
 Layout: a header of 40 bytes (``int64 first and last store timestamp, int64 first and last log offset,
 int32 slots used, int32 next entry``), ``slots`` x int32 with the number of the newest entry of each
 chain (0 = none), and entries of 20 bytes from number 1 on: ``int32 key hash, int64 log offset,
 int32 seconds since the first timestamp, int32 previous entry of the chain``.
 
-Entries are written in blocks: first the entries, then the slots that point to them, then the header,
-so that a killed process leaves at worst slots that point past the header's count; :meth:`truncate_entries`
-repairs those.
+Entries are written in blocks: first the entries, then the slots that point to them, then the header, so that a killed
+process leaves at worst slots that point past the header's count. :meth:`truncate_entries` repairs these.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _ENTRY_STRUCT: Final = INDEX_ENTRY.struct()
 _SLOT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct("=q")
 _ALLOCATE_BYTES: Final = 4 << 20
-"""Space for entries is allocated in steps of this size, so that a new index does not use 400 MB."""
+"""Bytes per allocation step for entries, so that a new index does not occupy 400 MB."""
 _CHAIN_STEPS: Final = 4_096
-"""Longest part of a chain that is followed entry by entry: about 2 ms."""
+"""Maximum number of entries that are read one by one along a chain: about 2 ms."""
 _BLOCK_ENTRIES: Final = 1 << 18
-"""Entries scanned at once if a chain is longer: about 1 ms and 5 MB."""
+"""Entries per block when a longer chain is searched by scanning the file: about 1 ms and 5 MB."""
 _INT_MAX: Final = 0x7FFFFFFF
 _SECOND_MS: Final = 1_000
 
@@ -47,7 +46,7 @@ Ints = npt.NDArray[Any]
 
 
 class Keys(NamedTuple):
-    """Keys to index, in log order."""
+    """Keys to be indexed, in log order."""
 
     hashes: bytes
     """Key hashes as native int32."""
@@ -62,7 +61,7 @@ class Keys(NamedTuple):
         return len(self.hashes) // 4
 
     def part(self, begin: int, end: int) -> Keys:
-        """Return the keys from number ``begin`` to before ``end``."""
+        """Return the keys with numbers from ``begin`` to before ``end``."""
         if begin == 0 and end == self.size:
             return self
         eight = slice(8 * begin, 8 * end)
@@ -70,7 +69,7 @@ class Keys(NamedTuple):
 
 
 Block = tuple[bytes, Callable[[memoryview], None], int]
-"""New entries, a function that updates the slots to point to them, and the number of newly used slots."""
+"""New entries, a function that makes the slots point to them, and the number of newly used slots."""
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -79,7 +78,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 class IndexFile:
-    """One index file, completely mapped."""
+    """One index file, mapped as a whole."""
 
     def __init__(self, path: Path, slots: int, entries: int, disk: Disk, *, create: bool = False) -> None:
         """Open or create a file with ``slots`` slots and room for ``entries - 1`` entries.
@@ -125,12 +124,12 @@ class IndexFile:
 
     @property
     def full(self) -> bool:
-        """True if no further entry fits."""
+        """True if the file has no space for another entry."""
         return self.count >= self.entries
 
     # --- writing ------------------------------------------------------------------------------
     def append(self, keys: Keys, begin: int = 0) -> int:
-        """Add entries for the keys from number ``begin``, as many as fit; return how many.
+        """Add entries for the keys from number ``begin``, as many as fit; return their number.
 
         :raises OSError: the disk is full; nothing was added.
         """
@@ -175,16 +174,15 @@ class IndexFile:
 
     # --- reading ------------------------------------------------------------------------------
     def covers(self, begin: int, end: int) -> bool:
-        """Return whether any entry can be in the time range (ms)."""
+        """Return whether the file can have entries within a time range (ms)."""
         return self.count > 1 and self.begin_timestamp <= end and self.end_timestamp >= begin
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Yield the log offsets of a hash, stored about between ``begin`` and ``end`` (ms), newest first.
+        """Yield the log offsets of a hash with store times between ``begin`` and ``end`` (ms), newest first.
 
-        Entries have a resolution of a second: those of the entire first and last second are included.
-
-        A very long chain (one key on every message, or keys chosen to collide) is not followed
-        to its end: the rest of the file is scanned in blocks, which takes a hundredth of the time.
+        Entries have a resolution of one second: the first and the last second are included completely. A very long
+        chain (one key on every message, or keys chosen to collide) is not followed to its end: the rest of the file is
+        scanned in blocks, which takes a hundredth of the time.
         """
         entry = _SLOT.unpack_from(self._map, HEADER_BYTES + key_hash % self.slots * 4)[0]
         below = self.count
@@ -202,7 +200,7 @@ class IndexFile:
             yield from self._find_in_blocks(key_hash, begin, end, entry + 1)
 
     def _find_in_blocks(self, key_hash: int, begin: int, end: int, below: int) -> Iterator[int]:
-        """Find a hash as :meth:`find` does, by scanning all entries with numbers below ``below``."""
+        """Find a hash like :meth:`find`, by scanning all entries with numbers below ``below``."""
         while below > 1:
             first = max(1, below - _BLOCK_ENTRIES)
             block = np.frombuffer(self._map, ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
@@ -216,7 +214,7 @@ class IndexFile:
         return np.frombuffer(self._map, ENTRY, self.count - 1, self._entries_at + ENTRY_BYTES)
 
     def sound(self, log_end: int) -> bool:
-        """Return whether header and entries are consistent with each other and with a log that ends at ``log_end``."""
+        """Return whether header and entries agree with each other and with a log that ends at ``log_end``."""
         if not 1 <= self.count <= self.entries:
             return False
         if self.count == 1:
@@ -239,13 +237,13 @@ class IndexFile:
         return self._entries()["offset"].astype(np.int64)
 
     def timestamp(self, entry: int) -> int:
-        """Return the store timestamp of an entry, to the second, or 0 if it does not exist."""
+        """Return the store timestamp of an entry, rounded to a second, or 0 if the entry does not exist."""
         if not 0 < entry < self.count:
             return 0
         return self.begin_timestamp + int(self._entries()["seconds"][entry - 1]) * 1000
 
     def agrees(self, count: int, end_offset: int) -> bool:
-        """Return whether the first ``count - 1`` entries exist, the last of them for ``end_offset``."""
+        """Return whether the first ``count - 1`` entries exist and the last of them is for ``end_offset``."""
         if not 1 <= count <= min(self.count, self.entries):
             return False
         if count == 1:
@@ -260,7 +258,7 @@ class IndexFile:
         return bool(table.max() < self.count and table.min() >= 0)
 
     def truncate_entries(self, count: int, end_timestamp: int) -> None:
-        """Remove the entries from number ``count``, and let no slot point to them."""
+        """Remove the entries from number ``count`` onwards and clear the slots that point to them."""
         table = np.frombuffer(self._table, ">i4")
         entries = np.frombuffer(self._map, ENTRY, self.entries, self._entries_at)
         values = table.astype(np.int64)
@@ -289,7 +287,7 @@ class IndexFile:
 
         :raises OSError: the file could not be flushed.
         """
-        if self.fd >= 0:  # else retention has deleted it meanwhile
+        if self.fd >= 0:  # otherwise retention has deleted it in the meantime
             self._disk.flush(self.fd)
 
     def remove(self) -> None:
@@ -305,7 +303,7 @@ class IndexFile:
 
 
 def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
-    """Build the entries of keys for a file with these slots, next entry and first store timestamp (ms)."""
+    """Build the entries of keys for a file with the given slots, next entry and first store timestamp (ms)."""
     hashes = np.frombuffer(keys.hashes, np.int32)
     slots = np.frombuffer(table, ">i4")
     numbers = np.arange(count, count + keys.size, dtype=np.int64)
@@ -339,7 +337,7 @@ def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timest
 
 
 def make_block_in_core(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
-    """Do the same as :func:`make_block_in_python` by the compiled core."""
+    """Build the same entries as :func:`make_block_in_python`, with the compiled core."""
     entries, heads, opened = CORE.index_block(keys, table, count, begin_timestamp)
     return entries, heads.write, opened
 

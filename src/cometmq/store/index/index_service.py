@@ -1,7 +1,7 @@
 """IndexService: the index files, and the pending entries, which are written in blocks.
 
-Queries first write the pending entries, so that they find every committed message; messages with thousands of keys
-are written over several rounds of the loop, and may be found some milliseconds later.
+Queries first write the pending entries, so that they find every committed message. Messages with thousands of keys are
+indexed over several rounds of the event loop, so a query may find them some milliseconds later.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import LogRecord, record_at
 
 INDEX_BLOCK_MESSAGES: Final = 512
-"""Messages whose entries are written together: enough to vectorise, under a millisecond of work."""
+"""Messages whose entries are written together: enough to vectorise, less than a millisecond of work."""
 FEW_KEYS: Final = 16
-"""Messages with more keys than this are counted by keys."""
+"""Messages with more keys than this count as one message per key."""
 _LONG: Final = struct.Struct("=q").pack
 
 
@@ -40,7 +40,7 @@ class HashedKeys(NamedTuple):
 
 
 _Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
-"""``(topic#, log offset, store timestamp, keys)`` of one message, or the hashed keys of several."""
+"""``(topic#, log offset, store timestamp, keys)`` of one message, or the hashed keys of several messages."""
 
 
 class SoughtKey(NamedTuple):
@@ -49,16 +49,16 @@ class SoughtKey(NamedTuple):
     topic: str
     text: str
     unique: bool = False
-    """True if the text is a unique key, so that messages with it among their KEYS do not match."""
+    """True if the text is a unique key. Messages that only have it in their KEYS do not match then."""
 
     def is_of(self, record: LogRecord) -> bool:
-        """Return whether a record has the key itself, not only its hash."""
+        """Return whether a record has the key itself, not just the same hash."""
         has_key = record.unique_key == self.text if self.unique else self.text in record.keys
         return has_key and record.topic == self.topic
 
 
 class QueryResult(NamedTuple):
-    """Matching records in log order, and the end of the index (0 and 0 if it is empty, as in RocketMQ)."""
+    """Matching records in log order, with store timestamp and log offset of the end of the index (0 if it is empty)."""
 
     last_update_timestamp: int
     last_update_physical_offset: int
@@ -76,11 +76,11 @@ class IndexService:
         self.pending: list[_Waiting] = []
         """The pending keys, in log order."""
         self.committed = 0
-        """The number of committed items; the rest is rolled back if the batch's commit fails."""
+        """The number of committed items; the others are discarded if the commit of their batch fails."""
         self.hashed_messages = 0
-        """Messages in :class:`HashedKeys` items, beyond the first of each item."""
+        """Number of messages in :class:`HashedKeys` items, not counting the first message of each item."""
         self.many_keys = 0
-        """Keys of the messages that have more than :data:`FEW_KEYS`."""
+        """Number of keys of the messages that have more than :data:`FEW_KEYS`."""
         self.disk = disk
         self._clock = clock
 
@@ -89,7 +89,7 @@ class IndexService:
         self.committed = len(self.pending)
 
     def undo_batch(self) -> None:
-        """Discard the entries added since the last commit."""
+        """Discard the items added since the last commit."""
         self.undo_to(self.committed)
 
     def undo_to(self, count: int) -> None:
@@ -98,7 +98,7 @@ class IndexService:
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add hashed keys of messages of one batch, as native int32 and int64."""
+        """Add hashed keys from messages in one batch, as native int32 and int64."""
         self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
 
     def add_keys(self, keys: Keys, messages: int) -> None:
@@ -121,7 +121,7 @@ class IndexService:
             self.write_block()
 
     def write_block(self) -> None:
-        """Write the entries of the first committed messages, or of all unless some have many keys.
+        """Write the entries of the first committed messages, or of all messages if none has many keys.
 
         :raises OSError: as :meth:`write_pending`.
         """
@@ -151,7 +151,7 @@ class IndexService:
         return self.committed
 
     def _keep_unwritten(self, block: Sequence[_Waiting], done: int) -> None:
-        """After a failure, discard the written items, and the written keys of the partly written one."""
+        """After a failure, drop the items that were written, and the written keys of a partly written item."""
         lengths = np.fromiter(map(_count, block), np.int64, len(block))
         whole = int(np.searchsorted(np.cumsum(lengths), done, side="right"))
         rest = done - int(lengths[:whole].sum())
@@ -185,10 +185,10 @@ class IndexService:
         return file
 
     def query(self, log: CommitLog, key: SoughtKey, max_num: int, begin: int, end: int) -> QueryResult:
-        """Return the newest ``max_num`` records with ``key``, stored between ``begin`` and ``end`` (ms).
+        """Return the newest ``max_num`` records with ``key`` and a store time between ``begin`` and ``end`` (ms).
 
-        The index has only hashes, which other topics and keys may share, and seconds: each record is read, and matches
-        if it has the key itself and a time in the range.
+        The index contains only hashes, which other topics and keys may share, and times in seconds. So each record is
+        read, and matches only if it has the key itself and its time is in the range.
         """
         key_hash = index_hash(java_hash(f"{key.topic}#{key.text}"))
         most = min(max_num, MAX_QUERY_MESSAGES)
@@ -213,7 +213,7 @@ class IndexService:
         return QueryResult(last.end_timestamp, last.end_offset, [view for _, view in sorted(found.items())])
 
     def remove_files_below(self, log_min: int) -> int:
-        """Delete the files whose messages are all below ``log_min``, except the last; return how many."""
+        """Delete the files whose messages are all below ``log_min``, except the last file; return their number."""
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_min:
             file = self.files.pop(0)
@@ -223,7 +223,7 @@ class IndexService:
         return removed
 
     def dirty_files(self) -> list[IndexFile]:
-        """Return and reset the files written since the last call."""
+        """Return the files written since the last call."""
         dirty = [file for file in self.files if file.dirty]
         for file in dirty:
             file.dirty = False
@@ -263,5 +263,5 @@ def _hashed(block: Sequence[tuple[str, int, int, Sequence[str]]]) -> Keys:
 
 
 def is_index_name(name: str) -> bool:
-    """Return whether a name is that of an index file, a time of 17 digits."""
+    """Return whether a name has the form of an index file's name: a time of 17 digits."""
     return len(name) == 17 and name.isascii() and name.isdigit() and os.sep not in name

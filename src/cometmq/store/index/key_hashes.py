@@ -1,4 +1,4 @@
-"""Computes the hashes of many keys at once, by array operations."""
+"""Computes the hashes of many keys at once with array operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 _MATRIX_KEY_CHARS: Final = 128
-"""Longest key that is hashed in the common matrix; a longer one would widen all rows."""
+"""Longest key in the common matrix; a longer key would widen all its rows."""
 
 
 def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -31,7 +31,7 @@ def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
 
 
 def _sums_of_any(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
-    """Return the Java hashes, as uint32, of keys of any length in any script."""
+    """Return the Java hashes of keys of any length and script, as uint32."""
     encoded = [key.encode("utf-16-le", "surrogatepass") for key in keys]
     units = np.frombuffer(b"".join(encoded), "<u2")
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // 2

@@ -1,1 +1,1 @@
-"""The CommitLog: its files, records, flush, checkpoint, retention."""
+"""The CommitLog: its files, their records, flushing and the checkpoint file."""

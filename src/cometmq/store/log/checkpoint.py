@@ -1,4 +1,4 @@
-"""The small files of a running store: ``checkpoint`` and ``lock`` (``StoreCheckpoint``, ``DefaultMessageStore``)."""
+"""The ``checkpoint`` and ``lock`` files of a store (``StoreCheckpoint``, ``DefaultMessageStore``)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cometmq.store.errors import StoreLockedError
 CHECKPOINT_BYTES: Final = 4096
 _TIMESTAMPS: Final = struct.Struct(">qqq")
 _SLACK_MS: Final = 3_000
-"""Apache goes back this far before the oldest timestamp, for messages stored in the same moment."""
+"""Safety margin (ms) that Apache subtracts from the oldest timestamp, since messages can share a timestamp."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Store timestamps (ms) up to which log, queues and index were flushed."""
+    """Store timestamps (ms) up to which log, queues and index are flushed."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -28,12 +28,12 @@ class Checkpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """Records stored before this time are flushed and in their queues."""
+        """Return the time before which all records are flushed and have their queue units."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SLACK_MS)
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Read the file; return ``None`` if it is missing, too short, or has no timestamps."""
+    """Read a checkpoint file; return ``None`` if it is missing, too short or without timestamps."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
-    """Write the file in place, 4096 bytes, and flush it.
+    """Write a checkpoint file of 4096 bytes in place and flush it.
 
     :raises OSError: the file cannot be written.
     """
@@ -57,7 +57,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
 
 
 class StoreLock:
-    """The lock that keeps a second broker, of CometMQ or Apache, off a store: a POSIX lock on its first byte."""
+    """The lock that keeps a second broker, CometMQ's or Apache's, out of a store: a POSIX lock on the first byte."""
 
     def __init__(self, path: Path) -> None:
         """Acquire the lock.
@@ -87,7 +87,7 @@ class StoreLock:
 
 
 _HELD: set[str] = set()
-"""Locks held by this process: POSIX locks do not keep a process from locking twice."""
+"""Lock files that this process holds: POSIX locks do not stop a process from locking a file twice."""
 
 
 def _locked(path: Path) -> StoreLockedError:

@@ -1,12 +1,11 @@
-"""CommitLog: the files that hold every record, one after the other (``CommitLog``, ``AllocateMappedFileService``).
+"""CommitLog: the files that hold all records in order (``CommitLog``, ``AllocateMappedFileService``).
 
-All files have the same size and follow each other without a gap; a record never spans two
-files: if it does not fit, a filler (``int32 remaining size, int32 BLANK_MAGIC``) ends the file. A thread
-allocates the next file ahead of time, so that appending never waits
-for it and a full disk is noticed before a byte is written.
+All files have the same size and follow each other without a gap; a record never spans two files: if it does not fit, a
+filler (``int32 remaining size, int32 BLANK_MAGIC``) ends the file. A thread allocates the next file in advance, so that
+appends rarely wait for it and a full disk is detected before anything is written.
 
-Space of the first file of a log is allocated in steps of :data:`RESERVE_BYTES`, each before the write that needs it: a
-store of a few messages does not use a GiB. The same holds for a file that recovery has truncated.
+The first file of a log gets its space in steps of :data:`RESERVE_BYTES`, each before the write that needs it, so that a
+store with few messages does not use a GiB. The same holds for a file that recovery has truncated.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ FILLER: Final = RECORD.struct("size", "magic")
 _SIZE: Final = RECORD.struct("size")
 _ERASE_BYTES: Final = 1 << 18
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""Step in which space is allocated in a file that is not allocated completely."""
+"""Bytes per allocation step in a log file whose space is not completely allocated."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def store_error(error: OSError, doing: str) -> StoreError:
-    """Convert a failed system call to the store's error: full, or failed."""
+    """Convert a failed system call to a :class:`StoreFullError` or a :class:`StoreError`."""
     if error.errno in _NO_ROOM:
-        return StoreFullError(f"no room on the disk for {doing}", next_step="free space; sending then works again")
+        return StoreFullError(f"no space on the disk for {doing}", next_step="free space; then sending works again")
     return StoreFailedError(f"{doing} failed: {error.strerror or error}", next_step="check the disk")
 
 
 class CommitLog:
-    """The segments, the position up to which they have records, and the next segment."""
+    """The log's segments, the position where their records end, and the segment created in advance."""
 
     def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
         self.directory = directory
         self.segment_size = segment_size
         self.segments: list[MappedFile] = []
         self.position = 0
-        """End of the last written record: everything below is readable."""
+        """End of the last written record; everything below it is readable."""
         self.last_record = (-1, 0)
         """Log offset and size of the last record, or ``(-1, 0)``."""
         self.last_timestamp = 0
@@ -62,16 +61,16 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte that is kept."""
+        """Offset of the first byte that the log still has."""
         return self.segments[0].start if self.segments else self.position
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record that fits into one file."""
+        """The size of the largest record that fits into one file."""
         return self.segment_size - END_FILE_MIN_BLANK_BYTES
 
     def segment_at(self, offset: int) -> MappedFile | None:
-        """Return the segment that holds the byte at ``offset``, if it is kept."""
+        """Return the segment with the byte at ``offset``, or ``None`` if the log does not have it."""
         segments = self.segments
         if not segments:
             return None
@@ -79,7 +78,8 @@ class CommitLog:
         return segments[index] if 0 <= index < len(segments) else None
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """Return ``size`` bytes at ``offset`` if all of them are written, kept and in one file."""
+        """Return ``size`` bytes at ``offset``, or ``None`` unless all of them are written, still in the log and in one
+        file."""
         if size < 0 or offset + size > self.position:
             return None
         segment = self.segment_at(offset)
@@ -89,7 +89,7 @@ class CommitLog:
         return segment.view[at : at + size]
 
     def record(self, offset: int) -> memoryview | None:
-        """Return the record that begins at ``offset``, with the length that its size field says."""
+        """Return the bytes of the record at ``offset``; its own size field gives the length."""
         segment = self.segment_at(offset)
         if segment is None:
             return None
@@ -102,7 +102,7 @@ class CommitLog:
 
     # --- growing ------------------------------------------------------------------------------
     def allocate_ahead(self) -> None:
-        """Start to create the next segment in a thread, unless that is in progress."""
+        """Start to create the next segment in a thread, unless one is being created already."""
         if self._ahead is None:
             self._ahead = self._worker.submit(self._create, self._next_start())
             self._ahead.add_done_callback(self._report_no_room)
@@ -111,14 +111,14 @@ class CommitLog:
         return self.segments[-1].end if self.segments else self.position
 
     def _report_no_room(self, made: Future[MappedFile]) -> None:
-        """Warn that the next segment could not be created, once until it succeeds again."""
+        """Log that the next segment could not be created; log it again only after a success."""
         error = made.exception()
         if isinstance(error, OSError) and not self._reported_no_room:
             _log.warning("%s", store_error(error, f"the next log file of {self.segment_size:,} bytes"))
         self._reported_no_room = error is not None
 
     def next_segment(self) -> MappedFile:
-        """Append the next segment; wait only if it is not ready.
+        """Append the next segment; wait for it if it is not ready.
 
         :raises StoreError: it cannot be created.
         """
@@ -133,7 +133,7 @@ class CommitLog:
         return segment
 
     def undo_segment(self, segment: MappedFile) -> None:
-        """Remove an appended segment without records; it is the next one again."""
+        """Remove an appended segment without records; it becomes the next segment again."""
         assert self.segments[-1] is segment
         self.drop_ahead()
         self.segments.pop()
@@ -142,7 +142,7 @@ class CommitLog:
         self._ahead = ready
 
     def begin_at(self, offset: int) -> None:
-        """Start a log without records at ``offset``, the first byte of a file."""
+        """Start an empty log at ``offset``, the first byte of a file."""
         self.drop_ahead()
         while self.segments:
             self.remove_first()
@@ -151,14 +151,14 @@ class CommitLog:
     def _create(self, start: int) -> MappedFile:
         path = self.directory / file_name(start)
         if path.exists():
-            path.unlink()  # one of ours that was made ahead and never used: recovery sets others aside
+            path.unlink()  # created in advance by this broker and never used: recovery quarantines other files
         is_first = start == 0
         create_file(path, self.segment_size, self._disk, min(self.segment_size, RESERVE_BYTES) if is_first else None)
         flush_directory(self.directory)
         return MappedFile(path, start, self.segment_size)
 
     def drop_ahead(self) -> None:
-        """Remove the segment that was created ahead."""
+        """Remove the segment that was created in advance."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return
@@ -171,7 +171,7 @@ class CommitLog:
 
     # --- writing ------------------------------------------------------------------------------
     def write(self, segment: MappedFile, offset: int, data: bytes | memoryview) -> None:
-        """Write ``data`` at log offset ``offset``, completely in ``segment``.
+        """Write ``data``, which fits into ``segment``, at log offset ``offset``.
 
         :raises StoreError: it was not written completely.
         """
@@ -187,27 +187,29 @@ class CommitLog:
             raise store_error(error, "new messages") from error
 
     def _reserve(self, segment: MappedFile, at: int, size: int) -> None:
-        """Allocate space for a write of ``size`` bytes at byte ``at`` of a segment, and for later ones."""
+        """Allocate space for a write of ``size`` bytes at byte ``at`` of a segment, and some for later writes."""
         size = min(max(size, RESERVE_BYTES), segment.size - at)
         self._disk.allocate(segment.fd, at, size)
         segment.reserved = at + size
 
     def owe(self, work: Callable[[], None]) -> None:
-        """Run ``work`` before anything more is written; while it raises ``OSError``, nothing is written."""
+        """Run ``work`` before the next write to the log; as long as it raises ``OSError``, writes fail."""
         self._owed = work
 
     def erase(self, start: int, end: int) -> None:
         """Zero the bytes from ``start`` to ``end`` after a write that failed half-way.
 
-        All of it, since after damage every complete record counts, not just the first one. While the disk refuses that,
-        nothing more is written.
+        All of them: after a damaged part, a later start would accept every complete record. As long as the disk refuses
+        this, nothing else is written.
         """
         if self._owed is not None:
-            return  # nothing was written: earlier writes are waited for
+            return  # nothing was written: the pending work runs first
         try:
             self._erase(start, end)
         except OSError as error:
-            _log.warning("an unfinished write at %d is not erased; messages are refused until it is: %s", start, error)
+            _log.warning(
+                "an incomplete write at %d could not be erased; messages are refused until it is: %s", start, error
+            )
             self.owe(lambda: self._erase(start, end))
 
     def _erase(self, start: int, end: int) -> None:
@@ -220,8 +222,7 @@ class CommitLog:
                 at += part
 
     def _ready(self) -> list[MappedFile]:
-        """Return the segment created ahead, once it is ready; if it was taken back, it may hold bytes that must be
-        erased."""
+        """Return the segment created in advance, if it is ready. It may hold bytes to erase if it was in use before."""
         ahead = self._ahead
         return [ahead.result()] if ahead is not None and ahead.done() and ahead.exception() is None else []
 
@@ -235,14 +236,14 @@ class CommitLog:
                 self._disk.flush(segment.fd)
 
     def remove_first(self) -> MappedFile:
-        """Remove the oldest segment and its file; existing slices of it stay readable."""
+        """Remove the oldest segment and its file; slices of it stay readable."""
         segment = self.segments.pop(0)
         segment.path.unlink(missing_ok=True)
         segment.close()
         return segment
 
     def close(self) -> None:
-        """Close the files, and remove the one created ahead."""
+        """Close the files and remove the segment that was created in advance."""
         self.drop_ahead()
         self._worker.shutdown()
         for segment in self.segments:
@@ -250,12 +251,12 @@ class CommitLog:
 
 
 def filler(rest: int) -> bytes:
-    """Return the filler that ends a log file with ``rest`` bytes left."""
+    """Return the filler for a log file with ``rest`` bytes left."""
     return FILLER.pack(rest, BLANK_MAGIC)
 
 
 def is_filler(segment: MappedFile, at: int) -> bool:
-    """Return whether the filler that ends a log file is at byte ``at``."""
+    """Return whether a filler starts at byte ``at``."""
     if at + FILLER.size > segment.size:
         return False
     rest, magic = FILLER.unpack_from(segment.view, at)

@@ -1,9 +1,8 @@
-"""FlushService: flushes the log at intervals or for waiters (``GroupCommitService``, ``FlushRealTimeService``).
+"""FlushService: flushes the log at intervals or on request (``GroupCommitService``, ``FlushRealTimeService``).
 
-One flush at a time runs in a thread and covers everything written before it started; later writes are
-covered by the next one. A flush that fails is final: the kernel may have dropped the pages,
-so a later success would prove nothing. From then on every waiter and every write gets the error,
-until the store is opened again and recovery has read the disk.
+One flush at a time runs in a thread and covers everything written before it started; later writes are covered by the
+next one. A failed flush is final: the kernel may have dropped the pages, so a later success would prove nothing. From
+then on every waiter and every write gets the error, until the store is reopened and recovery has read the disk.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ class FlushService:
         self._running = False
         self._closed = False
         self.position = log.position
-        """Everything below this position survives a power cut."""
+        """The log position below which everything survives a power cut."""
         self.failure: StoreFailedError | None = None
         self.on_flush: Callable[[float], None] | None = None
-        """Receives the duration in seconds of each flush of the running store, including waiting for the loop."""
+        """Called with the seconds that each flush of the running store took, including the wait for the event loop."""
 
     def when_flushed(self, position: int, callback: Flushed) -> None:
         """Call back with ``None`` once the log is flushed up to ``position``, or with the error that prevents it."""
@@ -50,7 +49,8 @@ class FlushService:
             self.begin()
 
     def begin(self) -> None:
-        """Start to flush everything written, unless a flush is running (its end starts the next) or none is due."""
+        """Start to flush everything written. Do nothing if a flush is running (the next one starts after it) or none is
+        due."""
         if self._running or self._closed or self.failure is not None or self.position >= self._log.position:
             return
         self._running = True
@@ -89,7 +89,7 @@ class FlushService:
 
     def _finish(self, end: int, error: OSError | None) -> None:
         if self._closed:
-            return  # flush_now has flushed all of it again, or failed
+            return  # flush_now has already flushed all of it, or failed
         self._running = False
         if self.on_flush is not None:
             self.on_flush(self._clock.monotonic() - self._began)
@@ -106,7 +106,7 @@ class FlushService:
             f"the disk did not keep what was written: {error.strerror or error}",
             next_step="check the disk, then restart the broker",
         )
-        _log.error("flushing the log failed; nothing is acknowledged until the store is opened again: %s", error)
+        _log.error("flushing the log failed; nothing is acknowledged until the broker is restarted: %s", error)
 
     def _call_waiters(self) -> None:
         waiting = self._waiting

@@ -1,21 +1,21 @@
 """Reads a log that may be damaged: all sound records, and the damaged parts between them.
 
-Theory of operation. A position of the log is *sound* if a complete record begins there: its sizes add up, magic and CRC
-are right, and its own log offset is that position. If the position after a sound record is not sound, either the log
-ends or it is damaged there:
+Theory of operation. A log position is *sound* if a complete record starts there: its sizes add up, its magic and CRC
+are right, and it names this position as its own log offset. If the position after a sound record is not sound, the log
+either ends there or is damaged there:
 
-* Damage, if the log continues after it: the record's own size, its own lengths, or the unit of a queue that points to
-  it says where it ends, and a sound record or the file's filler follows there; or the next sound record is found by its
-  magic, here or in a later file; or a position file or a sound unit proves that the log continued. * The end otherwise:
-  a torn tail, or one that was never written. A slave's log ends at any damage after the position up to which it is
-  proven: these bytes may have been damaged in transit from the master, which sends them again.
+* It is damaged if the log continues afterwards. That is so if the record's size field, its inner lengths or a queue's
+  unit gives an end at which a sound record or the filler follows; or if a search for the magic finds a sound record
+  later in this file or in a later one; or if a position file or a sound unit proves that the log continued.
+* Otherwise the log ends: the tail is torn, or nothing was written. A slave's log ends at any damage after its last
+  proven position: the bytes may have been damaged on the way from the master, which sends them again.
 
-Fault model. Any number of bytes may be wrong, anywhere. Bytes that never belonged to the log can look like
-sound records in two cases only. Our files are created full of zeros, and the rest of a failed write is
-cleared; Apache leaves the bytes that it truncated after the end of its log, and overwrites them. Such records are older
-than the one that overwrote them: after damage that nothing proves to be inside the log, a record that was
-stored before the one ahead of the damage is not taken. And a body can carry the image of a record: inside a record
-whose extent is known, by itself or by a unit, no record is searched for.
+Fault model. Any bytes may be wrong. Bytes that are not part of the log look like sound records in two cases only.
+First, Apache leaves truncated records after the end of its log and overwrites them later (our files are created full of
+zeros, and the rest of a failed write is zeroed). Such records are older than those that overwrote them. So if nothing
+proves that the log continues after damage, a record older than the last one before the damage is ignored. Second, a
+body can contain the image of a record: the search skips the inside of any record whose size is known from its fields or
+from a unit.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, 
 _SIZE: Final = RECORD.struct("size")
 MAGIC_AT: Final = RECORD.offsets["magic"]
 _LATEST_MS: Final = 1 << 48
-"""Store timestamps are earlier than this: a damaged one must not become the time of all later messages."""
+"""Upper bound of store timestamps: a damaged timestamp must not become the time of all later messages."""
 _ANY_MAGIC: Final = b"\xda\xa3\x20"
-"""Both magics of records begin so."""
+"""The bytes that both magics of records start with."""
 
 
 class DamagedPart(NamedTuple):
-    """Bytes of one log file without a sound record."""
+    """A part of one log file without a sound record."""
 
     start: int
     end: int
 
 
 class Outline(NamedTuple):
-    """The fields of a damaged record; any of them may be wrong."""
+    """The fields of a damaged record; each of them may be wrong."""
 
     topic: str
     queue_id: int
     queue_offset: int
     size: int
-    """The size by its lengths, whatever its first field says."""
+    """The record's size according to its inner lengths, regardless of its size field."""
 
 
 class Knowledge(NamedTuple):
-    """Knowledge of the log from other files; used only where the log is damaged."""
+    """Evidence about the log from other files; used only where the log is damaged."""
 
     extent: Callable[[int], int]
-    """Return the size of the record at an offset according to the unit of a queue, or 0."""
+    """Return the size of the record at an offset according to a queue's unit, or 0."""
     proven: Callable[[int], int]
-    """Return the known end of a log whose last sound record has this store timestamp."""
+    """Return the proven end of a log whose last sound record has the given store timestamp."""
     ends_at_damage: bool = False
-    """True if the log ends at damage after which it is not known to continue, even if sound records follow."""
+    """True if damage ends the log unless something proves that it continues, even if sound records follow."""
 
 
 NOTHING_KNOWN: Final = Knowledge(lambda _: 0, lambda _: 0)
 
 
 def outline_of(view: memoryview, at: int) -> Outline | None:
-    """Return the outline of the damaged record at byte ``at``, or ``None`` if its lengths are implausible."""
+    """Return the fields of the damaged record at byte ``at``, or ``None`` if its lengths are implausible."""
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
         return None
@@ -92,10 +92,10 @@ def outline_of(view: memoryview, at: int) -> Outline | None:
 
 
 class LogReader:
-    """Iterates over the records and damaged parts of the log, from ``start``, where a record begins, to its end.
+    """Iterates over the records and damaged parts of the log, from a record at ``start`` to the end of the log.
 
-    Afterwards ``end`` is where the log ends. With ``until``, a position inside the log or its end, it stops
-    there. With ``plain``, plain records are returned in runs.
+    Afterwards ``end`` is the end of the log. With ``until``, iteration stops at that position. With ``plain``, runs of
+    plain records are returned as one item.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class LogReader:
         self._until = until
         self._plain = plain
         self._found: int | None = start
-        """The next sound position, once it was searched for, or ``None``."""
+        """The next sound position after the damage; ``None`` if there is none or it was not searched for."""
         self.timestamp = 0
         """Store timestamp of the last sound record."""
         self.end = start
@@ -159,7 +159,7 @@ class LogReader:
             yield damaged
 
     def _behind_damage(self, segment: MappedFile, at: int) -> int | None:
-        """Return the end of the damage that begins at ``at``, or ``None`` if the log ends at ``at``."""
+        """Return the end of the damage that starts at ``at``, or ``None`` if the log ends at ``at``."""
         limit = segment.end if self._until is None else min(segment.end, self._until)
         proven = self._knowledge.proven(self.timestamp) if self._until is None else self._until
         if self._knowledge.ends_at_damage and at >= proven:
@@ -180,9 +180,9 @@ class LogReader:
         return known_end or min(limit, found if found is not None else proven)
 
     def _is_true_filler(self, segment: MappedFile, at: int) -> bool:
-        """Return whether the file ends at byte ``at``: a filler is there, and every record after it is older.
+        """Return whether a genuine filler ends the file at byte ``at``: all records after it in the file are older.
 
-        Behind a true one there are zeros, or bytes that Apache cut off and left there.
+        A genuine filler is followed by zeros, or by bytes that Apache truncated and left there.
         """
         return is_filler(segment, at) and not any(
             (record := self._record_at(segment, segment.start + place)) is not None
@@ -191,7 +191,7 @@ class LogReader:
         )
 
     def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
-        """Return whether the log is known to have a boundary at ``end``."""
+        """Return whether a record or file is known to end at ``end``."""
         if end in (self._until, proven):
             return True
         return is_filler(segment, end - segment.start) or self._is_sound(segment, end, proven)
@@ -206,7 +206,7 @@ class LogReader:
         return record if record is not None and at + record.size + END_FILE_MIN_BLANK_BYTES <= segment.end else None
 
     def _next_sound(self, at: int, proven: int) -> int | None:
-        """Return the first sound position from ``at``, in this file or a later one."""
+        """Return the first sound position at or after ``at``, in this file or a later one."""
         if self._found is None or self._found >= at:
             return self._found
         self._found = None
@@ -221,7 +221,7 @@ class LogReader:
 
 
 def places_with_magic(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
-    """Yield the places of a mapped file from ``start`` on where a magic says that a record begins; holes are not
+    """Yield the positions from ``start`` in a mapped file where a record's magic suggests a record; holes are not
     read."""
     content = cast(mmap.mmap, view.obj)
     at = start + MAGIC_AT

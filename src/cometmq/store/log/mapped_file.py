@@ -1,7 +1,7 @@
 """MappedFile: one file of fixed size, written by ``pwrite`` and read through a read-only mapping.
 
-Its name is the offset of its first byte in 20 decimal digits. A mapping that is only read cannot
-turn a full disk into SIGBUS; a write without space fails with an ``OSError``.
+Its name is the offset of its first byte in 20 decimal digits. Since the mapping is read-only, a full disk cannot cause
+a SIGBUS; a write without space raises ``OSError``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from cometmq.store.disk import Disk, open_file
 
 _ZEROS: Final = bytes(1 << 18)
 _BLOCK_BYTES: Final = 512
-"""The unit of ``st_blocks`` on every file system."""
+"""Unit of ``st_blocks``, the same on every file system."""
 
 
 def file_name(offset: int) -> str:
-    """Format a file name of 20 decimal digits (``UtilAll.offset2FileName``)."""
+    """Format a file's offset as a name of 20 decimal digits (``UtilAll.offset2FileName``)."""
     return f"{offset:020d}"
 
 
 class MappedFile:
-    """The bytes from ``start`` to ``end`` of a sequence of files; has a descriptor and a mapping."""
+    """The bytes from ``start`` to ``end`` of a sequence of files, with their descriptor and mapping."""
 
     __slots__ = ("end", "fd", "path", "reserved", "size", "start", "view")
 
@@ -37,7 +37,7 @@ class MappedFile:
         self.end = start + size
         self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self.reserved = size if os.fstat(self.fd).st_blocks * _BLOCK_BYTES >= size else 0
-        """Number of bytes whose space is certainly allocated."""
+        """Number of bytes whose disk space is known to be allocated."""
         try:
             self.view = memoryview(mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
         except BaseException:
@@ -55,7 +55,7 @@ class MappedFile:
 def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) -> None:
     """Create a file of ``size`` zero bytes with space allocated for the first ``reserved`` of them, by default all.
 
-    :raises OSError: the disk is full, or the file exists; no file is created.
+    :raises OSError: the disk is full, or the file exists already.
     """
     with open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         try:
@@ -85,14 +85,14 @@ def first_data(fd: int, start: int, size: int) -> int:
     Holes and allocated space that was never written are skipped without reading them.
     """
     at = hole = start
-    # No reading ahead: what is read of reserved space is in the page cache then, and taken for data.
+    # No read-ahead: it would put reserved space into the page cache, where it counts as data.
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     while at < size:
         if at >= hole:
             try:
                 at = max(at, os.lseek(fd, at, os.SEEK_DATA))
                 hole = os.lseek(fd, at, os.SEEK_HOLE)
-            except OSError:  # ENXIO: nothing but a hole up to the end
+            except OSError:  # ENXIO: only a hole up to the end
                 return size
         block = os.pread(fd, min(len(_ZEROS), hole - at, size - at), at)
         if not block:
@@ -113,7 +113,7 @@ def data_end(fd: int, size: int) -> int:
     while at < size:
         try:
             at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: nothing but a hole up to the end
+        except OSError:  # ENXIO: only a hole up to the end
             break
         parts.append((at, min(size, os.lseek(fd, at, os.SEEK_HOLE))))
         at = parts[-1][1]

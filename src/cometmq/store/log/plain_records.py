@@ -1,10 +1,10 @@
-"""Records of a log that is read again, many at once by the compiled core (see :mod:`cometmq.store.recovery.recovery`).
+"""Reads many records of an existing log at once with the compiled core (see :mod:`cometmq.store.recovery.recovery`).
 
-Theory of operation. A queue is *followed* once Python has read one of its records and given it its place: then the next
-record of the queue is *plain* if it has the next queue offset, is sound by all that
-:func:`~cometmq.store.log.record_scan.read_log_record` looks at, and has a unit. Plain records are taken in runs. The
-first other record is left to Python, which reads and judges it as if there were no core, and then lets the core follow
-its queue, or not. Damage ends the following of all queues.
+Theory of operation. The core *follows* a queue once Python has read one of its records and accepted it. Then the
+queue's next record is *plain* if it has the next queue offset, passes all checks of
+:func:`~cometmq.store.log.record_scan.read_log_record`, and gets a unit. Plain records are read in runs. The first
+record that is not plain is left to Python, which checks it as if there were no core and then decides whether the core
+follows its queue. After damage, the core follows no queue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PLACE: Final = QUEUE_UNIT.struct("offset", "size")
 """Log offset and size in a unit."""
 _LEAST_BYTES: Final = 4 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Bytes that are looked at for one run: more after each run that nothing has ended."""
+"""Bytes that are scanned for one run; the number grows after each run that reaches its limit."""
 _MOST_PASSED: Final = 63
-"""Records that are skipped after a look that found none: more after each such look."""
+"""Records that Python reads before the core is tried again; the number grows after each attempt without a run."""
 
 
 class PlainUnits(NamedTuple):
@@ -35,37 +35,37 @@ class PlainUnits(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The queue offset after the last."""
+        """The queue offset after the last unit."""
         return self.first + len(self.units) // CQ_UNIT_BYTES
 
     @property
     def last(self) -> tuple[int, int]:
-        """Log offset and size of the record of the last unit."""
+        """Log offset and size of the record that the last unit points to."""
         log_offset, size = _PLACE.unpack_from(self.units, len(self.units) - CQ_UNIT_BYTES)
         return log_offset, size
 
 
 class PlainRun(NamedTuple):
-    """Consecutive plain records, and what follows from them."""
+    """Consecutive plain records, with the units and index hashes derived from them."""
 
     last_offset: int
     last_size: int
     queues: list[PlainUnits]
     hashes: bytes
-    """Index hashes of their keys, as native int32."""
+    """Index hashes of the records' keys, as native int32."""
     offsets: bytes
-    """The log offset of each hash's record, as native int64."""
+    """The log offset of the record of each hash, as native int64."""
     timestamps: bytes
-    """The store timestamp of each hash's record, as native int64."""
+    """The store timestamp of the record of each hash, as native int64."""
     indexed: int
     """The number of records with keys."""
 
 
 class PlainRecords:
-    """The queues that one reading of the log follows.
+    """The queues that the core follows during one reading of the log.
 
-    :param units_from: the log offset from which on records get units.
-    :param keys_from: the log offset from which on the keys of records are wanted.
+    :param units_from: log offset from which records get units.
+    :param keys_from: log offset from which the keys of records are collected.
     """
 
     def __init__(self, units_from: int, keys_from: int, *, check_crc: bool) -> None:
@@ -73,12 +73,13 @@ class PlainRecords:
         self._bytes = _LEAST_BYTES
         self._pass = self._passed = 0
         self.timestamp = 0
-        """The last store timestamp in the last run that can be one, or 0 for none."""
+        """The last plausible store timestamp in the last run, or 0."""
         self.is_stopped = True
-        """The record after the last run is not plain."""
+        """True if the record after the last run is known not to be plain."""
 
     def run(self, view: memoryview, at: int, limit: int, base: int) -> PlainRun | None:
-        """Return the run that begins at byte ``at`` of a log file that begins at ``base``, or ``None`` for none."""
+        """Return the run that starts at byte ``at`` of a log file with start offset ``base``, or ``None`` if there is
+        none."""
         if self._scan is None:
             return None
         if self._passed < self._pass:
@@ -96,11 +97,11 @@ class PlainRecords:
         return PlainRun(base + at + size - last_size, last_size, units, hashes, offsets, timestamps, indexed)
 
     def judged(self, record: LogRecord, *, follow: bool) -> None:
-        """Python has judged a record; from then on its queue is followed after it, or not."""
+        """Follow the queue of a record that Python has checked, or stop following it."""
         if self._scan is not None:
             self._scan.follow(record.topic, record.queue_id, record.queue_offset + 1 if follow else None)
 
     def forget(self) -> None:
-        """Follow no queue: the log is damaged here."""
+        """Stop following all queues, since the log is damaged here."""
         if self._scan is not None:
             self._scan.forget()

@@ -1,7 +1,6 @@
-"""Reading the log record by record: what recovery and dispatch know of each (``checkMessageAndReturnSize``).
+"""Reads the log record by record for recovery and dispatch (``checkMessageAndReturnSize``).
 
-Nothing is taken for a record unless its sizes add up, its magic is right and it says itself that it
-stands where it was found.
+Bytes count as a record only if the sizes add up, the magic is right and the record names its own position.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ SIZE_MAGIC: Final = RECORD.struct("size", "magic")
 IDENTITY: Final = RECORD.struct("size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag")
 """Size, magic, queue id, queue offset, log offset and sysFlag of a record."""
 NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
-"""The bit that PREPARED and ROLLBACK have in common: such records have no unit in any queue."""
+"""The bit that PREPARED and ROLLBACK share: records with this bit have no queue unit."""
 ROLLBACK: Final = TRANSACTION_ROLLBACK
 MAX_QUEUE_OFFSET: Final = (1 << 63) // QUEUE_UNIT.size
-"""Units from here on would have no place in a file."""
+"""Queue offsets from this one on have no valid byte position in a file."""
 MAX_STORED_TOPIC_CHARS: Final = 255
-"""Longest name of a directory on most file systems, and of a topic in RocketMQ 5."""
+"""Longest topic name in RocketMQ 5, and longest name of a directory on most file systems."""
 
 
 class LogRecord(NamedTuple):
-    """The fields of one record that queues and index need."""
+    """The fields of a record that queues and index need."""
 
     offset: int
     size: int
@@ -68,31 +67,31 @@ class LogRecord(NamedTuple):
     store_timestamp: int
     tags_code: int
     keys: list[str]
-    """The keys of the index: UNIQ_KEY, then each of KEYS."""
+    """The keys in the index: UNIQ_KEY, then each of KEYS."""
     unique_key: str
-    """Empty for none."""
+    """The message's tag; empty if it has none."""
 
 
 def ends_in_zeros(view: memoryview, end: int) -> bool:
-    """Return whether the byte before ``end`` is zero and only zeros follow.
+    """Return whether the byte before ``end`` and all bytes after it are zero.
 
-    Then the end of a record's properties, which no CRC covers, did not get onto the disk: records put here never end
+    Then the end of a record's properties, which no CRC covers, did not reach the disk: records written here never end
     in a zero (see :meth:`cometmq.store.write_batch.WriteBatch.put`), and zeros follow only at the end of the log.
     """
     return view[end - 1] == 0 and not any(view[end : end + 8])
 
 
 def store_timestamp_of(view: memoryview) -> int:
-    """Return the store timestamp of a record."""
+    """Return the store timestamp of a record, given its bytes."""
     return int(_INT64.unpack_from(view, _STORE_TIMESTAMP_AT[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6])[0])
 
 
 def read_log_record(
     view: memoryview, at: int, offset: int, *, check_crc: bool, may_be_torn: bool = True
 ) -> LogRecord | None:
-    """Return the record at byte ``at`` of ``view``, which is log offset ``offset``, or ``None`` if it is not one.
+    """Return the record at byte ``at`` of ``view``, whose log offset is ``offset``, or ``None`` if it is not a record.
 
-    :param may_be_torn: with ``check_crc``, whether zeros after it may mean that it was not written whole.
+    :param may_be_torn: with ``check_crc``: zeros after the record may mean that it was not written completely.
     """
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
@@ -115,7 +114,7 @@ def read_log_record(
         if crc32(view[body_at:body_end]) & CRC_MASK != crc:
             return None
         if may_be_torn and end > properties_at and ends_in_zeros(view, end):
-            return None  # properties, which no CRC covers, that end in zeros with zeros after: not written whole
+            return None  # no CRC covers the properties: zeros at their end and after them mean an incomplete write
     try:
         topic = str(view[topic_at:topic_end], "utf-8")
         if not is_stored_topic(topic):
@@ -139,13 +138,13 @@ def read_log_record(
 
 @lru_cache(maxsize=4096)
 def is_stored_topic(topic: str) -> bool:
-    """Return whether a name found on disk can be a topic's: RocketMQ 5 has some of up to 255 characters (magic V2)."""
+    """Return whether a name found on disk is a valid topic; RocketMQ 5 allows up to 255 characters (magic V2)."""
     parts = (topic[at : at + MAX_TOPIC_CHARS] for at in range(0, max(len(topic), 1), MAX_TOPIC_CHARS))
     return len(topic) <= MAX_STORED_TOPIC_CHARS and all(check_topic(part) is None for part in parts)
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
-    """Return the properties that index and units need; bytes that are not UTF-8 are replaced, as Java does it."""
+    """Return the tag and the keys among a record's properties; invalid UTF-8 is replaced, as in Java."""
     tag: str | None = None
     unique = ""
     keys: list[str] = []
@@ -161,22 +160,22 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
 
 
 def record_at(log: CommitLog, offset: int) -> LogRecord | None:
-    """Return the record at log offset ``offset``, its CRC unchecked, or ``None`` if none stands there."""
+    """Return the record at log offset ``offset`` without a CRC check, or ``None`` if there is none."""
     segment = log.segment_at(offset)
     return read_log_record(segment.view, offset - segment.start, offset, check_crc=False) if segment else None
 
 
 def first_record(log: CommitLog, offset: int) -> LogRecord | None:
-    """Return the record at ``offset``, or at the beginning of the next file where a filler stands there."""
+    """Return the record at ``offset``, or the first one of the next file if there is a filler at ``offset``."""
     while (segment := log.segment_at(offset)) is not None and is_filler(segment, offset - segment.start):
         offset = segment.end
     return record_at(log, offset)
 
 
 def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield the log offset and bytes of each record from the one at ``start`` on, below ``end``; nothing is checked.
+    """Yield the log offset and bytes of each record from ``start`` to before ``end``, unchecked.
 
-    The views stay valid. May run on another thread than the loop's.
+    The views stay valid. The function may run in any thread.
     """
     at = start
     while at < end and (segment := log.segment_at(at)) is not None and segment.start <= at:
@@ -193,9 +192,9 @@ def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview
 
 
 def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
-    """Yield the log offset and PREPAREDTRANSACTIONOFFSET of each committed message from the record at ``start`` on.
+    """Yield log offset and PREPAREDTRANSACTIONOFFSET of each committed message, starting with the record at ``start``.
 
-    It is asked for after a crash, when op messages may be missing.
+    Used after a crash, when op messages may be missing.
     """
     for offset, view in walk(log, start, log.position):
         sys_flag = _SYS_FLAG.unpack_from(view)[0]

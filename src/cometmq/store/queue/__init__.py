@@ -1,1 +1,1 @@
-"""ConsumeQueue: units of 20 bytes for each queue, and reading by them."""
+"""ConsumeQueue: a 20-byte unit for each message of a queue, and reads through these units."""

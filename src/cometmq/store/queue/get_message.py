@@ -1,8 +1,8 @@
-"""Reading a queue: units to slices of the log, no record decoded (``DefaultMessageStore.getMessage``).
+"""Reads a queue: units become slices of the log, without decoding a record (``DefaultMessageStore.getMessage``).
 
-Neighbouring records become one slice; the compiled core copies small records into one piece instead. Units that
-this process did not append itself are compared with the record they promise, so that bytes which are no records never
-leave the store. A damaged unit is repaired from the log, once (:mod:`cometmq.store.queue.units`).
+Adjacent records become one slice; the compiled core copies small records into one chunk instead. Units that this
+process did not append itself are compared with the record they point to, so that only valid records leave the store. A
+damaged unit is repaired from the log, once (:mod:`cometmq.store.queue.units`).
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import leads_to_record, matches_unit, restore_units
 
 CHOOSE_UNITS_MIN: Final = 64
-"""A ``Chooser`` is used from this number of units; fewer are faster one by one."""
+"""Minimum number of units for which a ``Chooser`` is used; fewer are faster one by one."""
 CHOOSE_UNITS_MAX: Final = 8_192
-"""Units that a ``Chooser`` receives per call."""
+"""Units that a ``Chooser`` gets per call."""
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
-"""Least number of units that one filtered read checks (Apache: max(16000 bytes, 20 per message asked))."""
+"""Minimum number of units that one filtered read checks (Apache: max(16000 bytes, 20 per requested message))."""
 _SIZE: Final = RECORD.struct("size")
 _VECTOR_UNITS_MIN: Final = 24
-"""NumPy finds matching tags faster than a loop from this number of units."""
+"""Minimum number of units for which NumPy finds matching tags faster than a loop."""
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 COPIED_BYTES_MAX: Final = 64 * 1024
-"""Up to so many bytes of records are copied, where Python would send slices of the log: an answer of this size is sent
-as one piece."""
+"""Maximum size of an answer whose records are copied into one chunk instead of being sent as slices of the log."""
 
 Ints = npt.NDArray[np.int64]
 
 
 class GetMessageStatus(enum.Enum):
-    """The result of a read, with RocketMQ's names."""
+    """The result of a read, under RocketMQ's names."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -56,7 +55,7 @@ class GetMessageStatus(enum.Enum):
 
 
 class GetResult(msgspec.Struct):
-    """The result of one read: ``chunks`` are pieces of the log, in order, with ``count`` records."""
+    """The result of one read: ``chunks`` are pieces of the log in order, with ``count`` records in total."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -66,15 +65,15 @@ class GetResult(msgspec.Struct):
     count: int = 0
     size: int = 0
     log_offset: int = -1
-    """The log offset that the last checked unit leads to."""
+    """The log offset of the record that the last checked unit points to."""
 
 
 Selection = tuple[Iterable[int], Iterable[tuple[int, int, int]], int]
-"""Queue offsets, the units at these offsets, and the offset to continue from."""
+"""Queue offsets, the units at these offsets, and the offset at which the next read continues."""
 Predicate = Callable[[memoryview], bool]
 Chooser = Callable[[ConsumeQueue, int, int, int], tuple[list[int], int]]
-"""Called with a queue, an offset, the offset to stop at, and how many messages are wanted at most; gives the offsets
-of those, ascending, and the offset to look on from. No predicate looks at them again."""
+"""Called with a queue, an offset, the offset to stop at, and the maximum number of messages. Returns the chosen offsets
+in ascending order, and the offset at which to continue. No predicate checks the chosen messages again."""
 
 
 def get_message(
@@ -87,7 +86,7 @@ def get_message(
     max_bytes: int,
     choose: Chooser | None = None,
 ) -> GetResult:
-    """Read up to ``max_messages`` records from ``offset`` on; see :meth:`MessageStore.get_message`."""
+    """Read up to ``max_messages`` records starting at ``offset``; see :meth:`MessageStore.get_message`."""
     low = queue.min_logical
     high = queue.committed
     if not low <= offset < high:
@@ -119,7 +118,7 @@ def _select(
     has_predicate: bool,
     choose: Chooser | None,
 ) -> Selection | None:
-    """Return the units to read records of, or ``None`` if none is readable at ``offset``."""
+    """Return the units whose records to read, or ``None`` if no unit can be read at ``offset``."""
     if choose is not None:
         count = CHOOSE_UNITS_MAX
     elif tag_codes is None and not has_predicate:
@@ -144,7 +143,8 @@ def _collect(
     max_messages: int,
     max_bytes: int,
 ) -> GetResult | None:
-    """Read the records of the selected units; return ``None`` if units were repaired and must be selected again."""
+    """Read the records of the selected units; return ``None`` if units were repaired, so that the caller selects
+    again."""
     positions, units, next_offset = selection
     chunks: list[bytes | memoryview] = []
     count = total = 0
@@ -208,7 +208,7 @@ def _copied(
     tag_codes: frozenset[int] | None,
     max_bytes: int,
 ) -> GetResult | None:
-    """Read records by the compiled core, or ``None`` if it leaves them to Python."""
+    """Let the compiled core copy the records; return ``None`` if it leaves them to Python."""
     raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
     segment = log.segment_at(UNIT.unpack_from(raw)[0]) if raw else None
     if segment is None:
@@ -248,7 +248,7 @@ def _outside(offset: int, low: int, high: int) -> GetResult:
 
 
 def _matching(raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | None, most: int) -> Selection:
-    """Return the offsets and units whose tags code is one of ``tag_codes``, and where to look on."""
+    """Return the offsets and units whose tags code is in ``tag_codes``, and the offset at which to continue."""
     end = offset + len(raw) // CQ_UNIT_BYTES
     if tag_codes is None:
         return range(offset, end), UNIT.iter_unpack(raw), end
@@ -269,7 +269,7 @@ def _matching(raw: bytes | memoryview, offset: int, tag_codes: frozenset[int] | 
 
 # --- time -------------------------------------------------------------------------------------
 def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """Return the store timestamp of the message at ``offset`` (ms), or -1 if it cannot be read."""
+    """Return the store timestamp (ms) of the message at ``offset``, or -1 if it cannot be read."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
         return -1
@@ -280,10 +280,10 @@ def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
-    """Return the offset whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 answers it.
+    """Return the offset whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 does.
 
-    An exact match wins; the earlier one of two equally near neighbours. Before the first message: the
-    first; after the last: the last message, not the end of the queue. An empty queue: 0.
+    An exact match wins; the earlier of two equally near neighbours wins. A time before the first message gives the
+    first message; a time after the last one gives the last message, not the end of the queue. An empty queue gives 0.
     """
     low, high = _file_by_time(log, queue, timestamp)
     before: tuple[int, int] | None = None
@@ -308,10 +308,9 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 
 
 def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
-    """Return the first offset whose message was stored at ``timestamp`` (ms) or later; the end of the queue without
-    one.
+    """Return the first offset with a store timestamp of ``timestamp`` (ms) or later, or the end of the queue.
 
-    Messages whose records cannot be read are taken for older ones, as those that retention deletes are.
+    Messages whose records cannot be read count as older, like those that retention deletes.
     """
     low, high = queue.min_logical, queue.committed
     while low < high:
@@ -341,20 +340,20 @@ class UnitRun(NamedTuple):
     """Units whose records are in one log file."""
 
     numbers: Ints
-    """The numbers of the units, counted from the first one asked for."""
+    """The numbers of the units, counted from the first requested one."""
     view: memoryview
     base: int
     """Log offset of the first byte of ``view``."""
     at: Ints
-    """The bytes of ``view`` at which their records begin."""
+    """The positions in ``view`` where their records start."""
     sizes: Ints
 
 
 def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[UnitRun], Ints]:
-    """Return the runs of up to ``count`` units from ``offset`` on, and the log offsets of the units that were read.
+    """Return the runs of up to ``count`` units from ``offset``, and the log offsets of the units read.
 
-    At most the units of one queue file are read. Those whose records cannot be read are in no run. Nothing
-    but the place of a record is checked.
+    At most the units of one queue file are read. Units whose records cannot be read are in no run. Only the position of
+    a record is checked, not its content.
     """
     units = np.frombuffer(queue.units(offset, count), UNIT_DTYPE)
     starts: Ints = units["offset"].astype(np.int64)
@@ -378,7 +377,7 @@ def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> t
 
 
 def _only_run(log: CommitLog, starts: Ints, sizes: Ints, ends: Ints) -> UnitRun | None:
-    """Return the run of all units, or ``None`` if there are more, or units whose records cannot be read."""
+    """Return the run of all units; return ``None`` if they form several runs or a record cannot be read."""
     segment = log.segment_at(int(starts[0]))
     if segment is None or int(sizes.min()) < MIN_RECORD_BYTES or int(sizes.max()) == BLANK_SIZE:
         return None

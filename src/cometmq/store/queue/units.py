@@ -1,7 +1,7 @@
-"""Compares units with the records they lead to, and repairs damaged ones from the log.
+"""Compares units with the records they point to, and repairs damaged units from the log.
 
-A store that was stopped cleanly opens without checking all its units, so the first reader finds damage in the
-middle of a queue's file. Between the records of the sound units around it the log is searched for those of the queue.
+A store that was stopped cleanly opens without checking all its units, so the first reader detects damage in the middle
+of a queue file. The missing records are then searched for in the log between those of the neighbouring sound units.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _identity: Final = IDENTITY.unpack_from
 
 
 def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
-    """Return whether the ``size`` bytes ``view`` at log offset ``offset`` are the record that a unit of ``queue``
-    names.
+    """Return whether ``view``, ``size`` bytes at log offset ``offset``, is the record that a unit of ``queue`` points
+    to.
 
-    Its identity and its lengths are compared; the reader of the record compares the body with its CRC.
+    Only its identity and its lengths are compared; the reader of the record checks the CRC of the body.
     """
     if len(view) < MIN_RECORD_BYTES:
         return False
@@ -57,8 +57,7 @@ def has_properties(view: memoryview) -> bool:
 
 
 def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
-    """Return whether a unit leads to its record at byte ``at`` of ``view``, whole as far as can be seen without its
-    CRC."""
+    """Return whether a unit points to its record at byte ``at`` of ``view``; everything but the CRC is checked."""
     end = at + size
     if not matches_unit(view[at:end], offset, size, queue, queue_offset):
         return False
@@ -66,8 +65,7 @@ def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: Co
 
 
 def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """Return whether an earlier start made a unit blank, or made it lead to a record that takes the place of a lost
-    one."""
+    """Return whether an earlier start blanked a unit, or made it point to the record in place of a lost message."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
         return unit is not None
@@ -76,12 +74,12 @@ def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
 
 
 def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
-    """Repair the unit at offset ``at`` and its damaged neighbours; return whether it leads to its record again."""
+    """Repair the unit at offset ``at`` and its damaged neighbours; return whether it points to its record again."""
     if at in queue.lost:
         return False
     unit = queue.unit(at)
     if unit is not None and unit[0] < log.min_offset:
-        queue.min_logical = queue.offset_of_log(log.min_offset)  # retention has not come to this queue yet
+        queue.min_logical = queue.offset_of_log(log.min_offset)  # retention has not cleaned this queue yet
         if at < queue.min_logical:
             return False
     first, start = at, log.min_offset
@@ -107,11 +105,11 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
         for offset, unit_bytes in found.items():
             queue.write_units(Disk(), offset, unit_bytes)
     except OSError as error:
-        _log.warning("units of %s/%d cannot be mended: %s", queue.topic, queue.queue_id, error)
+        _log.warning("units of %s/%d cannot be repaired: %s", queue.topic, queue.queue_id, error)
         _note_lost(log, queue, list(found))
         return False
     if found:
-        _log.warning("consumequeue/%s/%d: %d damaged units were mended", queue.topic, queue.queue_id, len(found))
+        _log.warning("consumequeue/%s/%d: %d damaged units were repaired", queue.topic, queue.queue_id, len(found))
     return at in found
 
 
@@ -120,8 +118,8 @@ def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
     missing = [offset for offset in offsets if not stands_for_lost(log, queue, offset)]
     if missing and not queue.missing:
         _log.warning(
-            "consumequeue/%s/%d: entries from offset %d on lead to no message, readers pass over them; stop the broker "
-            "and run cometmq pipeline rebuild, which finds what the log has of them",
+            "consumequeue/%s/%d: units from offset %d on point to no message and are skipped; stop the broker "
+            "and run cometmq pipeline rebuild, which finds their messages if the log has them",
             queue.topic,
             queue.queue_id,
             missing[0],
@@ -130,7 +128,7 @@ def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
 
 
 def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """Return the end of the record that a unit leads to, or 0 if it leads to none."""
+    """Return the end of the record that a unit points to, or 0 if it points to none."""
     unit = queue.unit(offset)
     if unit is None or unit[1] <= 0 or unit[1] == BLANK_SIZE or unit[0] < log.min_offset:
         return 0
@@ -143,7 +141,7 @@ def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 
 def _next_record(segment: MappedFile, start: int, limit: int) -> int:
-    """Return the next byte at which a record stands, after damage; ``limit`` when there is none."""
+    """Return the position of the next record after damage, or ``limit`` if there is none."""
     for at in places_with_magic(segment.fd, segment.view, start, limit):
         if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
             return at
@@ -151,7 +149,7 @@ def _next_record(segment: MappedFile, start: int, limit: int) -> int:
 
 
 def _search(log: CommitLog, queue: ConsumeQueue, wanted: range, start: int, end: int) -> dict[int, bytes]:
-    """Return the units of the records of ``queue`` between two places of the log, by queue offset."""
+    """Return the units of the records of ``queue`` between two log offsets, by queue offset."""
     found: dict[int, bytes] = {}
     at = start
     while at < end and (segment := log.segment_at(at)) is not None:

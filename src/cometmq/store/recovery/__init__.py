@@ -1,1 +1,1 @@
-"""Opening a store: log, queues and index are brought into agreement."""
+"""Opening a store: recovery makes log, queues and index agree."""

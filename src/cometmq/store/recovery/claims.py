@@ -1,6 +1,6 @@
-"""Claims: units that point into the log, which show the size of damaged records and how far the log went.
+"""Claims: units that point into the log. They show the sizes of damaged records and a minimum length of the log.
 
-They are read from the queues' files on first use, where the log is damaged or ends.
+Claims are read from the queue files on first use: where the log is damaged or ends.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from cometmq.store.recovery.queue_units import Claim, UnitMap
 
 
 class Claims:
-    """The claims of all queues on the log."""
+    """The claims that all queues make about the log."""
 
     def __init__(self, log: CommitLog, queues: QueueRecovery) -> None:
         self._log = log
         self._queues = queues
         self.position: Position | None = None
-        """The position file, if it belongs to the log: the units of most queues point to offsets below it."""
+        """The position file, if it belongs to the log: the units of most queues point to offsets below its offset."""
         self.proven_by_position = 0
-        """The offset up to which a position file proves the log to go."""
+        """The offset up to which a position file proves that the log existed."""
 
     def at(self, offset: int) -> Claim | None:
-        """Return the only unit that points to a log offset, or ``None`` if there is no unit or more than one."""
+        """Return the only unit that points to a log offset, or ``None`` if there is no unit or several."""
         is_behind = self.position is not None and offset >= self.position.offset
         return (self._behind if is_behind else self._all).at(offset)
 
@@ -37,7 +37,8 @@ class Claims:
         return claim.size if claim is not None else 0
 
     def proven(self, timestamp: int) -> int:
-        """Return the offset up to which the log is known to go; units that Apache left after its end are older."""
+        """Return the offset up to which the log is proven to continue. Units that Apache left after its end are
+        older."""
         end, stored = self._last_sound
         return max(self.proven_by_position, end if stored >= timestamp else 0)
 
@@ -47,7 +48,7 @@ class Claims:
 
     @cached_property
     def _behind(self) -> UnitMap:
-        """The units of the queues that can point beyond the position file's offset."""
+        """Return the units of the queues that can point beyond the offset of the position file."""
         return self._map(self._queues.unsettled()) if self.position is not None else self._all
 
     @cached_property

@@ -1,11 +1,10 @@
-"""Damages: the handling of damaged parts of the log that contain no record (see :mod:`log_reader`).
+"""Damages: replaces damaged parts of the log that contain no record (see :mod:`log_reader`).
 
-A damaged part is first copied into the quarantine. Then records take its place that every reader skips: a slave, the
-tools, Apache, which would otherwise end its log there and cut off all that follows. They are of the kind that ends a
-transaction by a rollback, since neither system gives those a place in a queue or in the index, and consist of zeros.
-Where it is known whose message was damaged, its record keeps topic, queue and both offsets, so that the queue's unit
-goes on leading somewhere. At the end of a file the filler takes its place. Where the copy cannot be made, the part
-stays as it is and is skipped.
+A damaged part is first copied into the quarantine. Then it is overwritten with records that slaves, tools and Apache
+skip; otherwise Apache would end its log there and truncate all that follows. They are records of zeros that end a
+transaction by a rollback: neither system gives these a place in a queue or in the index. If it is known whose message
+was damaged, its record keeps topic, queue and both offsets, so that the queue's unit still points to a record. At the
+end of a file, the part becomes a filler. If the copy cannot be made, the part stays as it is and is skipped.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from cometmq.store.recovery.load import Findings, is_zero
 
 _NO_HOST: Final = bytes(8)
 _NO_TOPIC: Final = "DAMAGED"
-"""The topic of a record that takes the place of an unknown one."""
+"""The topic of a record that replaces one from an unknown topic."""
 _MAX_BYTES: Final = 4 << 20
-"""The largest record that replaces damaged bytes: Apache's default maximum message size."""
+"""Maximum size of a record that replaces damaged bytes: Apache's default maximum message size."""
 _MAX_LINES: Final = 5
-"""Damages that are reported one by one."""
+"""Maximum number of damaged parts that are reported one by one."""
 
 
 class Owner(NamedTuple):
-    """The topic, queue and offset that a damaged record shows."""
+    """The topic, queue and offsets that belonged to a damaged record."""
 
     topic: str
     queue_id: int
@@ -40,14 +39,14 @@ class Owner(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The log offset of a record to which the unit of a lost message may point."""
+    """The log offset of a record to which the unit of a lost message can point."""
 
     offset: int
     size: int
 
 
 class Damages:
-    """All damaged parts that one opening finds."""
+    """All damaged parts that one start of a store finds."""
 
     def __init__(self, log: CommitLog, disk: Disk, findings: Findings) -> None:
         self._log = log
@@ -58,7 +57,7 @@ class Damages:
         self._more_bytes = 0
 
     def mend(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
-        """Set a damaged part aside; return the records that take its place, which readers skip."""
+        """Quarantine a damaged part; return the records that replace it and that readers skip."""
         segment = self._log.segment_at(part.start)
         assert segment is not None
         start, end = part.start - segment.start, part.end - segment.start
@@ -66,16 +65,16 @@ class Damages:
             kept = self._findings.keep_part(segment.path, start, end)
             places = self._replace(part, owner, timestamp)
         except OSError as error:
-            self._report(part, f"cannot be set aside ({error.strerror}) and stays as it is")
+            self._report(part, f"not quarantined ({error.strerror}), so left as it is")
             return [Place(part.start, part.end - part.start)]
-        self._report(part, f"set aside as {self._findings.name(kept)}" if kept is not None else "all zeros")
+        self._report(part, f"copied to {self._findings.name(kept)}" if kept is not None else "all zeros")
         return places
 
     def fill(self, segments: Iterable[MappedFile]) -> None:
-        """Make files that are all zeros readable for everyone: as fillers or records to skip."""
+        """Make files full of zeros readable for every program, as fillers or as records to skip."""
         for segment in segments:
             if is_zero(segment):
-                with contextlib.suppress(OSError):  # without room they are skipped as they are
+                with contextlib.suppress(OSError):  # without disk space they are skipped as they are
                     self._replace(DamagedPart(segment.start, segment.end), None, 0)
 
     def _replace(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
@@ -110,12 +109,14 @@ class Damages:
             return
         self._reported += 1
         name = self._findings.name(segment.path)
-        self._findings.add(f"{name}: {size} bytes from {part.start} on are damaged; {done}; what follows is kept")
+        self._findings.add(f"{name}: {size} bytes from {part.start} on are damaged; {done}; later messages are kept")
 
     def report_rest(self) -> None:
-        """Report the number of the damages that were not reported one by one."""
+        """Report the number of damaged parts that were not reported one by one."""
         if self._more:
-            self._findings.add(f"the log: {self._more} more damages, {self._more_bytes} bytes, dealt with likewise")
+            self._findings.add(
+                f"the log: {self._more} more damaged parts with {self._more_bytes} bytes, handled in the same way"
+            )
 
 
 def stand_in(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:

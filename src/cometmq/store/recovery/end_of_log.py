@@ -1,10 +1,10 @@
-"""EndOfLog: where the log ends once it was read. Bytes after it are cleared, and a lost end is compensated for.
+"""EndOfLog: sets the end of a log that was read, clears the bytes after it, and makes up for a lost end.
 
-A log has lost its end when ``comet/position.json`` names records after its last one: a file system cut a file short,
-or the last ones were deleted. Their offsets were given to messages that clients may know, so none is given again:
-fillers end the files up to there, and the log goes on in the file after them. Where the lost bytes began, records that
-every reader skips say of each queue which offset it gave last. The unit of that offset leads to its record: Apache
-takes a blank unit at the end of a queue for one after the whole log, and gives new messages no units then.
+A log has lost its end if ``comet/position.json`` names records after the last one: a file system truncated a file, or
+the last files were deleted. Clients may know the offsets of the lost messages, so none of them is given again: fillers
+end the files up to the lost end, and the log continues in the next file. Where the lost bytes started, records that
+every reader skips store the last offset of each queue, and the unit of that offset points to its record. A blank unit
+would not do: at the end of a queue Apache takes it for one after the whole log, and then gives new messages no units.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from cometmq.store.recovery.damages import Owner, Place, stand_in
 from cometmq.store.recovery.load import Findings, is_zero, make_file_again
 
 _BODY_BYTES: Final = 8
-"""Zeros, in the record that stands for a queue's last message: Apache's clients give none as null to applications."""
+"""Body of the record that replaces a queue's last message: zeros, since Apache's clients turn an empty body into
+null."""
 
 
 class EndOfLog:
-    """The end of one log that was read up to its ``position``."""
+    """The end of a log that was read up to its ``position``."""
 
     def __init__(self, log: CommitLog, disk: Disk, findings: Findings) -> None:
         self._log = log
         self._disk = disk
         self._findings = findings
         self._later: list[Callable[[], None]] = []
-        """Writes that the disk has refused, in order; no message is taken before they are done."""
+        """Writes that the disk has refused, in order; the store accepts no message before they succeed."""
 
     def cut(self) -> None:
-        """Set aside the segments after the end, and clear what stands after it in the last one."""
+        """Quarantine the segments after the end, and clear the bytes after the end in the last segment."""
         log = self._log
         end = log.position
         if log.segments and end == log.segments[-1].end:
@@ -46,7 +47,7 @@ class EndOfLog:
             if is_zero(segment):
                 segment.path.unlink()
             else:
-                self._findings.set_aside(segment.path, "holds no record that follows the log's last one")
+                self._findings.set_aside(segment.path, "has no record that follows the log's last record")
             segment.close()
         if not log.segments:
             return
@@ -59,13 +60,13 @@ class EndOfLog:
             kept = self._findings.keep_part(last.path, at, last.size)
         except OSError as error:
             self._findings.add(
-                f"{name}: what stands after the last whole record, at {end}, cannot be set aside: {error.strerror}; "
+                f"{name}: the bytes after the last complete record, at {end}, cannot be quarantined: {error.strerror}; "
                 "messages are refused until it can"
             )
             self._owe(lambda: self._cut_later(last.path, at, last.size))
             return
-        aside = f"; what stood there was set aside as {self._findings.name(kept)}" if kept is not None else ""
-        self._findings.add(f"{name}: cut after the last whole record, at {end}{aside}")
+        aside = f"; the bytes after it were copied to {self._findings.name(kept)}" if kept is not None else ""
+        self._findings.add(f"{name}: truncated after the last complete record, at {end}{aside}")
         clear_from(last.path, at, last.size)
 
     def _cut_later(self, path: Path, at: int, size: int) -> None:
@@ -73,7 +74,7 @@ class EndOfLog:
         clear_from(path, at, size)
 
     def places_for(self, owners: list[Owner], given: int) -> list[Place]:
-        """Return the log offsets at which :meth:`go_on_behind` writes the record of each owner."""
+        """Return the log offsets at which :meth:`go_on_behind` will write the record of each owner."""
         log = self._log
         at = log.position if log.segments else -(-given // log.segment_size) * log.segment_size
         places: list[Place] = []
@@ -87,10 +88,10 @@ class EndOfLog:
         return places
 
     def go_on_behind(self, given: int, last: list[tuple[Owner, Place]], timestamp: int) -> None:
-        """Let the log go on where no byte below ``given`` is; call after :meth:`cut`.
+        """Continue the log after ``given``, the end of the offsets that were ever assigned; call it after :meth:`cut`.
 
-        :param last: the last message that each queue had, and the place of the record that stands for it.
-        :raises OSError: a file that is missing cannot be made again.
+        :param last: the last message of each queue, with the log offset of the record that replaces it.
+        :raises OSError: a missing file cannot be created again.
         """
         log = self._log
         if not log.segments:
@@ -108,7 +109,7 @@ class EndOfLog:
             self._put(log.position, bytearray(), ends=True)
 
     def _put(self, begin: int, content: bytearray, *, ends: bool) -> None:
-        """Write ``content`` at log offset ``begin``, and with ``ends`` the filler that ends the file after it."""
+        """Write ``content`` at log offset ``begin``; with ``ends`` also the filler that ends the file."""
         log = self._log
         segment = log.segment_at(begin)
         if segment is None:

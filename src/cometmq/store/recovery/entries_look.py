@@ -1,7 +1,7 @@
-"""A look at the entries of the queues of a stopped store, which changes nothing: those that can lead to no message.
+"""Checks the units of a stopped store for those that can point to no message; nothing is changed.
 
-It goes by the entries themselves and by ``comet/position.json``, which has the ends of the queues, and reads no record:
-20 bytes for each message. Each unit that is not blank leads into the log, after the one before it.
+It uses only the units, 20 bytes per message, and ``comet/position.json`` with the ends of the queues. No record is
+read. Each unit that is not blank must point into the log, after the record of the unit before it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from cometmq.store.recovery.position import load_position
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """A queue with entries that can point to no message."""
+    """A queue with units that can point to no message."""
 
     topic: str
     queue_id: int
     first: int
-    """Queue offset of the first entry that can point to no message."""
+    """Queue offset of the first unit that can point to no message."""
     count: int
 
 
 def missing_entries(root: Path) -> Iterator[MissingEntries]:
-    """Yield the queues with entries that can point to no message.
+    """Yield the queues with units that can point to no message.
 
     :raises OSError: a file cannot be read.
     """
     position = load_position(root / "comet" / "position.json")
-    if position is None or position.made_anew:  # the next start looks at everything
+    if position is None or position.made_anew:  # the next start checks everything
         return
     topics = known_topics(root, Findings(root))
     directories = {(topic, queue_id): directory for topic, queue_id, directory in queue_directories_of(root)}
@@ -56,9 +56,9 @@ def missing_entries(root: Path) -> Iterator[MissingEntries]:
 
 
 def _wrong(directory: Path | None, first: int, end: int, log: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Return the offsets from ``first`` up to ``end`` whose units are missing or wrong.
+    """Return the queue offsets from ``first`` to before ``end`` whose units are missing or wrong.
 
-    :param log: the log offsets between which records are.
+    :param log: the first and last log offset of the log.
     """
     found: list[npt.NDArray[np.int64]] = []
     known = first
@@ -76,16 +76,18 @@ def _wrong(directory: Path | None, first: int, end: int, log: tuple[int, int]) -
 
 
 def _begins_below(units: npt.NDArray[Any], log_begin: int) -> bool:
-    """Return whether the messages before the first unit were deleted with their log files."""
+    """Return whether the messages before the first unit were deleted together with their log files."""
     return bool(len(units)) and (int(units["size"][0]) == BLANK_SIZE or int(units["offset"][0]) <= log_begin)
 
 
 def _bad(units: npt.NDArray[Any], last: int, log_end: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the places of wrong units, and the log offset of the last one that may be right; ``last`` is that before
-    them."""
+    """Return the positions of wrong units, and the log offset of the last unit that may be right.
+
+    :param last: the log offset of the unit before them.
+    """
     offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
     lead = np.flatnonzero((sizes > 0) & (sizes != BLANK_SIZE) & (offsets >= 0) & (offsets + sizes <= log_end))
-    right = lead[np.diff(offsets[lead], prepend=last) >= 0]  # those of lost messages may lead to one place
+    right = lead[np.diff(offsets[lead], prepend=last) >= 0]  # units of lost messages may point to the same record
     is_bad = sizes != BLANK_SIZE
     is_bad[right] = False
     return np.flatnonzero(is_bad), int(offsets[right[-1]]) if len(right) else last

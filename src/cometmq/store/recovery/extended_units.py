@@ -1,9 +1,9 @@
-"""Units of Apache's with ``enableConsumeQueueExt``: their tags code is an address of a unit under ``consumequeue_ext``.
+"""Replaces Apache's extended units (``enableConsumeQueueExt``): their tags code is an address in ``consumequeue_ext``.
 
-Such an address, at or below −2^31 − 1 (``ConsumeQueueExt.isExtAddr``), is no tags code and no due time. These
-follow from the record, so that the files of the extension are not needed: each queue file that has
-addresses is rewritten, whole, and takes the place of the one before. Apache's brokers, with or without the
-extension, read the codes as well. ``consumequeue_ext`` stays as it is.
+An address, at or below −2^31 − 1 (``ConsumeQueueExt.isExtAddr``), is neither a tags code nor a due time. Both can be
+computed from the record, so the files of the extension are not needed: each queue file with addresses is rewritten as a
+whole and replaced. Apache's brokers read the result with and without the extension. ``consumequeue_ext`` is not
+changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
 
 
 def replace_addresses(queues: ConsumeQueueTable, log: CommitLog, disk: Disk, findings: Findings) -> None:
-    """Put tags codes and due times in the place of all addresses.
+    """Replace all addresses by tags codes and due times.
 
     :raises StoreError: a queue file cannot be written.
     """
@@ -35,7 +35,7 @@ def replace_addresses(queues: ConsumeQueueTable, log: CommitLog, disk: Disk, fin
             for start in list(queue.files):
                 count += _replace_in_file(queue, start, log, disk)
     if count:
-        findings.add(f"consumequeue: {count} units had addresses of consumequeue_ext; they have their tags codes now")
+        findings.add(f"consumequeue: {count} units with addresses in consumequeue_ext were rewritten with tags codes")
 
 
 def _replace_in_file(queue: ConsumeQueue, start: int, log: CommitLog, disk: Disk) -> int:

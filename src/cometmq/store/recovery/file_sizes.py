@@ -1,11 +1,11 @@
-"""The sizes of a store's files: those that the files have, whatever the configuration says.
+"""Determines the sizes of a store's files from the files themselves, whatever the configuration says.
 
-``mappedFileSizeCommitLog`` and its like are for a store without files. Files that are there keep their sizes: a file
-of the log that is cut loses messages, and Apache's brokers do not start on files of another size. Most files decide.
-A log file alone can have been cut short, or have more after its end, and is compared with its records. Where a doubt
-remains, the sizes of the last start decide, which ``comet/store.json`` has.
+``mappedFileSizeCommitLog`` and similar keys are for a store without files. Existing files keep their sizes: a truncated
+log file loses messages, and Apache's brokers do not start on files of another size. The size of most files counts. A
+single log file may have been truncated, or have more bytes after its end, so it is compared with its records. If doubt
+remains, the sizes at the last start count, from ``comet/store.json``.
 
-Everything here only reads. A start that would cut off records is refused before anything is changed.
+This module only reads. A start that would truncate records is refused before anything is changed.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from cometmq.store.log.record_scan import read_log_record
 from cometmq.store.recovery.load import offset_of_name
 
 _SAMPLE_FILES: Final = 64
-"""Queue files that are looked at while the configuration has the size of the last start; all, once one differs."""
+"""Queue files to check if the configuration has the sizes of the last start; as soon as one differs, all are
+checked."""
 _PAGE_BYTES: Final = 4096
 _ASKED_INDEX_FILES: Final = 4
-"""Index files that are looked into; one that is not damaged is enough."""
+"""Maximum number of index files to read; one undamaged file is enough."""
 
 
 class _File(NamedTuple):
-    """A file of a sequence, named by the offset of its first byte."""
+    """A file of a sequence, named after the offset of its first byte."""
 
     start: int
     path: Path
     size: int
 
     def fits(self, size: int) -> bool:
-        """Return whether the file belongs to a sequence of files of this size."""
+        """Return whether the file fits into a sequence of files of this size."""
         return self.size == size and self.start % size == 0
 
 
 def with_sizes_of_files(config: StoreConfig, recorded: FileSizes | None) -> tuple[StoreConfig, list[str]]:
-    """Return the configuration with the sizes that the files have, and a line for each that differs.
+    """Return the configuration with the sizes of the existing files, and a line for each size that differs.
 
     :param recorded: the sizes at the last start, if they are known.
-    :raises StoreError: with any size, records of the log would be cut off.
+    :raises StoreError: every size would truncate records of the log.
     """
     slots, entries = _index_sizes(config, recorded)
     before = config.file_sizes
@@ -115,7 +116,7 @@ def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
         if file.size > limit and _has_record_behind(file, limit):
             raise StoreError(
                 f"the log files in {config.commit_log} are of different sizes: most have {size:,} bytes, and "
-                f"{file.path.name} with {file.size:,} bytes has messages that these would not hold; "
+                f"{file.path.name} with {file.size:,} bytes has messages that would be lost with this size; "
                 "nothing was changed",
                 next_step="restore a backup; Spark's rocketmq_store reads the messages of all these files",
             )
@@ -123,7 +124,7 @@ def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
 
 
 def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
-    """Return the size of most files; of several, that of the last start, or the largest one."""
+    """Return the size of most files; in a tie the size at the last start, or the largest size."""
     best = max(fitting.values(), default=0)
     sizes = [size for size, count in fitting.items() if count == best]
     if recorded is not None and (not sizes or recorded in sizes):
@@ -132,7 +133,7 @@ def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
 
 
 def _size_of_one(file: _File, configured: int, recorded: int | None) -> int:
-    """Return the size of the files of a log that has one file."""
+    """Return the size of the log files if there is only one."""
     expected = recorded or configured
     if file.size == recorded and file.fits(recorded):
         return recorded
@@ -146,13 +147,13 @@ def _size_of_one(file: _File, configured: int, recorded: int | None) -> int:
         return expected
     if file.size > expected:
         is_whole = _has_record_behind(file, expected) or (recorded is None and end <= expected)
-    else:  # cut short or not: without the rest of a record at its end it can be a file of this size
+    else:  # truncated or not: unless a record continues after its end, it can be a file of this size
         is_whole = recorded is None and end + END_FILE_MIN_BLANK_BYTES <= file.size and file.size % _PAGE_BYTES == 0
     return file.size if is_whole else expected
 
 
 def _has_record_behind(file: _File, limit: int) -> bool:
-    """Return whether a record of the log stands in a file that ends after byte ``limit``."""
+    """Return whether the log has a record in a file that ends after byte ``limit``."""
     with (
         open_file(file.path, os.O_RDONLY) as fd,
         mmap.mmap(fd, file.size, prot=mmap.PROT_READ) as mapped,
@@ -182,7 +183,7 @@ def _queue_size(config: StoreConfig, recorded: FileSizes | None) -> int:
     )
     if not fitting:
         return configured
-    fitting[before or configured] += 1  # one file alone may have been cut short
+    fitting[before or configured] += 1  # a single file may have been truncated
     return _most(fitting, configured, before)
 
 
@@ -192,7 +193,8 @@ def _queue_files(root: Path) -> Iterator[_File]:
 
 
 def _index_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple[int, int]:
-    """Slots and entries of the index files: those of the last start if files have their length, else what they tell."""
+    """Return slots and entries of the index files: those at the last start if the lengths fit, otherwise as read from
+    them."""
     directory = config.root / "index"
     sizes = config.file_sizes
     configured = sizes.index_slots, sizes.index_entries

@@ -1,4 +1,4 @@
-"""Opening the index: sound files are kept, and the log is indexed again from where they end."""
+"""Opens the index: keeps sound files and indexes the log again from where they end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def index_from(
         return _by_position(index, log, position, findings)
     log_end = log.segments[-1].end if log.segments else 0
     kept = next((at for at, file in enumerate(index.files) if not file.sound(log_end)), len(index.files))
-    _set_aside(index, kept, "header and entries do not agree", findings)
+    _set_aside(index, kept, "header and entries contradict each other", findings)
     if crashed and index.files:
         last = index.files[-1]
         last.truncate_entries(last.count, last.end_timestamp)
@@ -38,7 +38,7 @@ def index_from(
 
 
 def cut_index(index: IndexService, log_end: int) -> None:
-    """Remove entries for records that are no longer in the log."""
+    """Remove the entries of records that are no longer in the log."""
     while index.files and index.files[-1].count > 1 and index.files[-1].end_offset >= log_end:
         last = index.files[-1]
         count = 1 + int(np.searchsorted(last.offsets(), log_end))
@@ -62,7 +62,7 @@ def _open_files(index: IndexService, findings: Findings) -> None:
 
 
 def _by_position(index: IndexService, log: CommitLog, position: Position, findings: Findings) -> int:
-    """Restore the files of ``position``, or those before the first that is damaged."""
+    """Restore the files that the position file names, or those before the first damaged one."""
     by_name = {file.path.name: file for file in index.files}
     last = len(position.index_files) - 1
     for at, (name, count, end_offset, end_timestamp) in enumerate(position.index_files):
@@ -80,7 +80,7 @@ def _by_position(index: IndexService, log: CommitLog, position: Position, findin
         if file.count != count or not file.slots_agree():
             file.truncate_entries(count, end_timestamp)
     for file in index.files[last + 1 :]:
-        file.remove()  # made after that position: its messages are indexed again
+        file.remove()  # created after that position: its messages are indexed again
     del index.files[last + 1 :]
     return position.offset
 

@@ -1,12 +1,12 @@
-"""Known files: the queue files as the store left them, in ``comet/queueFiles.json``.
+"""Known files: the state in which the store left its queue files, in ``comet/queueFiles.json``.
 
-A start checks the end of every queue. With 100,000 queues that takes long, and the files have rarely changed
-since they were last checked. This file has a checksum of what the file system reports of each topic's files
-(inode, size, time of the last change) and of the extents that these files had. Where it is the same, they are as they
-were when they were sound; all others are checked. Checkpoints and the stop write it. Nothing depends on it: it may be
+A start checks the end of every queue. With 100,000 queues this takes long, although the files have rarely changed since
+the last check. This file has a checksum for each topic: of what the file system reports about its files (inode, size,
+time of the last change) and of the first and last offsets that its queues had. If the checksum is unchanged, the files
+are still sound; all others are checked. Checkpoints and a clean stop write the file. Nothing depends on it: it may be
 missing, old, torn or damaged.
 
-After a crash it counts only for the boot in which it was written: a power cut can lose the time of a change and keep
+After a crash it is valid only for the boot in which it was written: a power cut can lose the time of a change and keep
 the change.
 """
 
@@ -31,36 +31,37 @@ _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _CLOCK_TICK_NS: Final = 20_000_000
-"""File systems take the time of a change from a clock that ticks every 1 to 10 ms. What was changed within that time
-can be changed once more without a trace."""
+"""Resolution of the times of changes: file systems take them from a clock that ticks every 1 to 10 ms. Within one tick
+a file can change again without a new time."""
 _WHOLE_SECONDS_NS: Final = 2_000_000_000
-"""The same where times are whole seconds, or every other one, as in old file systems."""
+"""Resolution of the times of changes on old file systems, which store whole seconds, or every other second."""
 _SECOND_NS: Final = 1_000_000_000
 _MANY_TOPICS: Final = 256
-"""So many topics that were changed a moment ago are worth a wait of that time at the stop."""
+"""If at least this many topics changed a moment ago, the stop waits until their times of change are final."""
 _SAVED_SHARE: Final = 16
-"""A checkpoint writes the file when more than a sixteenth of it has changed."""
+"""A checkpoint writes the file if more than one in this many topics has changed."""
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 QueueExtents = Mapping[int, tuple[int, int]]
 _NONE: Final[dict[int, int]] = {}
-"""Shared by all topics whose queues begin with a file; never changed."""
+"""Shared by all topics whose queues start with a file; never changed."""
 
 
 class _Known(msgspec.Struct, frozen=True):
     boot: str
-    """Of the machine; empty where the system does not tell."""
+    """The boot id of the machine; empty if the system does not report one."""
     log: dict[str, int]
-    """The checksum of each file of the log, by its name."""
+    """The checksum of each log file, by its name."""
     topics: dict[str, tuple[int, dict[int, int]]]
-    """The checksum of each topic's files, and the minOffset of queues that begin after the first unit of a file."""
+    """For each topic the checksum of its files, and the minOffset of queues whose first unit is not at the start of a
+    file."""
     version: int = _VERSION
     crc: int = 0
-    """The checksum of this file with 0 here."""
+    """The checksum of this file, computed with 0 in this field."""
 
 
 class KnownFiles:
-    """The files of all queues, as far as they are known. After the start it belongs to the thread of checkpoints."""
+    """The queue files that are known to be unchanged. After the start it belongs to the checkpoint thread."""
 
     def __init__(self, path: Path, log: CommitLog, queues: ConsumeQueueTable) -> None:
         self._path = path
@@ -71,7 +72,7 @@ class KnownFiles:
         self._boot = _boot_id()
         self._topics: dict[str, tuple[int, dict[int, int]]] = {}
         self._young: set[str] = set()
-        """Topics that were changed a moment before they were looked at."""
+        """Topics that changed a moment before they were checked."""
         self._unsaved = 0
         """Topics that changed since the file was written."""
         self._void = False
@@ -79,9 +80,9 @@ class KnownFiles:
 
     # --- at the start ---------------------------------------------------------------------------
     def load(self, *, crashed: bool) -> None:
-        """Read the file; it says nothing of a log with other files, or files that were changed.
+        """Read the file; ignore it if the files of the log have changed.
 
-        :param crashed: the last file of that log may have been written.
+        :param crashed: after a crash the last log file may have changed.
         """
         try:
             known = msgspec.json.decode(self._path.read_bytes(), type=_Known)
@@ -96,7 +97,7 @@ class KnownFiles:
             self._topics = known.topics
 
     def min_offsets(self, topic: str, extents: QueueExtents) -> Mapping[int, int] | None:
-        """Return the minOffset of each queue of a topic, or ``None`` unless its files are those that had these
+        """Return the minOffset of each queue of a topic, or ``None`` unless its files are unchanged and have these
         extents."""
         known = self._topics.get(topic)
         found = self._checksum(topic, extents) if known is not None else None
@@ -112,18 +113,18 @@ class KnownFiles:
 
     # --- from then on ---------------------------------------------------------------------------
     def pause(self) -> None:
-        """Invalidate the file until :meth:`resume`, since the first messages of queues start to change. For any
-        thread."""
+        """Invalidate the file until :meth:`resume`, because the first messages of queues are changing. Any thread may
+        call it."""
         self._paused = self._void = True
 
     def resume(self) -> None:
-        """The first messages of all queues are final again: topics that change from now on are noted."""
+        """Note changed topics again from now on, since the first messages of all queues are final."""
         self._paused = False
 
     def note(self, changed: Iterable[str], extents: Mapping[str, QueueExtents]) -> None:
-        """Look at the files of topics that a checkpoint has flushed, and write the file when much has changed.
+        """Check the files of topics that a checkpoint has flushed, and write the file if much has changed.
 
-        :param extents: those of all topics, as the position file has them.
+        :param extents: the extents of all topics, as in the position file.
         """
         if self._paused:
             return
@@ -141,7 +142,7 @@ class KnownFiles:
             self._write()
 
     def save(self, extents: Mapping[str, QueueExtents]) -> None:
-        """Look at all files that are not known, and write the file, at a clean stop after everything else."""
+        """Check all files that are not known and write the file; the last step of a clean stop."""
         self.note(extents.keys() - self._topics.keys(), extents)
         if len(self._young) >= _MANY_TOPICS:
             time.sleep(_CLOCK_TICK_NS / 1e9)
@@ -173,7 +174,8 @@ class KnownFiles:
         self._topics[topic] = checksum, inner or _NONE
 
     def _write(self) -> None:
-        """Replace the file, unless it is void by now. A power cut may take it, and it can be missing."""
+        """Replace the file unless it is invalid by now. It is not flushed, since it may be missing after a power
+        cut."""
         if self._void:
             return
         known = _Known(
@@ -186,16 +188,16 @@ class KnownFiles:
             fresh.write_bytes(msgspec.json.encode(msgspec.structs.replace(known, crc=crc_of(known))))
             fresh.replace(self._path)
         except OSError as error:
-            _log.warning("%s cannot be written, a start will look at more queues: %s", self._path, error)
+            _log.warning("%s cannot be written, so the next start will check more queues: %s", self._path, error)
             with suppress(OSError):
                 fresh.unlink()
         self._unsaved = 0
 
     def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
-        """Return the checksum of a topic's extents and files, and the time of their last change (ns), or ``None``
-        without them.
+        """Return the checksum of a topic's extents and files, and the time (ns) of their last change; ``None`` without
+        files.
 
-        It is the hash of numbers, which is the same in each process, other than that of texts.
+        The checksum is a hash of numbers, since hashes of strings differ between processes.
         """
         root = f"{self._root}/{topic}"
         newest = 0
@@ -217,7 +219,8 @@ class KnownFiles:
         return hash(tuple(numbers)), newest
 
     def _log_file(self, name: str) -> int:
-        """Return the checksum of a file of the log; -1 without it. A backup makes a link to it, which is no change."""
+        """Return the checksum of a log file, or -1 if it is missing. A backup's hard link to the file does not change
+        it."""
         try:
             stat = (self._log.directory / name).stat()
         except OSError:

@@ -1,6 +1,6 @@
-"""Finds the files of a store: its own are opened, foreign ones are set aside, never deleted.
+"""Finds the files of a store: opens its own, quarantines foreign ones, deletes none.
 
-Set aside means: moved into ``comet/quarantine/`` under its old path joined by ``~`` and a number.
+To quarantine a file is to move it into ``comet/quarantine/`` under its old path, followed by ``~`` and a number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SMALL_FILES: Final = (
     "config/timercheck",
     "config/topics.json",
 )
-"""Small files, of the broker too; anything else in their places is set aside before they are read."""
+"""Small files of store and broker; anything else in their places is quarantined before they are read."""
 
 
 class Findings:
@@ -50,11 +50,11 @@ class Findings:
         self._quarantine = root / "comet" / "quarantine"
 
     def add(self, line: str) -> None:
-        """Add a finding and the repair."""
+        """Add a line about a finding and its repair."""
         self.lines.append(line)
 
     def name(self, path: Path) -> str:
-        """Return a path as people know it: below the store's directory."""
+        """Return a path as messages show it: relative to the store's directory."""
         return os.path.relpath(path, self._root)
 
     def place_for(self, path: Path) -> Path:
@@ -67,9 +67,9 @@ class Findings:
         return place
 
     def keep_part(self, path: Path, start: int, end: int) -> Path | None:
-        """Copy the bytes from ``start`` to ``end`` of a file into the quarantine, so that they survive a power cut.
+        """Copy the bytes from ``start`` to ``end`` of a file into the quarantine and flush the copy.
 
-        Returns the copy, without zeros at its end, or ``None`` if all of them are zero.
+        Returns the path of the copy, which omits zeros at the end, or ``None`` if all bytes are zero.
 
         :raises OSError: it cannot be written.
         """
@@ -95,16 +95,16 @@ class Findings:
         return place
 
     def set_aside(self, path: Path, why: str) -> None:
-        """Move a file or a directory into the quarantine and add a finding with the reason."""
+        """Move a file or directory into the quarantine and add a finding with the reason."""
         place = self.place_for(path)
         shutil.move(path, place)
         self.add(f"{self.name(path)}: {why}; moved to {self.name(place)}")
 
 
 def set_unusable_aside(root: Path, findings: Findings) -> None:
-    """Set aside directories that stand where a small file of the store belongs, and a file where their journals do.
+    """Quarantine directories in the places of small files, and a file in the place of the journals' directory.
 
-    Every such file can be missing; one that cannot be replaced could never be written again.
+    The store works without each of these files, but a file that cannot be replaced could never be written again.
     """
     journals = root / "comet" / "tables"
     if (journals.exists() or journals.is_symlink()) and not journals.is_dir():
@@ -119,7 +119,7 @@ def set_unusable_aside(root: Path, findings: Findings) -> None:
                 continue
             path = root / directory / one
             if path.is_symlink() and not path.exists():
-                findings.set_aside(path, "a link that leads nowhere")
+                findings.set_aside(path, "a dangling link")
             elif path.exists() and not path.is_file():
                 findings.set_aside(path, "not a file")
             elif path.is_file() and not os.access(path, os.R_OK | os.W_OK):
@@ -127,8 +127,7 @@ def set_unusable_aside(root: Path, findings: Findings) -> None:
 
 
 def _names_in(directory: Path) -> set[str]:
-    """Return the names in a directory; none when it is not there. Most of the small files are not, on each of many
-    starts."""
+    """Return the names in a directory, or none if it is missing. On most starts most of the small files are missing."""
     try:
         return {path.name for path in directory.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
@@ -136,17 +135,18 @@ def _names_in(directory: Path) -> set[str]:
 
 
 def offset_of_name(name: str) -> int | None:
-    """Return the offset that a file name stands for, or ``None`` unless it has 20 digits."""
+    """Return the offset that a file name of 20 digits stands for, or ``None`` for any other name."""
     if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
         return int(name)
     return None
 
 
 def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
-    """Open the log's segments: one gapless sequence of files of the right length.
+    """Open the log's segments: one sequence of files of the right length without a gap.
 
-    Files that are missing between others are made again, full of zeros, so that the files after them stay; returns
-    these. Where more are missing than there are, the others are not of one log: the longest gapless part stays.
+    Missing files between others are created again, full of zeros, so that the files after them stay; these are
+    returned. If more files are missing than exist, the others do not belong to one log: only the longest sequence
+    without a gap stays.
     """
     starts: list[int] = []
     for entry in sorted(log.directory.iterdir()):
@@ -154,7 +154,7 @@ def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
         if start is None or not entry.is_file():
             findings.set_aside(entry, "not a file of the log")
         elif start % log.segment_size:
-            findings.set_aside(entry, f"its name is no multiple of the file size {log.segment_size}")
+            findings.set_aside(entry, f"its name is not a multiple of the file size {log.segment_size}")
         else:
             starts.append(start)
     missing = _missing_between(starts, log.segment_size)
@@ -166,7 +166,7 @@ def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
     for start in starts:
         path = log.directory / file_name(start)
         if start not in kept:
-            findings.set_aside(path, "a log file beside it is missing")
+            findings.set_aside(path, "an adjacent log file is missing")
             continue
         _fix_length(path, log.segment_size, findings)
         log.segments.append(MappedFile(path, start, log.segment_size))
@@ -174,7 +174,7 @@ def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
 
 
 def make_file_again(log: CommitLog, start: int) -> Path:
-    """Make the missing file of the log that begins at ``start``, full of zeros that take no space."""
+    """Create a missing file of the log that starts at ``start``, full of zeros that use no disk space."""
     path = log.directory / file_name(start)
     path.touch(0o644, exist_ok=False)
     os.truncate(path, log.segment_size)
@@ -182,14 +182,13 @@ def make_file_again(log: CommitLog, start: int) -> Path:
 
 
 def _missing_between(starts: list[int], size: int) -> list[int]:
-    """Return the offsets that are missing in an ascending sequence; none when these are as many as those that are
-    there."""
+    """Return the offsets that are missing in an ascending sequence; none if as many are missing as exist."""
     count = (starts[-1] - starts[0]) // size + 1 - len(starts) if starts else 0
     return sorted({*range(starts[0], starts[-1], size)} - {*starts}) if 0 < count < len(starts) else []
 
 
 def _longest_run(starts: list[int], size: int) -> list[int]:
-    """Return the longest part of ascending offsets without a gap; of two equally long ones the newer."""
+    """Return the longest run of ascending offsets without a gap; the newer one wins ties."""
     best: list[int] = []
     run: list[int] = []
     for start in starts:
@@ -202,7 +201,7 @@ def _longest_run(starts: list[int], size: int) -> list[int]:
 
 
 def _fix_length(path: Path, size: int, findings: Findings) -> None:
-    """Give a file the length that it must have; surplus bytes go to the quarantine."""
+    """Give a file the right length; surplus bytes are copied into the quarantine."""
     length = path.stat().st_size
     if length == size:
         return
@@ -217,12 +216,12 @@ def _fix_length(path: Path, size: int, findings: Findings) -> None:
 
 
 def is_zero(segment: MappedFile, at: int = 0) -> bool:
-    """Return whether a segment holds nothing from byte ``at`` on."""
+    """Return whether a segment contains only zeros from byte ``at``."""
     return first_data(segment.fd, at, segment.size) >= segment.size
 
 
 def topic_directories(root: Path, known: Container[str], findings: Findings) -> Iterator[os.DirEntry[str]]:
-    """Yield the directories of topics in ``consumequeue/``, by their names; those of ``known`` topics are not
+    """Yield the directories of topics in ``consumequeue/`` in the order of their names; ``known`` ones are not
     checked."""
     if not root.is_dir():
         return
@@ -234,7 +233,7 @@ def topic_directories(root: Path, known: Container[str], findings: Findings) -> 
 
 
 def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str]]:
-    """Yield the directories of queues in that of a topic, with their ids."""
+    """Yield the directories of a topic's queues, with their ids."""
     for queue in _entries(topic):
         if queue.is_dir(follow_symlinks=False) and _is_queue_id(queue.name):
             yield int(queue.name), queue.path
@@ -243,7 +242,7 @@ def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str
 
 
 def _entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """Return the entries of a directory by their names: file systems list them in an order of their own."""
+    """Return the entries of a directory, sorted by name, since the order of file systems varies."""
     with os.scandir(directory) as entries:
         return sorted(entries, key=lambda entry: entry.name)
 
@@ -255,7 +254,7 @@ def _is_queue_id(name: str) -> bool:
 
 
 def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]:
-    """Return the start offsets of a queue's files: the gapless sequence that ends with the newest."""
+    """Return the start offsets of a queue's files: the newest sequence without a gap."""
     starts: list[int] = []
     for entry in _entries(directory):
         start = offset_of_name(entry.name)
@@ -269,6 +268,6 @@ def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]
     for index in range(len(starts) - 1, 0, -1):
         if starts[index] - starts[index - 1] != file_size:
             for start in starts[:index]:
-                findings.set_aside(Path(directory, file_name(start)), "the queue file after it is missing")
+                findings.set_aside(Path(directory, file_name(start)), "the next queue file is missing")
             return starts[index:]
     return starts

@@ -1,7 +1,7 @@
-"""Refuses a store whose log is missing before anything is changed.
+"""Refuses a store whose log is missing, before anything is changed.
 
-Queues are derived from the log, so a start on an empty log would clear them all. An empty log beside queues that have
-messages is a wrong ``storePathCommitLog``, a disk that is not mounted, or a loss: the operator says which.
+Queues are derived from the log, so a start with an empty log would clear all of them. An empty log next to queues with
+messages means a wrong ``storePathCommitLog``, a disk that is not mounted, or a loss: the operator must decide.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class LostLogError(StoreError):
 
 
 def demand_one_path(config: StoreConfig) -> None:
-    """Refuse several directories of one log.
+    """Refuse a log in several directories.
 
     :raises StoreError: ``storePathCommitLog`` names several.
     """
     if MULTI_PATH_SPLITTER in config.store_path_commit_log:
         raise StoreError(
-            f"storePathCommitLog={config.store_path_commit_log} names several directories, and CometMQ keeps a log in "
-            "one; nothing was changed",
+            f"storePathCommitLog={config.store_path_commit_log} names several directories, but CometMQ keeps the log "
+            "in one; nothing was changed",
             next_step="stop the broker, move the files of all of them into one directory (their names do not clash), "
             "and name that one",
         )
 
 
 def demand_log(config: StoreConfig) -> None:
-    """Refuse an empty log beside queues that have messages.
+    """Refuse an empty log if queues have messages.
 
-    :raises LostLogError: there is no record, but units of queues lead to some.
+    :raises LostLogError: the log has no record, but units of queues point to records.
     """
     if _has_log(config):
         return
@@ -68,7 +68,7 @@ def _has_log(config: StoreConfig) -> bool:
 
 
 def _ends_of_queues(config: StoreConfig) -> list[tuple[str, int, int]]:
-    """Topic, id, and the number of units of each queue that lead to records."""
+    """Return topic, id, and the number of units that point to records, of each queue."""
     found = []
     for topic, queue_id, directory in queue_directories_of(config.root):
         count = 0

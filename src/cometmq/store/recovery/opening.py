@@ -1,4 +1,4 @@
-"""Opening a store's directory: lock, configuration of files, recovery, and what is known afterwards."""
+"""Opens a store's directory: takes the lock, finds the file sizes, runs recovery and returns the results."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class OpenedStore:
     lock: StoreLock
     findings: list[str]
     marks: dict[int, int]
-    """The marks of the log's files, as far as known, by the offset of their first byte."""
+    """The checksums (``marks``) of log files, as far as they are known, by the offset of the file's first byte."""
     known_files: KnownFiles
     lost_from: int | None
-    """The end that opening found when the log had lost its real one, or ``None`` if it had not."""
+    """The end of the log that this start found after the real end was lost; otherwise ``None``."""
 
 
 def open_store(
     config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool, begin_anew: bool = False
 ) -> OpenedStore:
-    """Lock, load and recover; a failure releases everything.
+    """Lock, load and recover a store; a failure releases everything.
 
-    :param begin_anew: go on although the log is missing and the queues have messages, which are lost.
-    :raises LostLogError: the log is missing, and ``begin_anew`` is not given.
-    :raises NewerStoreError: a newer version wrote what this one cannot read.
-    :raises StoreError: locked by another process, or files that cannot be opened at all.
+    :param begin_anew: open the store although its log is missing; the messages in the queues are lost.
+    :raises LostLogError: the log is missing, and ``begin_anew`` is false.
+    :raises NewerStoreError: a newer version wrote the store, and this one cannot read it.
+    :raises StoreError: another process has locked the store, or its files cannot be opened.
     """
     demand_one_path(config)
     try:
@@ -75,11 +75,11 @@ def open_store(
         findings.lines += kept
         set_unusable_aside(config.root, findings)
         if mark is None and version_file(config.root).is_file():
-            findings.set_aside(version_file(config.root), "damaged; the store is read as one of this version")
+            findings.set_aside(version_file(config.root), "damaged; the store is read as a store of this version")
         opened = _recover(config, clock, disk, lock, log, findings, is_slave=is_slave)
         try:
             write_mark(config.root, mark, config.file_sizes)
-        except OSError as error:  # a full disk must not keep the broker from making room
+        except OSError as error:  # a full disk must not keep the broker from freeing space
             _log.warning("the store's version was not written: %s", error)
         return opened
     except BaseException as error:
@@ -101,7 +101,7 @@ def _recover(
     *,
     is_slave: bool,
 ) -> OpenedStore:
-    """Bring log, queues and index of a locked store into agreement."""
+    """Make log, queues and index of a locked store agree."""
     root = config.root
     queues = ConsumeQueueTable(root / "consumequeue", config.consume_queue_file_bytes, config.delays_ms)
     index = None
@@ -137,7 +137,7 @@ def _recover(
 def _read_small_files(
     config: StoreConfig, log: CommitLog, queues: ConsumeQueueTable, findings: Findings, *, is_slave: bool
 ) -> KnownBefore:
-    """Return the knowledge about the store in files other than log, queues and index."""
+    """Return the facts about the store from files other than log, queues and index."""
     root = config.root
     crashed = (root / "abort").exists()
     checkpoint = load_checkpoint(root / "checkpoint")

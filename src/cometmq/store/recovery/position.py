@@ -1,8 +1,8 @@
-"""Position: up to where all derived data was on the disk, in ``comet/position.json``.
+"""Position: the log offset up to which all derived data was on disk, in ``comet/position.json``.
 
-Apache's ``checkpoint`` knows times only, so that a recovery by it reads whole log files. This file
-says it to the byte, with the end of every queue, and lets a store of any size open at once. It can be
-rebuilt from the log; when it is gone, damaged, or does not fit the log, recovery follows Apache's rules.
+Apache's ``checkpoint`` contains only times, so a recovery with it reads whole log files. This file has the exact byte
+and the end of every queue, so that a store of any size opens quickly. It can be rebuilt from the log. If it is missing,
+damaged or does not fit the log, recovery follows Apache's rules.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ _VERSION: Final = 1
 _MAGIC: Final = RECORD.struct("magic")
 _MARKS: Final = RECORD.struct("size", "magic", "physical_offset")
 _TOPICS_AT_ONCE: Final = 256
-"""Topics that are joined before other threads may run."""
+"""Topics that are formatted in one go before other threads may run."""
 _ROW: Final = msgspec.json.Decoder(dict[int, tuple[int, int]])
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A moment at which log, queues and index were consistent and flushed."""
+    """A state in which log, queues and index were consistent and flushed."""
 
     offset: int
-    """Every record below is flushed, in its queue, and in the index."""
+    """The log offset below which every record is flushed, in its queue and in the index."""
     last_offset: int
-    """The last record below ``offset``, or -1 if there is none …"""
+    """The log offset of the last record below ``offset``, or -1 if there is none."""
     last_size: int
     last_crc: int
-    """… and the CRC of its bytes: whether this file belongs to this log."""
+    """The CRC of the last record's bytes, which shows whether this file belongs to the log."""
     queues: Extents
     """The first offset in the files and the maxOffset of each queue, by topic."""
     index_files: list[tuple[str, int, int, int]] = []
     """Name, next entry, last log offset and last store timestamp of each index file, oldest first."""
     marks: dict[int, int] = {}
-    """The mark (:func:`marks_of`) of some of the log's files, by the offset of their first byte."""
+    """The checksums (:func:`marks_of`) of some log files, by the offset of the file's first byte."""
     made_anew: bool | msgspec.UnsetType = msgspec.UNSET
-    """True when a job has made queues and index anew since: the ends of queues hold, all else is to be checked."""
+    """True if a job has rebuilt queues and index since: only the ends of queues count, all else is checked."""
     version: int = _VERSION
     crc: int = 0
-    """The checksum of this file with 0 here; 0 in files of older versions."""
+    """The checksum of this file, computed with 0 in this field; 0 in files of older versions."""
 
     def belongs_to(self, log: CommitLog) -> bool:
-        """Return whether the log holds the record that this position ends with."""
+        """Return whether the log has the last record of this position."""
         if self.version != _VERSION or not log.min_offset <= self.offset:
             return False
         if log.segments and self.offset > log.segments[-1].end:
@@ -69,7 +69,7 @@ class Position(msgspec.Struct, frozen=True):
         return crc32(segment.view[at : at + self.last_size]) == self.last_crc
 
     def _ends_behind(self, log: CommitLog, at: int) -> bool:
-        """Return whether nothing but fillers stands between ``at`` and the end."""
+        """Return whether only fillers follow between ``at`` and the position's offset."""
         while at < self.offset:
             segment = log.segment_at(at)
             if segment is None or not is_filler(segment, at - segment.start):
@@ -78,10 +78,10 @@ class Position(msgspec.Struct, frozen=True):
         return at == self.offset
 
     def is_of(self, log: CommitLog) -> bool:
-        """Return whether it was written for this log, which may have lost its end since.
+        """Return whether the position was written for this log, which may have lost its end since.
 
-        A file of the log begins as it did then, or no file begins with a record any more. Only a position file that
-        is whole proves it: places after the end of the log cannot be compared with anything.
+        It was if a log file still starts with the same bytes, or if no file starts with a record any more. Only an
+        undamaged position file proves this, since positions after the end of the log cannot be compared with anything.
         """
         if self.version != _VERSION or self.crc != crc_of(self) or self.offset < log.min_offset:
             return False
@@ -89,9 +89,9 @@ class Position(msgspec.Struct, frozen=True):
         return not marks or any(self.marks.get(start) == mark for start, mark in marks.items())
 
     def proves(self, log: CommitLog) -> int:
-        """Return the offset up to which a log is known to go although this file does not belong to it, or 0 for none.
+        """Return the proven end of a log to which this file does not belong, or 0.
 
-        That is so when only its last record is damaged, and still has its own offset and size.
+        An end is proven only if at least two of the last record's size, magic and offset are still right.
         """
         segment = log.segment_at(self.last_offset) if self.last_offset >= 0 else None
         if self.version != _VERSION or segment is None or not log.min_offset <= self.offset <= log.segments[-1].end:
@@ -104,9 +104,9 @@ class Position(msgspec.Struct, frozen=True):
 
 
 def marks_of(log: CommitLog, known: dict[int, int]) -> dict[int, int]:
-    """``known`` for the files that are kept, and the marks of the first and the last one: the CRC of their first bytes.
+    """Return the marks of some log files: those in ``known`` that still exist, and the first and the last file.
 
-    A file whose first record is incomplete yet, or that begins with none, has no mark.
+    A mark is the CRC of the first bytes of a file. A file whose first record is incomplete or missing has no mark.
     """
     marks = {start: mark for start, mark in known.items() if start >= log.min_offset}
     for segment in (*log.segments[:1], *log.segments[-1:]):
@@ -123,12 +123,12 @@ def _mark_of(segment: MappedFile) -> int | None:
 
 
 def crc_of(sealed: msgspec.Struct) -> int:
-    """Return the checksum of a small file that has it in its field ``crc``: of its JSON with 0 there."""
+    """Return the checksum of a small file with a field ``crc``: the CRC of its JSON with 0 in that field."""
     return crc32(msgspec.json.encode(msgspec.structs.replace(sealed, crc=0)))
 
 
 def load_position(path: Path) -> Position | None:
-    """Read the file, or ``None`` if it is unreadable."""
+    """Read the position file; return ``None`` if it is unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Position)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -136,7 +136,7 @@ def load_position(path: Path) -> Position | None:
 
 
 def note_made_anew(path: Path) -> None:
-    """Let the next start check queues and index, which were created again; a file that cannot be read goes.
+    """Make the next start check the rebuilt queues and index; an unreadable position file is deleted.
 
     :raises OSError: the file cannot be written; the old one is unchanged.
     """
@@ -148,7 +148,7 @@ def note_made_anew(path: Path) -> None:
 
 
 class Extent(NamedTuple):
-    """The beginning of a queue in its files, and its maxOffset, or 0 for a queue without messages."""
+    """The first offset of a queue in its files, and its maxOffset, or 0 for a queue without messages."""
 
     topic: str
     queue_id: int
@@ -157,9 +157,9 @@ class Extent(NamedTuple):
 
 
 class ExtentRows(Mapping[str, Mapping[int, tuple[int, int]]]):
-    """The extents of all queues by topic, as they stand in the file.
+    """The extents of all queues by topic, in the format of the position file.
 
-    That takes a quarter of the memory of maps, and a save formats only the topics that changed.
+    This uses a quarter of the memory of dictionaries, and a save formats only the topics that changed.
     """
 
     def __init__(self, extents: Extents) -> None:
@@ -175,7 +175,7 @@ class ExtentRows(Mapping[str, Mapping[int, tuple[int, int]]]):
         return len(self._rows)
 
     def change(self, changed: Iterable[Extent]) -> None:
-        """Take over the extents of some queues."""
+        """Update the extents of some queues."""
         by_topic: dict[str, list[Extent]] = {}
         for extent in changed:
             by_topic.setdefault(extent.topic, []).append(extent)
@@ -191,26 +191,26 @@ class ExtentRows(Mapping[str, Mapping[int, tuple[int, int]]]):
                 self._rows[topic] = msgspec.json.encode(queues)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the members of the map of topics in the file, some at a time."""
+        """Yield the members of the file's JSON object of topics, several at a time."""
         rows = iter(self._rows.items())
         while part := list(itertools.islice(rows, _TOPICS_AT_ONCE)):
             yield b",".join([msgspec.json.encode(topic) + b":" + row for topic, row in part])
 
 
 class PositionFile:
-    """Writes the position file of a store. It keeps the extents of all queues, so that only changes are handed to it.
+    """Writes the position file of a store. It keeps the extents of all queues, so that callers pass only changes.
 
-    It belongs to one thread at a time.
+    Only one thread at a time may use it.
     """
 
     def __init__(self, path: Path, disk: Disk, extents: Extents) -> None:
         self._path = path
         self._disk = disk
         self.extents = ExtentRows(extents)
-        """Those that the file has, or will have with the next call."""
+        """The extents in the file, or in the file that the next call writes."""
 
     def save(self, position: Position, changed: Iterable[Extent]) -> None:
-        """Replace the file by ``position``, with the extents of all queues; the new one survives a power cut.
+        """Replace the file by ``position`` with the extents of all queues, and flush it.
 
         :raises OSError: the file cannot be written; the old one is unchanged.
         """
@@ -218,13 +218,13 @@ class PositionFile:
         replace_whole(self._path, b"".join(self._sealed(position)), self._disk)
 
     def _sealed(self, position: Position) -> list[bytes]:
-        """Return the bytes of the file in pieces, with their checksum."""
+        """Return the bytes of the file, with its checksum, as chunks."""
         whole = msgspec.json.encode(msgspec.structs.replace(position, queues={}, crc=0))
         head, _, tail = whole.partition(b'"queues":{}')
         pieces = [head + b'"queues":{']
         for piece in self.extents.pieces():
             pieces += (piece, b",")
-            time.sleep(0)  # the loop's thread goes on meanwhile
+            time.sleep(0)  # lets the event loop's thread run
         if len(pieces) > 1:
             pieces.pop()
         pieces.append(b"}" + tail)

@@ -1,7 +1,7 @@
-"""QueueRecovery: the ConsumeQueues of a store that is opened, the known end of each, and the units that it gets.
+"""QueueRecovery: finds the queues of a store that is being opened, their ends, and their missing units.
 
-Until the log is read, ``ends`` has the offset up to which the units of a queue are sound; then it moves with each
-unit that is added. :meth:`QueueRecovery.close` makes the ends final.
+Until the log is read, ``ends`` has the offset up to which a queue's units are sound; then it grows with each unit that
+is added. :meth:`QueueRecovery.close` makes the ends final.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_units import is_sound, last_rising_unit, last_sound_unit, look_at
 
 _BLANKS: Final = 4096
-"""Blank units that are written at once."""
+"""Blank units per write."""
 _BLOCK_BYTES: Final = 1 << 16
 _INDEX_BLOCK_MESSAGES: Final = 4096
 _MAX_LOG_OFFSET: Final = 1 << 62
@@ -36,9 +36,9 @@ Key = tuple[str, int]
 
 
 class DerivedWriter:
-    """Writes in blocks what recovery derives from the log: a run of units for each queue, and index entries.
+    """Writes in blocks the data that recovery derives from the log: runs of units for each queue, and index entries.
 
-    Without room for them on the disk they wait in memory, as those of new messages do.
+    Without disk space for them they stay in memory, like those of new messages.
     """
 
     def __init__(self, disk: Disk, index: IndexService | None, findings: Findings) -> None:
@@ -48,12 +48,12 @@ class DerivedWriter:
         self._runs: dict[Key, tuple[ConsumeQueue, int, bytearray]] = {}
         self._full = False
         self.unwritten: dict[Key, tuple[int, bytearray]] = {}
-        """First offset and units of queues for which the disk had no room."""
+        """First offset and units of each queue for which the disk had no space."""
         self.touched: set[Key] = set()
         """The queues that got units."""
 
     def add_units(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
-        """Let ``units`` be those from ``offset`` on."""
+        """Add ``units`` from queue offset ``offset`` on."""
         self.touched.add(queue.key)
         run = self._runs.get(queue.key)
         if run is not None:
@@ -65,7 +65,7 @@ class DerivedWriter:
         self._runs[queue.key] = (queue, offset, bytearray(units))
 
     def add_keys(self, record: LogRecord) -> None:
-        """Let the index find the record by its keys."""
+        """Add the keys of a record to the index."""
         index = self._index
         if index is not None and record.keys:
             index.pending.append((record.topic + "#", record.offset, record.store_timestamp, record.keys))
@@ -73,7 +73,7 @@ class DerivedWriter:
                 self._write_index()
 
     def add_hashed(self, run: PlainRun) -> None:
-        """Let the index find the records of a run by their keys."""
+        """Add the keys of the records of a run to the index."""
         index = self._index
         if index is not None and run.hashes:
             index.add_keys(Keys(run.hashes, run.offsets, run.timestamps), run.indexed)
@@ -112,11 +112,11 @@ class DerivedWriter:
             raise error
         if not self._full:
             self._full = True
-            self._findings.add("the disk is full; units and index entries wait in memory until it has room")
+            self._findings.add("the disk is full; units and index entries stay in memory until there is space")
 
 
 class QueueRecovery:
-    """The queues of one store."""
+    """The queues of a store during its recovery."""
 
     def __init__(
         self,
@@ -132,16 +132,16 @@ class QueueRecovery:
         self._findings = findings
         self._topics = topics
         self.by_key: dict[Key, ConsumeQueue] = {}
-        """The queues that have files, or are found in the log."""
+        """The queues that have files or records in the log."""
         self._had_files: frozenset[Key] = frozenset()
         self.ends: dict[Key, int] = {}
-        """The offset after the last unit of each queue, as far as it is known."""
+        """The offset after the last known unit of each queue."""
         self._settled: set[Key] = set()
-        """The queues that end as the position file says, with nothing after their ends."""
+        """The queues that end exactly as the position file says."""
 
     # --- before the log is read ----------------------------------------------------------------
     def open(self, position: Position | None, known: KnownFiles) -> None:
-        """Find the queues and their files; those that are known need no further look."""
+        """Find the queues and their files; files in ``known`` are not checked again."""
         extents = position.queues if position is not None else {}
         for topic in topic_directories(self._table.root, extents, self._findings):
             is_of_life = position is not None and position.offset > self._topics.begin_of(topic.name)
@@ -170,15 +170,15 @@ class QueueRecovery:
         return queue
 
     def had_files(self, record: LogRecord) -> bool:
-        """Return whether there were files of the record's queue before anything was written."""
+        """Return whether the record's queue had files before recovery wrote anything."""
         return (record.topic, record.queue_id) in self._had_files
 
     def check_against(self, position: Position) -> list[ConsumeQueue]:
-        """Note the ends of the queues that end as the position file says; return the others."""
+        """Note the ends of the queues that end as the position file says; return the other queues."""
         damaged: list[ConsumeQueue] = []
         for topic, extents in position.queues.items():
             if position.offset <= self._topics.begin_of(topic):
-                continue  # it was deleted since: these are the queues of its earlier life
+                continue  # the topic was deleted since: these queues are from its earlier life
             for queue_id, (first, end) in extents.items():
                 queue = self.by_key.get((topic, queue_id))
                 if queue is None:
@@ -203,13 +203,14 @@ class QueueRecovery:
         return damaged
 
     def sound_end(self, queue: ConsumeQueue) -> int:
-        """Return the offset after the last unit that leads to its record, if the topic still has that record."""
+        """Return the offset after the last unit that points to its record, provided that the topic still has that
+        record."""
         return self._topics.end_of(queue, last_sound_unit(self._log, queue))
 
     def end_of_lost_log(self) -> Position | None:
-        """Return the end of a log that has no record any more, as the last units of its queues tell it.
+        """Return the end that the last units of the queues give for a log that has no record any more.
 
-        It is at most that of the log's files, if there are any: after them a damaged unit would have many made.
+        It is at most the end of the log's files, if there are any: otherwise a damaged unit would create many files.
         """
         segments = self._log.segments
         if not all(is_zero(segment) for segment in segments):
@@ -220,9 +221,9 @@ class QueueRecovery:
         return Position(end, end - 1, 0, 0, {}) if end else None
 
     def _settle(self, queue: ConsumeQueue, first: int, end: int, log_end: int) -> bool:
-        """Note the end of a queue whose files are as the position file says, with nothing behind; most are.
+        """Note the end of a queue whose files end exactly as the position file says; most do.
 
-        A unit that leads after ``log_end``, the end of the log then, is of a topic that was created again.
+        A unit that points after ``log_end``, the end of the log at that time, is from a topic that was created again.
         """
         if queue.key in self._settled:
             return True
@@ -239,20 +240,21 @@ class QueueRecovery:
         return True
 
     def unsettled(self) -> list[ConsumeQueue]:
-        """Return the queues whose files can have units that the position file does not know."""
+        """Return the queues whose files may have units that the position file does not include."""
         return [queue for key, queue in self.by_key.items() if key not in self._settled]
 
     def unsettle(self) -> None:
-        """Look at all queues again when they are closed."""
+        """Check all queues again when they are closed."""
         self._settled.clear()
 
     def _begins_below_log(self, queue: ConsumeQueue) -> bool:
-        """Return whether the first unit leads to a record that retention has removed, or to the first record kept."""
+        """Return whether the first unit points to a record that retention removed, or to the first record of the
+        log."""
         unit = queue.unit(queue.first_stored)
         return unit is not None and unit[0] <= self._log.min_offset
 
     def ends_in(self, position: Position) -> dict[Key, int]:
-        """Return the ends of the queues of known topics, as a position file has them."""
+        """Return the ends that a position file has for the queues of known topics."""
         return {
             (topic, queue_id): end
             for topic, extents in position.queues.items()
@@ -261,28 +263,28 @@ class QueueRecovery:
         }
 
     def is_known(self, topic: str) -> bool:
-        """Return whether the topic exists, as far as ``config/topics.json`` tells."""
+        """Return whether the topic exists according to ``config/topics.json``."""
         return topic in self._topics
 
     def is_of_earlier_life(self, record: LogRecord) -> bool:
-        """True for a record of a topic that was deleted since; it may have been created again."""
+        """Return whether the record is from an earlier life of its topic: before the topic was last deleted."""
         return record.offset < self._topics.begin_of(record.topic)
 
     # --- units -----------------------------------------------------------------------------------
     def unit_is_sound(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Return whether the unit at ``offset`` leads to its record."""
+        """Return whether the unit at ``offset`` points to its record."""
         unit = queue.unit(offset)
         return unit is not None and is_sound(self._log, queue, offset, unit[0], unit[1])
 
     def has_unit(self, record: LogRecord) -> bool:
-        """Return whether the queue has a unit for the record. Apache's own units are left as they are, as Apache
-        does."""
+        """Return whether the queue has a unit for the record. Units that Apache wrote count without a check, as in
+        Apache."""
         queue = self.by_key.get((record.topic, record.queue_id))
         unit = queue.unit(record.queue_offset) if queue is not None else None
         return unit is not None and unit[:2] == (record.offset, record.size)
 
     def last_record(self) -> tuple[int, int]:
-        """Return the log offset and size of the last record that a queue ends with, or ``(-1, 0)`` for none."""
+        """Return log offset and size of the last record at the end of any queue, or ``(-1, 0)`` if there is none."""
         best = (-1, 0)
         for queue in self.by_key.values():
             end = self.ends.get(queue.key, 0)
@@ -293,28 +295,28 @@ class QueueRecovery:
 
     # --- giving units ----------------------------------------------------------------------------
     def at(self, key: Key) -> ConsumeQueue:
-        """Return the queue, made when it has no files."""
+        """Return the queue with this topic and id; create it if it has no files."""
         queue = self.by_key.get(key)
         if queue is None:
             queue = self.by_key[key] = self._table.make(*key)
         return queue
 
     def of(self, record: LogRecord) -> ConsumeQueue:
-        """Return the queue of a record, made when it has no files."""
+        """Return the queue of a record; create it if it has no files."""
         return self.at((record.topic, record.queue_id))
 
     def add(self, queue: ConsumeQueue, record: LogRecord) -> None:
-        """Give the record its unit."""
+        """Add a unit for the record to the queue."""
         unit = UNIT.pack(record.offset, record.size, queue.tags_code_of(record))
         self._writer.add_units(queue, record.queue_offset, unit)
 
     def add_lost(self, queue: ConsumeQueue, offset: int, place: Place) -> None:
-        """Let the unit of a lost message, the last one of its queue, lead to the record that stands for it."""
+        """Add a unit for the lost last message of a queue; it points to the record that replaces the message."""
         self._writer.add_units(queue, offset, UNIT.pack(place.offset, place.size, 0))
         self.ends[queue.key] = offset + 1
 
     def blank_up_to(self, queue: ConsumeQueue, end: int) -> None:
-        """Let a queue that ends below ``end`` end there, with units that lead nowhere."""
+        """Extend a queue that ends below ``end`` up to it, with units that point nowhere."""
         begin = self.ends.get(queue.key, 0)
         if begin or queue.files:
             for offset in range(begin, end, _BLANKS):
@@ -322,7 +324,7 @@ class QueueRecovery:
         self.ends[queue.key] = max(end, begin)
 
     def fill_hole(self, queue: ConsumeQueue, end: int, places: list[Place]) -> None:
-        """Let the units of lost messages up to ``end`` lead to where these may have been."""
+        """Add units for lost messages up to ``end``; they point to ``places`` where these may have been."""
         begin = self.ends.get(queue.key)
         if begin is None or end <= begin:
             return
@@ -334,13 +336,13 @@ class QueueRecovery:
 
     # --- after the log was read -------------------------------------------------------------------
     def shorter_than(self, position: Position) -> dict[Key, int]:
-        """Return the queues that end earlier than in a position file, with their ends there."""
+        """Return the queues that end earlier than in a position file, with their ends in that file."""
         return {key: end for key, end in self.ends_in(position).items() if end > self.ends.get(key, 0)}
 
     def end_emptied(self, short: dict[Key, int], lost: int) -> dict[Key, int]:
-        """Let queues that are short since their last messages were in log files that are deleted end where they did.
+        """Restore the ends of short queues whose last messages were in log files that are deleted.
 
-        Returns the others whose messages can be among the ``lost`` ones.
+        Returns the other queues, whose messages may be among the ``lost`` ones.
         """
         log_begin = self._log.min_offset
         others = {}
@@ -352,7 +354,9 @@ class QueueRecovery:
             last = self.by_key[key].unit(known - 1) if known else None
             if log_begin and (last is None or last[0] < log_begin):
                 queue = self.at(key)
-                self._findings.add(f"consumequeue/{queue.topic}/{queue.queue_id}: emptied; it goes on at {end}")
+                self._findings.add(
+                    f"consumequeue/{queue.topic}/{queue.queue_id}: its log files were deleted; it continues at {end}"
+                )
                 self.blank_up_to(queue, end - 1)
                 self._writer.add_units(queue, end - 1, unit_before(log_begin))
                 self.ends[key] = end
@@ -360,7 +364,7 @@ class QueueRecovery:
         return others
 
     def close(self) -> None:
-        """Cut each queue at its end, and at the end of the log; find its first message that is kept."""
+        """Truncate each queue at its end and at the end of the log; find its first message that still exists."""
         log = self._log
         for queue in self.by_key.values():
             end = self.ends.get(queue.key, 0)
@@ -375,7 +379,7 @@ class QueueRecovery:
             waiting = self._writer.unwritten.get(queue.key)
             if queue.cut(waiting[0] if waiting is not None else end):
                 self._findings.add(
-                    f"consumequeue/{queue.topic}/{queue.queue_id}: bytes behind its end at {end} were cleared"
+                    f"consumequeue/{queue.topic}/{queue.queue_id}: bytes after its end at {end} were cleared"
                 )
             if waiting is not None:
                 queue.keep_pending(waiting[1])

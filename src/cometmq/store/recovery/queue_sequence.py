@@ -1,8 +1,9 @@
 """QueueSequence: decides which records have a plausible queue offset.
 
-No CRC covers the fields before the body. In the order of the log, the queue offsets of one queue go up by one. A
-record that breaks this is *in doubt* until the next one of its queue: either that goes on after it, since the topic
-was created again or messages between them are lost, or after the one before it, and then the doubtful one is damaged.
+No CRC covers the fields before the body. In log order, the queue offsets of one queue grow by one. A record that breaks
+this rule is *in doubt* until the next record of its queue. If the next one continues after the doubtful record, that
+record is right: the topic was created again, or messages are lost. If it continues after the record before, the
+doubtful one is damaged.
 """
 
 from __future__ import annotations
@@ -16,40 +17,40 @@ Key = tuple[str, int]
 
 
 class QueueSequence:
-    """Follows one reading of the log: every record, and the damage between records."""
+    """Follows one reading of the log: all records, and the damage between them."""
 
     def __init__(self, confirmed: Callable[[LogRecord], bool | None]) -> None:
         self._confirmed = confirmed
-        """True when the unit that leads to a record says so, too, or ``None``."""
+        """Return whether the unit that points to a record confirms its offset, or ``None`` without a unit."""
         self.possible = 0
-        """The number of messages that may have been lost so far."""
+        """The number of messages that may be lost so far."""
         self._lost: list[Place] = []
         self._seen: dict[Key, tuple[int, int]] = {}
-        """``possible`` and the number of lost places at the last record of each queue."""
+        """``possible`` and the number of lost places at the time of each queue's last record."""
         self._doubtful: dict[Key, LogRecord] = {}
         self._jumped: dict[Key, int] = {}
-        """The last queue offset of each queue that did not follow on the one before it."""
+        """The latest queue offset of each queue that did not follow its predecessor."""
         self.last_rejected: list[LogRecord] = []
         """The rejected records that no other record of their queue follows."""
         self.dropped = 0
         """The number of rejected records."""
 
     def lost(self, places: list[Place], possible: int) -> None:
-        """At most ``possible`` messages are lost here; their units may lead to ``places``."""
+        """Note that up to ``possible`` messages are lost here; their units may point to ``places``."""
         self.possible += possible
         self._lost += places
 
     def knows(self, key: Key) -> bool:
-        """Return whether a record of this queue was taken."""
+        """Return whether a record of this queue was accepted."""
         return key in self._seen
 
     def places(self, record: LogRecord) -> list[Place]:
-        """Return the places where the messages between this record and the one before it in its queue may have been."""
+        """Return the places where the messages between this record and its predecessor in the queue may have been."""
         _, first = self._seen.get((record.topic, record.queue_id), (0, 0))
         return [place for place in self._lost[first:] if place.offset < record.offset]
 
     def took(self, key: Key) -> None:
-        """A record of this queue has its unit."""
+        """Note that a record of this queue has got its unit."""
         self._seen[key] = (self.possible, len(self._lost))
 
     def doubts(self, key: Key) -> bool:
@@ -57,9 +58,9 @@ class QueueSequence:
         return key in self._doubtful
 
     def admit(self, record: LogRecord, expected: int | None) -> list[LogRecord]:
-        """Return the records that are accepted now, in order.
+        """Return the records that can be accepted after this one was read, in order.
 
-        :param expected: the queue offset after the last one of its queue, or ``None`` for an unknown queue.
+        :param expected: the next queue offset of its queue, or ``None`` for an unknown queue.
         """
         key = (record.topic, record.queue_id)
         doubtful = self._doubtful.pop(key, None)
@@ -71,7 +72,7 @@ class QueueSequence:
                 return [doubtful, record]
             self._drop(doubtful)
         if expected is None:
-            self.possible += 1  # a damaged topic or queue id may have made it
+            self.possible += 1  # the record may be from another queue, with a damaged topic or queue id
             if offset == 0:
                 return [record]
         elif offset == expected:
@@ -83,7 +84,7 @@ class QueueSequence:
         return []
 
     def rest(self, expected: Callable[[Key], int | None]) -> list[LogRecord]:
-        """Return the records in doubt at the end that are accepted."""
+        """Return the records that are still in doubt at the end of the log and are accepted."""
         doubtful = list(self._doubtful.items())
         self._doubtful.clear()
         self.possible += max(0, len(doubtful) - 1)
@@ -102,7 +103,7 @@ class QueueSequence:
             return confirmed
         if expected is None:
             return True
-        if record.queue_offset == 0:  # a recreated topic with one message so far: keep what was read
+        if record.queue_offset == 0:  # a recreated topic with one message so far: keep the record
             return not self.knows((record.topic, record.queue_id))
         if record.queue_offset == expected - 1 == self._jumped.get((record.topic, record.queue_id)):
             # The record before it has the same offset and skipped others to reach it, so that one may be damaged.

@@ -1,4 +1,4 @@
-"""The units of a queue's files, compared with the log: the last sound one, where each leads, what none accounts for."""
+"""Compares the units in queue files with the log: finds the last sound unit, and the parts of the log without units."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import leads_to_record, stands_for_lost
 
 _CHECKED_FILES: Final = 3
-"""The last files of a queue, in which the end is searched; those before count as whole, as in Apache."""
+"""The last files of a queue, in which its end is searched for; earlier files count as complete, as in Apache."""
 
 Ints = npt.NDArray[np.int64]
 Units = npt.NDArray[Any]
 
 
 def read_units(queue: ConsumeQueue, start: int) -> Units:
-    """Return the units of one file, up to its last byte that was written."""
+    """Return the units of one file, up to the last byte that was written."""
     with open_file(queue.directory / file_name(start), os.O_RDONLY) as fd:
         end = 0
         while True:
@@ -38,18 +38,18 @@ def read_units(queue: ConsumeQueue, start: int) -> Units:
 
 
 class Look(NamedTuple):
-    """A look at the files of a queue whose end is known, by reads: a mapping costs six times as much."""
+    """A queue's first unit and the units around its known end, from reads: a mapping would cost six times as much."""
 
     begins_at: int
-    """The log offset of the first unit, or -1 if only a longer look can tell."""
+    """The log offset of the first unit, or -1 if only a full check can find it."""
     last: tuple[int, int]
-    """Log offset and size of the last unit."""
+    """Log offset and size of the record of the last unit."""
     is_last: bool
-    """Nothing but zeros stands after it."""
+    """True if only zeros follow the last unit."""
 
 
 def look_at(queue: ConsumeQueue, end: int) -> Look | None:
-    """Look at the first units of a queue and at those around its end, or ``None`` without a file for its last unit."""
+    """Read the first units of a queue and those around its end; return ``None`` if no file has its last unit."""
     size, byte = queue.file_size, (end - 1) * CQ_UNIT_BYTES
     start = byte - byte % size
     if start not in queue.files:
@@ -69,7 +69,7 @@ def look_at(queue: ConsumeQueue, end: int) -> Look | None:
 
 
 def last_sound_unit(log: CommitLog, queue: ConsumeQueue) -> int:
-    """Return the offset after the last unit that leads to its record; units after it do not count."""
+    """Return the offset after the last unit that points to its record; later units do not count."""
     end, _ = last_rising_unit(queue, log.segments[-1].end if log.segments else 0)
     lowest = queue.first_stored
     while end > lowest:
@@ -83,9 +83,10 @@ def last_sound_unit(log: CommitLog, queue: ConsumeQueue) -> int:
 
 
 def last_rising_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
-    """Return the offset after the last unit that can be one in a log that ends at ``log_end``, and its record's end.
+    """Return the offset after the last unit that is plausible in a log with this end, and the end of that unit's
+    record.
 
-    The record need not be there. Its end is 0 where there is no such unit, or a blank one.
+    The record need not exist. Its end is 0 if there is no plausible unit, or only a blank one.
     """
     files = queue.files
     first = files[-_CHECKED_FILES:][:1]
@@ -114,7 +115,7 @@ def last_rising_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
 
 
 def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int, size: int) -> bool:
-    """Return whether a unit leads to its record, or to a record that retention has removed."""
+    """Return whether a unit points to its record, or to a record that retention removed."""
     if size <= 0 or offset < 0:
         return False
     if offset < log.min_offset:
@@ -127,7 +128,7 @@ def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int
 
 
 class Claim(NamedTuple):
-    """A unit that leads to a place of the log."""
+    """A unit that points to a position in the log."""
 
     queue: ConsumeQueue
     queue_offset: int
@@ -136,9 +137,9 @@ class Claim(NamedTuple):
 
 
 class UnitMap:
-    """The units in the files of queues by log offset, up to ``end``: also those that lead to no record.
+    """The units in queue files by log offset, up to ``end``, including those that point to no record.
 
-    It takes 40 bytes of memory for each message of the store, so it is made only when it is needed.
+    It uses 40 bytes of memory per message, so it is created only when it is needed.
 
     :param below_ends: leave out the units after the ends of their queues.
     """
@@ -166,7 +167,7 @@ class UnitMap:
         self._sizes: Ints = sizes[kept]
 
     def at(self, offset: int) -> Claim | None:
-        """Return the unit that leads to ``offset``, or ``None`` unless there is one, and no other contradicts it."""
+        """Return the unit that points to ``offset``, or ``None`` if there is none or another one contradicts it."""
         first = int(np.searchsorted(self._offsets, offset))
         after = int(np.searchsorted(self._offsets, offset, side="right"))
         if after != first + 1:
@@ -179,7 +180,7 @@ class UnitMap:
         return self._claim(first)
 
     def last_sound(self) -> tuple[int, int]:
-        """Return the end and the store timestamp of the last record that a unit leads to, or zeros for none."""
+        """Return end and store timestamp of the last record that a unit points to, or zeros."""
         for number in range(len(self._offsets) - 1, -1, -1):
             claim = self._claim(number)
             if self._is_sound(claim):
@@ -189,7 +190,7 @@ class UnitMap:
         return 0, 0
 
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """Yield the parts of the log, from its beginning to ``end``, that no unit accounts for."""
+        """Yield the parts of the log, from its beginning to ``end``, that no unit covers."""
         kept = np.arange(len(self._offsets))
         while True:
             begins = self._offsets[kept]

@@ -1,31 +1,32 @@
-"""Recovery: brings log, queues and index into agreement (``CommitLog.recoverNormally``).
+"""Recovery: makes log, queues and index agree (``CommitLog.recoverNormally``).
 
 Theory of operation. The log is the source of truth; queues and index are derived from it.
 
-1. The files are found, and foreign ones set aside (:mod:`cometmq.store.recovery.load`).
-2. ``comet/position.json`` says up to where everything was consistent. If it belongs to this log and each queue
-   ends with the unit it names, everything below it is trusted, and reading begins there. Otherwise each queue ends
-   at its last unit whose record exists, every part of the log that no queue accounts for is
-   read again, and after a crash everything younger than Apache's checkpoint, with CRCs.
-3. From that position the log is read to its end. Units and index entries of what is read are written
-   over those that are there; records of earlier lives (:mod:`~cometmq.store.recovery.known_topics`) have no units.
-4. Behind the end of the log, and after the end of each queue, everything becomes zero: stale bytes
-   would be taken for records or units later (Apache leaves them there and then serves them).
+1. The files are found, and foreign ones quarantined (:mod:`cometmq.store.recovery.load`).
+2. ``comet/position.json`` says up to where everything was consistent. If it belongs to this log and each queue ends
+   with the unit that it names, everything below is trusted, and reading starts there. Otherwise each queue ends at its
+   last unit whose record exists, and every part of the log that no queue covers is read again; after a crash also
+   everything younger than Apache's checkpoint, with CRCs.
+3. From that position the log is read to its end. The units and index entries of its records overwrite existing ones;
+   records of earlier lives (:mod:`~cometmq.store.recovery.known_topics`) have no units.
+4. Everything after the end of the log and of each queue becomes zero. Stale bytes would later count as records or units
+   (Apache leaves them there and then serves them).
 
-Fault model. The process can die between any two system calls, also here: every step can be repeated. Damage may be
-anywhere: bytes of any file can be wrong, files can be truncated, missing, or of another store.
-:mod:`cometmq.store.log.log_reader` tells damage from the end of the log, :mod:`cometmq.store.recovery.damages` sets it
-aside and puts records in its place that every reader skips, :mod:`cometmq.store.recovery.queue_sequence` finds fields
-that no CRC covers and that cannot be right, and :mod:`cometmq.store.recovery.end_of_log` makes up for a lost end.
+Fault model. The process can die between any two system calls, also during recovery: every step can be repeated. Damage
+may be anywhere: bytes of any file can be wrong; files can be truncated, missing, or from another store.
+:mod:`cometmq.store.log.log_reader` tells damage from the end of the log, :mod:`cometmq.store.recovery.damages`
+    quarantines it and replaces it by records that every reader skips, :mod:`cometmq.store.recovery.queue_sequence`
+    finds impossible values in fields that no CRC covers, and :mod:`cometmq.store.recovery.end_of_log` makes up for a
+    lost end.
 
 Invariants.
 
-* Bytes are set aside before they are truncated or overwritten; if that is impossible, they stay.
-* The log never ends below what a position file or a unit that leads to its record proves, and a queue never below
-  what the position file says: an offset that a consumer may have committed is not given twice. This holds also when
-  the last files of the log were cut short or are gone. Only a slave goes on where its log ends: the rest comes from
-  its master.
-* A message is lost only if its own bytes are damaged. A slave's log ends at damage that nothing proves to be inside it.
+* Bytes are copied into the quarantine before they are truncated or overwritten; if that is impossible, they stay.
+* The log never ends below an offset that a position file or a unit with its record proves, and a queue never below its
+  end in the position file: an offset that a consumer may have committed is not given twice. This holds even if the last
+  log files were truncated or are missing. Only a slave continues where its log ends: its master sends the rest.
+* A message is lost only if its own bytes are damaged. A slave's log ends at damage unless something proves that it
+  continues.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ _LEAST_RECORD_BYTES = 92
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownBefore:
-    """The small files and the configuration of a store, known before its log is read."""
+    """The facts from a store's small files and configuration, which are known before its log is read."""
 
     crashed: bool
     checkpoint: Checkpoint | None
@@ -100,28 +101,28 @@ class Recovery:
         self._damages = Damages(log, disk, findings)
         self._claims = Claims(log, self._queues)
         self._knowledge = Knowledge(self._claims.extent, self._claims.proven)
-        self._position = known.position  # if it belongs to the log
+        self._position = known.position  # set if it belongs to the log
         self._doubt = "does not belong to this log"
         """The reason why the position file is ignored."""
         self._former: Position | None = None
-        """The position file, if the log that it belongs to may have lost its end."""
+        """The position file, if it belongs to the log but the log may have lost its end."""
         self._dropped = 0
         self._possible = 0
         """The number of messages that may be lost."""
         self._mended: Place | None = None
-        """The last record that takes the place of a damaged one."""
+        """The last record that replaces a damaged one."""
         self._last_message = (-1, 0)
-        """Begin and end of the last record that stands for no lost one; where reading began when it found none."""
+        """Begin and end of the last record that replaces no lost one; where reading started if there was none."""
         self.lost_from: int | None = None
-        """The end that was found when the log had lost its real one, or ``None`` if it had not."""
+        """The end of the log that this start found after the real end was lost; otherwise ``None``."""
 
     @property
     def marks(self) -> dict[int, int]:
-        """The marks of the log's files in the position file, if that belongs to the log."""
+        """The checksums (``marks``) of log files in the position file, if it belongs to the log."""
         return self._position.marks if self._position is not None else {}
 
     def run(self) -> None:
-        """Open and repair the store, and bring log, queues and index into agreement."""
+        """Open and repair the store, and make log, queues and index agree."""
         log, queues, known = self._log, self._queues, self._known
         made_again = load_log(log, self._findings)
         self._judge_position()
@@ -141,9 +142,7 @@ class Recovery:
         short = self._read_log(min(start, indexed_from), start, indexed_from)
         self._damages.report_rest()
         if self._dropped:
-            self._findings.add(
-                f"{self._dropped} records say that they stand where they cannot in their queues; they are passed over"
-            )
+            self._findings.add(f"{self._dropped} records have an impossible queue offset; they are skipped")
         end = EndOfLog(log, self._disk, self._findings)
         end.cut()
         self._end_short_queues(short, end)
@@ -165,7 +164,7 @@ class Recovery:
         if position.belongs_to(log):
             self._claims.proven_by_position = position.offset
             if position.made_anew:
-                self._position, self._doubt = None, "queues were made anew"
+                self._position, self._doubt = None, "queues were rebuilt"
             return
         self._position = None
         self._claims.proven_by_position = position.proves(log)
@@ -173,7 +172,7 @@ class Recovery:
             self._former = position
 
     def _start_without_position(self) -> int:
-        """Return the place at which reading must begin when there is no position file."""
+        """Return the position at which reading must start without a position file."""
         log = self._log
         if not log.segments:
             return log.position
@@ -226,13 +225,12 @@ class Recovery:
         self._possible += sequence.possible
         self._writer.write()
         if filled:
-            self._findings.add(f"{filled} messages that no queue knew were put back into their queues")
+            self._findings.add(f"{filled} messages that were missing in their queues were added again")
         if forgotten:
             self._findings.add(f"{forgotten} messages belong to topics that were deleted; they stay hidden")
 
     def _credible(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
-        """Return the records that get their units back, now that this one was read; those that had units are not
-        judged."""
+        """Return the records that get their units back after this one was read; records with units are not checked."""
         queue = self._queues.of(record)
         end = self._ends.get(queue.key)
         return [record] if record.queue_offset < queue.committed else sequence.admit(record, end)
@@ -248,7 +246,7 @@ class Recovery:
                 unit = queue.unit(end - 1) if end else None
                 last = (unit[0], unit[1]) if unit is not None else (-1, 0)
             if record.offset <= last[0]:
-                return False  # of an earlier life of a topic that was deleted and made again
+                return False  # from an earlier life of a topic that was deleted and created again
             self._queues.fill_hole(queue, record.queue_offset, sequence.places(record))
             self._ends[queue.key] = record.queue_offset + 1
             ends[queue.key] = (record.offset, record.size)
@@ -258,15 +256,16 @@ class Recovery:
 
     # --- damage --------------------------------------------------------------------------------
     def _confirmed(self, record: LogRecord) -> bool | None:
-        """Return whether the unit that leads to the record is where the record says, or ``None``."""
+        """Return whether the unit that points to the record has the record's queue offset, or ``None`` without a
+        unit."""
         claim = self._claims.at(record.offset)
         if claim is None or claim.size != record.size:
             first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.of(record), 0)
-            return False if first_is_sound else None  # the topic was not deleted and made again
+            return False if first_is_sound else None  # the topic was not deleted and created again
         return (claim.queue.key, claim.queue_offset) == ((record.topic, record.queue_id), record.queue_offset)
 
     def _mend(self, part: DamagedPart, timestamp: int, sequence: QueueSequence, *, give: bool) -> None:
-        """Set a damaged part aside; with ``give``, let the unit of its message lead there."""
+        """Quarantine a damaged part; with ``give``, make the unit of its message point to the replacement."""
         size = part.end - part.start
         owner = self._owner(part)
         places = self._damages.mend(part, owner, timestamp or self._timestamp_behind(part.end))
@@ -280,7 +279,7 @@ class Recovery:
                 self._queues.add_lost(self._queues.at(key), owner.queue_offset, places[0])
 
     def _owner(self, part: DamagedPart) -> Owner | None:
-        """Return the message that was in a damaged part: by a unit, or by the record itself where that fits its
+        """Return the message that was in a damaged part, from a unit, or from the record itself if that fits its
         queue."""
         claim = self._claims.at(part.start)
         if claim is not None and part.start + claim.size == part.end:
@@ -294,13 +293,14 @@ class Recovery:
         return Owner(outline.topic, outline.queue_id, outline.queue_offset)
 
     def _timestamp_behind(self, offset: int) -> int:
-        """Return the store timestamp of the record at ``offset``, or 0 if none stands there."""
+        """Return the store timestamp of the record at ``offset``, or 0 if there is none."""
         record = first_record(self._log, offset)
         return record.store_timestamp if record is not None else 0
 
     # --- reading the log -----------------------------------------------------------------------
     def _comes_again(self) -> bool:
-        """True for a slave whose log was saved last by this store, or never: its master sends unproven parts again."""
+        """Return whether this is a slave's store that this store saved last, or never: the master sends unproven parts
+        again."""
         known = self._known
         was_never_saved = known.position is None and known.checkpoint is None
         return known.is_slave and (self._position is not None or was_never_saved)
@@ -308,7 +308,8 @@ class Recovery:
     def _read_log(self, start: int, queues_from: int, indexed_from: int) -> dict[Key, int]:
         """Read the log to its end and derive queues and index from it.
 
-        Returns the ends of queues that the position file knows, where damage has left neither them nor other ones.
+        Returns the queues that end earlier than in the position file because damage destroyed their last messages, with
+        their ends there.
         """
         crc = self._known.check_crc
         foreign = self._position is None
@@ -362,7 +363,7 @@ class Recovery:
         return queues.end_emptied(short, self._possible)
 
     def _finish_sequence(self, sequence: QueueSequence) -> None:
-        """Decide about the records that are in doubt at the end of the log."""
+        """Decide about the records that are still in doubt at the end of the log."""
         for record in sequence.rest(self._ends.get):
             self._take(record, sequence)
         for record in sequence.last_rejected:
@@ -373,9 +374,9 @@ class Recovery:
         self._possible += sequence.possible
 
     def _believed(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
-        """Return the records that are accepted, now that this one was read.
+        """Return the records that are accepted after this one was read.
 
-        A record that fills a gap in existing units is not judged: the end of its queue is further on.
+        A record that fills a gap in existing units is accepted without a check: the end of its queue is further on.
         """
         key = (record.topic, record.queue_id)
         end = self._ends.get(key)
@@ -386,7 +387,7 @@ class Recovery:
         return sequence.admit(record, end)
 
     def _pass_over(self, record: LogRecord, sequence: QueueSequence) -> None:
-        """Note a record without a unit: of a transaction, or in the place of a damaged one."""
+        """Note a record that gets no unit: one of a transaction, or one that replaces a damaged record."""
         place = Place(record.offset, record.size)
         sequence.lost([place], 1)
         key = (record.topic, record.queue_id)
@@ -406,7 +407,7 @@ class Recovery:
         self._ends[queue.key] = record.queue_offset + 1
 
     def _take_run(self, run: PlainRun, sequence: QueueSequence) -> int:
-        """Take plain records as :meth:`_take` and :meth:`_give_back` take each of them; return how many get units."""
+        """Accept plain records, like :meth:`_take` and :meth:`_give_back` for each; return how many get units."""
         taken = 0
         for part in run.queues:
             key = (part.topic, part.queue_id)
@@ -418,7 +419,7 @@ class Recovery:
         return taken
 
     def _judged(self, record: LogRecord, plain: PlainRecords, sequence: QueueSequence, *, may_follow: bool) -> None:
-        """Let the core follow a queue that ends with this record, unless a record of it is in doubt."""
+        """Let the core follow the queue that ends with this record, unless one of its records is in doubt."""
         key = (record.topic, record.queue_id)
         queue = self._queues.by_key.get(key)
         follow = (
@@ -450,7 +451,7 @@ class Recovery:
         self._writer.write()
 
     def _go_on_behind(self, former: Position, end: EndOfLog) -> None:
-        """Skip all offsets of the log and the queues that were assigned before, according to ``former`` or a unit.
+        """Skip all offsets of the log and the queues that ``former`` or a unit shows as assigned before.
 
         Units are also written about once a second, and may point to younger messages.
         """
@@ -468,14 +469,14 @@ class Recovery:
         if former.last_offset >= 0:
             self.lost_from = lost_from
             self._findings.add(
-                f"{self._findings.name(log.directory)}: ends at {lost_from}, but was known up to {given}: what stood "
-                f"there is lost; the log goes on at {log.position}, and no offset of it or of a queue is given twice"
+                f"{self._findings.name(log.directory)}: ends at {lost_from}, but was known up to {given}: messages in "
+                f"between are lost; the log continues at {log.position}, and no log or queue offset is used twice"
             )
 
     def _stand_for_lost(self, ends: dict[Key, int], given: int, end: EndOfLog) -> None:
-        """Let queues end at ``ends`` and the log at ``given`` or behind; a record says of each queue which end it has.
+        """Make queues end at ``ends`` and the log at ``given`` or later, with a record for the end of each queue.
 
-        A blank unit cannot be the last one of a queue, see :mod:`cometmq.store.recovery.end_of_log`.
+        The last unit of a queue must not be blank; see :mod:`cometmq.store.recovery.end_of_log`.
         """
         behind = [self._queues.at(key) for key, queue_end in ends.items() if queue_end > self._ends.get(key, 0)]
         last = [Owner(*queue.key, ends[queue.key] - 1) for queue in behind]
@@ -484,7 +485,7 @@ class Recovery:
             self._queues.blank_up_to(queue, owner.queue_offset)
             self._queues.add_lost(queue, owner.queue_offset, place)
         self._writer.write()
-        for queue in behind:  # before a message has an offset that follows on these
+        for queue in behind:  # before a message gets an offset after these
             queue.sync(self._disk, queue.unsynced)
         checkpoint = self._known.checkpoint
         timestamp = self._log.last_timestamp or (checkpoint.physic_msg_timestamp if checkpoint is not None else 0)

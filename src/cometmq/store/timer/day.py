@@ -1,7 +1,7 @@
-"""TimerDay: the messages that wait for one day (UTC): an index of units and the records, both only appended to.
+"""TimerDay: the delayed messages that are due on one UTC day, in two append-only files of units and records.
 
-``2031-05-01.index`` and ``2031-05-01.data`` in ``comet/timer``. A record is written before its unit, so
-that a unit always leads to a record; what a crash left after the last unit is written over.
+``2031-05-01.index`` and ``2031-05-01.data`` in ``comet/timer``. A record is written before its unit, so that every unit
+points to a record. Bytes that a crash left after the last unit are overwritten.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry,
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _READ_UNITS: Final = 65_536
-"""Units read at once (3.5 MB): bounds the memory of a look through a day of millions."""
+"""Units per read (3.5 MB); limits the memory needed to read a day with millions of messages."""
 
 
 class OpenFiles:
-    """Bounds the files open for reading; the least recently used one is closed. Thread-safe."""
+    """Files opened for reading, up to a maximum number; the least recently used one is closed. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -37,7 +37,7 @@ class OpenFiles:
         self._lock = threading.Lock()
 
     def read(self, path: Path, at: int, size: int) -> bytes:
-        """Up to ``size`` bytes at ``at``.
+        """Return up to ``size`` bytes of a file at position ``at``.
 
         :raises OSError: the file cannot be opened or read.
         """
@@ -45,13 +45,13 @@ class OpenFiles:
             return os.pread(self._descriptor(path), size, at)
 
     def will_need(self, path: Path, places: Iterable[tuple[int, int]]) -> None:
-        """Tell the kernel which places, each with its size, are read soon."""
+        """Tell the kernel which positions, each with its size, will be read soon."""
         for at, size in places:
             with self._lock:
                 os.posix_fadvise(self._descriptor(path), at, size, os.POSIX_FADV_WILLNEED)
 
     def close(self, path: Path) -> None:
-        """Close one file, if it is open."""
+        """Close a file if it is open."""
         with self._lock:
             fd = self._open.pop(path, -1)
             if fd >= 0:
@@ -80,27 +80,29 @@ class TimerDay:
         self.index_path = directory / f"{name}.index"
         self.data_path = directory / f"{name}.data"
         self.count = 0
-        """Units written."""
+        """Number of units written."""
         self.dirty = False
-        """True when anything was written since the last flush."""
+        """True if anything was written since the last flush."""
         self.lost: list[tuple[int, int, int]] = []
-        """``(count, serial, added)``: of the first ``count`` units, those from ``serial`` on get ``added``."""
+        """``(count, serial, added)``: among the first ``count`` units, serials from ``serial`` on are increased by
+        ``added``."""
         self._damaged: frozenset[int] = frozenset()
-        """Places of the units, before the last one, that are damaged."""
+        """Numbers of the damaged units before the last one."""
         self._data_size = 0
         self._disk = disk
         self._files = files
 
     @property
     def start_ms(self) -> int:
-        """The first moment of the day."""
+        """The first millisecond of the day."""
         return self.number * DAY_MS
 
     # --- opening --------------------------------------------------------------------------------
     def recover(self, count: int | None) -> str | None:
-        """Open with ``count`` units, or (``None``) with as many as are whole; return what was wrong, if anything.
+        """Open the files with ``count`` units, or with all complete units if it is ``None``; return the fault found, if
+        any.
 
-        Bytes after them are not deleted but written over: the log still has these messages.
+        Bytes after the units are not deleted but overwritten: the log still has these messages.
         """
         index_bytes = self.index_path.stat().st_size if self.index_path.exists() else 0
         data_bytes = self.data_path.stat().st_size if self.data_path.exists() else 0
@@ -138,7 +140,7 @@ class TimerDay:
     def append(self, entries: Sequence[TimerEntry]) -> None:
         """Write records and their units.
 
-        :raises OSError: nothing counts as written; the next attempt writes over it.
+        :raises OSError: nothing counts as written; the next attempt overwrites it.
         """
         units = []
         at = self._data_size
@@ -152,11 +154,11 @@ class TimerDay:
         self.count += len(entries)
 
     def mark(self) -> tuple[int, int]:
-        """Return the present end, for ``undo``."""
+        """Return the current end of both files, for :meth:`undo`."""
         return self.count, self._data_size
 
     def undo(self, count: int, data_size: int) -> None:
-        """Forget what was appended since ``mark``."""
+        """Discard everything appended since :meth:`mark`."""
         self.count = count
         self._data_size = data_size
 
@@ -165,9 +167,9 @@ class TimerDay:
             self._disk.write(fd, data, at)
 
     def flush(self) -> None:
-        """Make everything written survive a power cut.
+        """Flush both files.
 
-        :raises OSError: it may not.
+        :raises OSError: the written data may not survive a power cut.
         """
         for path in (self.data_path, self.index_path):
             with open_file(path) as fd:
@@ -176,7 +178,7 @@ class TimerDay:
 
     # --- reading --------------------------------------------------------------------------------
     def units(self, low_ms: int, high_ms: int, before_serial: int) -> Units:
-        """Return the units due from ``low_ms`` to before ``high_ms`` that were appended before ``before_serial``."""
+        """Return the units with serials below ``before_serial`` that are due from ``low_ms`` to before ``high_ms``."""
         found = []
         for units in self._blocks():
             due = units["due"]
@@ -184,7 +186,7 @@ class TimerDay:
         return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
 
     def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
-        """Return the due times of all units chosen from ``low_ms`` to before ``high_ms``, in no order; 8 bytes each."""
+        """Return the due times of all chosen units from ``low_ms`` to before ``high_ms``, unsorted, 8 bytes each."""
         found = [np.empty(0, np.int64)]
         for units in self._blocks():
             due = units["due"]
@@ -192,7 +194,7 @@ class TimerDay:
         return np.concatenate(found)
 
     def first_due(self, from_ms: int, before_serial: int) -> int | None:
-        """Return the earliest due time of a unit from ``from_ms`` on, or ``None`` for none."""
+        """Return the earliest due time of a unit at or after ``from_ms``, or ``None``."""
         earliest = None
         for units in self._blocks():
             due = units["due"][(units["due"] >= from_ms) & _appended(units, before_serial)]
@@ -227,19 +229,19 @@ class TimerDay:
         return units
 
     def serials(self) -> npt.NDArray[np.int64]:
-        """Return the serials of all units, in no order."""
+        """Return the serials of all units, unsorted."""
         return np.concatenate([np.empty(0, np.int64), *(units["serial"] for units in self._blocks())])
 
     def last_serial(self) -> int:
-        """Return the greatest serial as the units say it, or −1 for none."""
+        """Return the largest serial of any unit, or −1 without units."""
         return max((int(units["serial"].max()) for units in self._blocks()), default=-1)
 
     def will_need(self, units: Units) -> None:
-        """Tell the kernel that the records of ``units`` are read soon, so that reading them does not wait."""
+        """Tell the kernel that the records of ``units`` will be read soon, so that these reads do not block."""
         self._files.will_need(self.data_path, zip(units["at"].tolist(), units["size"].tolist(), strict=True))
 
     def read(self, at: int, size: int, crc: int) -> bytes | None:
-        """One record, or ``None`` if its bytes are not what was written."""
+        """Return a record, or ``None`` if its bytes have changed since they were written."""
         try:
             record = self._files.read(self.data_path, at, size)
         except OSError:
@@ -253,18 +255,18 @@ class TimerDay:
         self.data_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close both files."""
         self._files.close(self.data_path)
 
 
 def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of the units that were appended before a serial; those that the log has lost were."""
+    """Return a mask of the units with serials below ``before_serial``; units that the log has lost always count."""
     appended: npt.NDArray[np.bool_] = (units["serial"] < before_serial) | (units["serial"] >= RENUMBERED)
     return appended
 
 
 def day_number_of(path: Path) -> int | None:
-    """Return the day that a file is of, or ``None`` for any other file."""
+    """Return the day number of a file of the timer log, or ``None`` for any other file."""
     if path.suffix not in (".index", ".data"):
         return None
     try:

@@ -1,20 +1,20 @@
-"""TimerLog: all waiting messages by the day on which they are due (``TimerLog`` and ``TimerWheel``).
+"""TimerLog: all delayed messages by the day on which they are due (``TimerLog`` and ``TimerWheel``).
 
-Theory of operation. A waiting message is first a record in the log, in the topic ``rmq_sys_wheel_timer``;
-its queue offset there identifies it as its *serial*. From the log it is copied once into the files
-of its day (:mod:`cometmq.store.timer.day`), and then no longer needs the log. Nothing else happens to
-it until it is nearly due: then its unit, not its record, is loaded into memory with those of its window.
-``position.json`` (:mod:`cometmq.store.timer.position`) says up to which serial messages are in the files
-and which of them are delivered; later messages are in the log, which is kept from there onwards.
+Theory of operation. A delayed message is first a record in the log, in the topic ``rmq_sys_wheel_timer``; its queue
+offset there is its *serial*. It is copied once from the log into the files of its day (:mod:`cometmq.store.timer.day`),
+and then no longer needs the log. Shortly before it is due, its unit, but not its record, is loaded into memory with the
+other units of a time window. ``position.json`` (:mod:`cometmq.store.timer.position`) has the serial up to which
+messages are in the files, and which of them are delivered. Later messages are in the log, whose files are kept for
+them.
 
-Invariants. A record is written before its unit, so that a unit leads to a whole record. Every message below the
-saved serial is in the files of its day. A message counts as delivered only where the position or the log says so, and
-is deleted only with its day, when all of that day is delivered.
+Invariants. A record is written before its unit, so that a unit points to a complete record. Every message below the
+saved serial is in the files of its day. A message counts as delivered only if the position or the log says so, and is
+deleted only together with its day, once all messages of the day are delivered.
 
-Fault model: as of the store (:mod:`cometmq.store.message_store`). Bytes after the position may be torn;
-they are written again from the log. Units that do not match their CRC are skipped, and the whole log is read again
-for what they said. A record that does not match its CRC any more is read from the log if that still has it.
-Appending, loading and saving block; they belong to one worker thread.
+Fault model: as for the store (:mod:`cometmq.store.message_store`). Bytes after the position may be torn; they are
+written again from the log. Units with a wrong CRC are skipped, and the whole log is read again for their messages. A
+record with a wrong CRC is read from the log if the log still has it. Appending, loading and saving block; one worker
+thread does them.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPositi
 from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
-"""Later than any due time."""
+"""A time after every due time."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The messages of a time window."""
+    """The delayed messages of a time window."""
 
     units: Units
-    """Waiting messages in the order of their due times, recalled ones left out."""
+    """Units of delayed messages in the order of their due times, without recalled ones."""
     until_ms: int
-    """All messages due before this are among them; it may be earlier than asked for."""
+    """Every message due before this time is included; it may be earlier than requested."""
     next_ms: int
-    """Nothing else is due before this."""
+    """No other message is due before this time."""
 
 
 class TimerLog:
-    """The days of one store, and its position. ``findings`` has a line for each finding of the opening."""
+    """The days of one store and its position. ``findings`` has a line for each problem found when it was opened."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -59,17 +59,17 @@ class TimerLog:
         self._files = OpenFiles(MAX_OPEN_TIMER_DAYS)
         self.findings: list[str] = []
         self.position = TimerPosition()
-        """The position that was saved last."""
+        """The last saved position."""
         self.delivered = Delivered(self.position, {})
         self.read_from = 0
-        """The serial from which on the log is read: the position's, or the first where units are damaged."""
+        """The serial from which the log is read: that of the position, or of the first damaged unit."""
         self._kept: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        """The sorted serials of the sound units, if some are damaged."""
+        """The sorted serials of the sound units if some units are damaged."""
         self._set_back: list[SetBack] = []
 
     @property
     def exists(self) -> bool:
-        """True once any message has waited here."""
+        """True if a message was ever delayed in this store."""
         return self._directory.exists()
 
     @property
@@ -78,12 +78,12 @@ class TimerLog:
 
     # --- opening --------------------------------------------------------------------------------
     def open(self, end: LogEnd) -> None:
-        """Find the files and their sound parts.
+        """Open the files with their sound parts.
 
-        When the log ends before what is known of it (it comes from a backup, or its last files were damaged), the
-        messages that it has lost are kept, and those delivered after its end are given again.
+        The log may end earlier than the timer log says, because it comes from a backup or its last files were damaged.
+        Then the messages that it lost are kept, and those delivered after its end are delivered again.
 
-        :raises StoreError: the log has lost its end, and that cannot be written down.
+        :raises StoreError: the log has lost its end, and this cannot be saved.
         """
         if not self.exists:
             return
@@ -110,13 +110,13 @@ class TimerLog:
             if day.count:
                 self._days[number] = day
             elif position is not None and number not in position.days and _is_over(number, position):
-                day.delete()  # a crash came between the position and that
+                day.delete()  # a crash happened between the save of the position and the deletion
         known = position.serial if position is not None else 1 + self._last_serial()
         self.position = position or TimerPosition()
         if known > end.serial:
             self._keep_lost(end.serial)
         elif is_cut_back:
-            self._write_down("what the log has lost would be taken for delivered once it is as long again")
+            self._save_loss("lost messages would count as delivered once the log has grown to its old length")
         self._number_lost()
         self._set_back = self.position.set_back
         self.delivered = Delivered(self.position, {})
@@ -127,8 +127,7 @@ class TimerLog:
             )
 
     def needs(self, serial: int, due_ms: int) -> bool:
-        """Return whether a message of the log is neither delivered nor, where it is read again, in the files
-        already."""
+        """Return whether a message from the log is neither delivered nor already in the files."""
         if len(self._kept):
             place = int(np.searchsorted(self._kept, serial))
             if place < len(self._kept) and self._kept[place] == serial:
@@ -139,29 +138,28 @@ class TimerLog:
         return max((day.last_serial() for day in self._days.values()), default=-1)
 
     def _keep_lost(self, serial: int) -> None:
-        """Write down, before a new message can get one of these serials, that the log has lost those from there
-        onwards."""
+        """Save that the log has lost the messages from ``serial`` on, before new messages can get the same serials."""
         days = {day.number: day.count for day in self._days.values()}
         self.position = after_loss(msgspec.structs.replace(self.position, days=days), serial)
         self.findings.append(
-            f"comet/timer: waiting messages from number {serial} on are in the log no more; they are kept"
+            f"comet/timer: delayed messages from number {serial} on are no longer in the log; they are kept"
         )
-        self._write_down("new waiting messages would be taken for those that the log has lost")
+        self._save_loss("new delayed messages would be mistaken for those that the log has lost")
 
-    def _write_down(self, otherwise: str) -> None:
+    def _save_loss(self, otherwise: str) -> None:
         try:
             replace_whole(self._position_path, msgspec.json.encode(self.position), self._disk)
         except OSError as error:
             raise StoreError(
                 f"comet/timer/position.json cannot be written: {error.strerror}",
-                next_step="see that the disk has room and can be written; until then the broker does not start, "
-                f"since {otherwise}",
+                next_step="free disk space or make the disk writable; until then the broker does not start, "
+                f"because otherwise {otherwise}",
             ) from error
 
     def _number_lost(self) -> None:
         counts = {day.number: day.count for day in self._days.values()}
         lost = []
-        for one in self.position.lost:  # what is appended after a damaged end is not among them
+        for one in self.position.lost:  # units appended after a damaged end are not among them
             days = {number: min(count, counts.get(number, 0)) for number, count in one.days.items()}
             lost.append(msgspec.structs.replace(one, days=days))
         self.position = msgspec.structs.replace(self.position, lost=lost)
@@ -174,9 +172,9 @@ class TimerLog:
 
     # --- writing (worker thread) ------------------------------------------------------------------
     def append(self, entries: Sequence[TimerEntry]) -> None:
-        """Write entries, whose serials follow those written before, to their days.
+        """Write entries to their days; their serials follow the last one written.
 
-        :raises OSError: none of them counts as written.
+        :raises OSError: no entry counts as written.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         by_day: dict[int, list[TimerEntry]] = {}
@@ -196,11 +194,11 @@ class TimerLog:
             raise
 
     def save(self, position: TimerPosition) -> None:
-        """Flush the appended records and record that; then delete the days that are over.
+        """Flush the appended records and save the position; then delete the days that are over.
 
-        The caller has seen to it that the log is flushed up to ``position.log_offset``.
+        The caller must have flushed the log up to ``position.log_offset``.
 
-        :raises OSError: it may not be on the disk; the position saved before still holds.
+        :raises OSError: the position may not be on disk; the previous one is still valid.
         """
         if not self.exists:
             return
@@ -221,17 +219,18 @@ class TimerLog:
             self._days.pop(number).delete()
 
     def set_back(self, now: SetBack) -> None:
-        """The clock was set back: note the deliveries so far; positions saved from now on may be earlier."""
+        """Note the deliveries so far, since the clock was set back; positions saved from now on may have earlier
+        times."""
         further = [one for one in self._set_back if one.until_ms > now.until_ms]
         self._set_back = [*further, now]
         self.delivered = Delivered(TimerPosition(now.serial, 0, now.until_ms, now.late, set_back=further), {})
 
     # --- reading --------------------------------------------------------------------------------
     def load(self, low_ms: int, high_ms: int, before_serial: int, most: int) -> Loaded:
-        """Return the messages that wait and are due from ``low_ms`` to before ``high_ms`` (worker thread).
+        """Return the delayed messages due from ``low_ms`` to before ``high_ms`` (worker thread).
 
-        No more than ``most``, except where more are due in one millisecond; those that were
-        appended from ``before_serial`` on are left out.
+        At most ``most`` messages, unless more are due in one millisecond; messages with serials from ``before_serial``
+        on are left out.
         """
         parts: list[Units] = []
         room = most
@@ -240,7 +239,7 @@ class TimerLog:
             units = _sorted(units)
             if len(units) > room:
                 until_ms = int(units["due"][room])
-                if not parts:  # at least one moment, however many are due in it
+                if not parts:  # at least one millisecond, however many messages are due in it
                     until_ms = max(until_ms, int(units["due"][0]) + 1)
                 parts.append(units[units["due"] < until_ms])
                 break
@@ -252,7 +251,7 @@ class TimerLog:
         return Loaded(found, until_ms, self.next_due(until_ms, before_serial))
 
     def next_due(self, from_ms: int, before_serial: int) -> int:
-        """Return the earliest time at which a message from ``from_ms`` on can be due (worker thread)."""
+        """Return the earliest possible due time of a message at or after ``from_ms`` (worker thread)."""
         for number in sorted(self._days):
             day = self._days[number]
             if day.start_ms >= from_ms:
@@ -264,17 +263,17 @@ class TimerLog:
         return FOREVER_MS
 
     def count_at_start(self) -> int:
-        """Return the number of messages that waited at the opening; call it before anything is saved (worker
+        """Return the number of delayed messages when the log was opened; call it before the first save (worker
         thread)."""
         return sum(len(units) for units in self.undelivered(-FOREVER_MS, FOREVER_MS, self.position.serial))
 
     def window_end(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
-        """Return the end of a window from ``low_ms`` on, at most ``high_ms``, with about ``most`` messages (worker
+        """Return the end of a window from ``low_ms``, at most ``high_ms``, that has about ``most`` messages (worker
         thread).
 
-        Nothing is due between the end of one day that has any and the next, so one day at most is read.
+        At most one day is read, since no message is due between two stored days.
 
-        :return: the moment, and the number of units that were read to find it.
+        :return: the end of the window, and the number of units read to find it.
         """
         for number in sorted(self._days):
             day = self._days[number]
@@ -290,26 +289,28 @@ class TimerLog:
         return high_ms, 0
 
     def waiting(self, low_ms: int, high_ms: int) -> Units:
-        """Return the messages due from ``low_ms`` to before ``high_ms`` in the order of due times, those included that
-        were delivered since the store was opened (worker thread)."""
+        """Return the messages due from ``low_ms`` to before ``high_ms``, sorted by due time (worker thread).
+
+        Messages delivered since the store was opened are included.
+        """
         parts = [_sorted(units) for units in self.undelivered(low_ms, high_ms, FOREVER_MS)]
         return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
 
     def undelivered(self, low_ms: int, high_ms: int, before_serial: int) -> Iterator[Units]:
-        """Yield the messages of each day that wait and are due from ``low_ms`` to before ``high_ms`` (worker thread).
+        """Yield for each day the undelivered messages due from ``low_ms`` to before ``high_ms`` (worker thread).
 
-        Those that were appended from ``before_serial`` on are left out.
+        Messages with serials from ``before_serial`` on are left out.
         """
         for number in sorted(self._days):
             day = self._days[number]
             if low_ms < day.start_ms + DAY_MS and day.start_ms < high_ms:
-                # Recalls first: one counts as delivered before a message that was late is.
+                # Recalls first: a recall counts as delivered earlier than the late message that it recalls.
                 units = self.delivered.left(without_recalled(day.units(low_ms, high_ms, before_serial)))
                 if len(units):
                     yield units
 
     def record(self, due_ms: int, at: int, size: int, crc: int) -> bytes | None:
-        """Return the record that a unit leads to, or ``None`` if it is not there as it was written."""
+        """Return the record that a unit points to, or ``None`` if its bytes have changed or are missing."""
         day = self._days.get(due_ms // DAY_MS)
         return day.read(at, size, crc) if day is not None else None
 
@@ -320,12 +321,12 @@ class TimerLog:
 
 
 def _is_over(number: int, position: TimerPosition) -> bool:
-    """Return whether all that was due on a day is delivered."""
+    """Return whether all messages due on a day are delivered."""
     return not position.late and (number + 1) * DAY_MS <= position.until_ms + 1
 
 
 def _sorted(units: Units) -> Units:
-    """Sort units by their due times, each once: after a loss of the position messages are written again."""
+    """Sort units by due time without duplicates: after the loss of the position, messages are written again."""
     ordered: Units = units[np.lexsort((units["serial"], units["due"]))]
     again = (np.diff(ordered["serial"]) == 0) & (np.diff(ordered["due"]) == 0)
     once: Units = np.concatenate((ordered[:1], ordered[1:][~again]))

@@ -1,8 +1,8 @@
-"""TimerPosition: the progress of saving and delivering waiting messages, in ``comet/timer/position.json``.
+"""TimerPosition: the progress of saving and delivering delayed messages, in ``comet/timer/position.json``.
 
-Written after the log, the records and the units that it speaks of were flushed, so that after a crash
-everything it says is true. Later deliveries are in the log itself: a delivered record has
-the name of the waiting one in its prepared transaction offset.
+The file is written after the log, the records and the units were flushed, so that all of it is true after a crash.
+Later deliveries are in the log itself: a delivered record has the serial of its delayed record in its prepared
+transaction offset.
 """
 
 from __future__ import annotations
@@ -21,65 +21,65 @@ _VERSION: Final = 1
 
 
 RENUMBERED: Final = 1 << 48
-"""Serials from here on are of messages whose place in their queue the log has lost: new messages have got theirs."""
+"""Serials from here on belong to messages that the log has lost, since new messages have got their queue offsets."""
 
 
 class LogEnd(msgspec.Struct, frozen=True):
-    """The end of a store's log when it is opened."""
+    """The end of a store's log at the time when it is opened."""
 
     offset: int
     serial: int
-    """The queue offset that the next waiting message gets."""
+    """The queue offset that the next delayed message gets."""
     stored_ms: int
-    """The store timestamp of its last record, or −1 for an empty log."""
+    """The store timestamp of the log's last record, or −1 for an empty log."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Messages that only the timer log has, since the log lost its end."""
+    """Messages that only the timer log has, because the log lost its end."""
 
     serial: int
-    """Those with this serial or a later one …"""
+    """The lowest lost serial."""
     days: dict[int, int]
-    """… among the first units of each day, by the day's number …"""
+    """For each day number, how many of the day's first units can be lost messages."""
     added: int
-    """… have a serial that is greater by this than their unit says."""
+    """The difference between the serials of the lost messages and the serials in their units."""
 
 
 class SetBack(msgspec.Struct, frozen=True):
-    """The deliveries up to the moment when the clock was set back; true until that date comes again."""
+    """The deliveries up to a setback of the clock; valid until that time comes again."""
 
     serial: int
-    """Of the messages below this serial …"""
+    """The serial below which the other fields apply."""
     until_ms: int
-    """… those due until then were delivered …"""
+    """Messages due until this time were delivered, except those in ``late``."""
     late: list[int]
-    """… but for these."""
+    """Messages that were due until ``until_ms`` but not delivered."""
 
 
 class TimerPosition(msgspec.Struct, frozen=True):
-    """One moment of the timer log and of its deliveries."""
+    """A state of the timer log and of its deliveries."""
 
     serial: int = 0
-    """Every message of the topic below this queue offset is in the files of its day."""
+    """Every message with a serial below this one is in the files of its day."""
     log_offset: int = 0
-    """The next two fields name all deliveries below this log offset."""
+    """``until_ms`` and ``late`` describe all deliveries below this log offset."""
     until_ms: int = -1
-    """Of the messages below ``serial``, those due until then are delivered …"""
+    """Messages with serials below ``serial`` that were due until this time are delivered, except those in ``late``."""
     late: list[int] = []
-    """… but for these."""
+    """Messages that were due until ``until_ms`` but not delivered."""
     days: dict[int, int] = {}
-    """The number of units in the index of each day, by the day's number since 1970."""
+    """The number of units in the index of each day, by day number since 1970."""
     lost: list[Lost] = []
-    """One for each time that the log had lost messages below ``serial``, oldest first."""
+    """One entry for each time the log lost messages below ``serial``, oldest first."""
     set_back: list[SetBack] = []
     """The deliveries before the clock was set back."""
     version: int = _VERSION
 
 
 def after_loss(position: TimerPosition, serial: int) -> TimerPosition:
-    """Return the position when the log has no message from ``serial`` on any more, and will give these serials again.
+    """Return the position for a log without messages from ``serial`` on, which will give these serials again.
 
-    Deliveries under a later date do not count for new messages.
+    Deliveries at a later time do not count for new messages.
     """
     added = RENUMBERED + (position.lost[-1].added if position.lost else 0)
     return msgspec.structs.replace(
@@ -92,7 +92,7 @@ def after_loss(position: TimerPosition, serial: int) -> TimerPosition:
 
 
 def read_position(path: Path) -> TimerPosition | None:
-    """Read the file, or ``None`` if it is unreadable."""
+    """Read a position file; return ``None`` if it is unreadable."""
     try:
         position = msgspec.json.decode(path.read_bytes(), type=TimerPosition)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -105,7 +105,7 @@ def read_position(path: Path) -> TimerPosition | None:
 class Delivered:
     """The messages that were delivered before the store was opened, or before the clock was set back.
 
-    :param found: serial and due time of those whose delivery was found in the log after the position.
+    :param found: due time by serial of the messages whose delivery is in the log after the position.
     """
 
     def __init__(self, position: TimerPosition, found: Mapping[int, int]) -> None:
@@ -115,16 +115,16 @@ class Delivered:
         self._found: npt.NDArray[np.int64] = np.array(sorted(found), np.int64)
         self._serials = frozenset(found)
         self.until_ms = max(position.until_ms, *found.values(), -1)
-        """None of them was due later, since the date was set back the last time."""
+        """No message was delivered with a later due time since the clock was last set back."""
 
     def has(self, serial: int, due_ms: int) -> bool:
-        """Return whether one message was delivered."""
+        """Return whether a message was delivered."""
         position = self._position
         before = serial < position.serial and due_ms <= position.until_ms and serial not in position.late
         return before or serial in self._serials
 
     def left(self, units: Units) -> Units:
-        """Return the units that were not delivered."""
+        """Return the units of messages that were not delivered."""
         serial, due = units["serial"], units["due"]
         gone = np.isin(serial, self._found)
         for written, until_ms, late in self._moments:

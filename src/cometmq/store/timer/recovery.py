@@ -1,4 +1,4 @@
-"""Opening the timer log of a store: its files, and the deliveries since they were saved, from the CommitLog."""
+"""Opens the timer log of a store: its files, and the deliveries in the CommitLog since the last save."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cometmq.store.timer.position import Delivered, LogEnd, TimerPosition
 _log = logging.getLogger(__name__)
 
 _TIMER_CHECK: Final = struct.Struct(">qqq")
-"""The time until which the wheel was read, a place in its log, the queue offset that is read next."""
+"""The time up to which the wheel was read, a position in its log, and the next queue offset to read."""
 _MARK: Final = property_mark(TIMER_OUT_MS).encode()
 
 
 def open_timer_log(store: MessageStore) -> TimerLog:
-    """Return the timer log in ``comet/timer`` below the store's directory; findings are logged.
+    """Open the timer log in ``comet/timer`` below the store's directory; findings are logged.
 
     :raises StoreError: as :meth:`TimerLog.open`.
     """
@@ -33,7 +33,7 @@ def open_timer_log(store: MessageStore) -> TimerLog:
         _log.warning("%s", line)
     apache = _position_of_apache(store) if not timer_log.exists else None
     if apache is not None:
-        _log.warning("config/timercheck: %s was delivered by Apache RocketMQ as far as it says", TIMER_TOPIC)
+        _log.warning("config/timercheck: continuing %s where Apache RocketMQ stopped", TIMER_TOPIC)
         timer_log.delivered = Delivered(apache, {})
     elif timer_log.exists or store.queue(TIMER_TOPIC, 0).max_offset():
         found = dict(_deliveries(store, timer_log.position.log_offset))
@@ -49,7 +49,8 @@ def _end(store: MessageStore) -> LogEnd:
 
 
 def _position_of_apache(store: MessageStore) -> TimerPosition | None:
-    """Return the position of RocketMQ 5 in the messages of this store, if it had any (``TimerCheckpoint``)."""
+    """Return the position of RocketMQ 5 in the delayed messages of this store, if there is one
+    (``TimerCheckpoint``)."""
     try:
         content = (store.config.root / "config" / "timercheck").read_bytes()
     except OSError:
@@ -61,7 +62,7 @@ def _position_of_apache(store: MessageStore) -> TimerPosition | None:
 
 
 def _deliveries(store: MessageStore, log_offset: int) -> Iterator[tuple[int, int]]:
-    """Serial and due time of the messages whose delivery stands in the log from ``log_offset`` on."""
+    """Return due time by serial of the messages whose delivery is in the log from ``log_offset`` on."""
     for found in store.scan(max(log_offset, store.min_physical_offset)):
         if found.topic == TIMER_TOPIC or found.sys_flag & TRANSACTION_ROLLBACK:
             continue

@@ -1,4 +1,4 @@
-"""One waiting message in the timer log: a unit of 56 bytes in an index, the record in a data file.
+"""A delayed message in the timer log: a unit of 56 bytes in an index file, and the record in a data file.
 
 A unit, little-endian::
 
@@ -29,7 +29,7 @@ MESSAGE: Final = 1
 RECALL: Final = 2
 
 END_OF_TIME_MS: Final = 1 << 43
-"""A time in the year 2248: nothing is due later."""
+"""A time in the year 2248, after every due time."""
 
 
 UNIT_DTYPE: Final = np.dtype(
@@ -53,24 +53,24 @@ Units = npt.NDArray[Any]
 """An array of shape ``(n,)`` and ``UNIT_DTYPE``."""
 
 Chosen = Callable[[Units], npt.NDArray[np.bool_]]
-"""Returns a mask of the units that are meant."""
+"""Returns a mask of the chosen units."""
 
 
 class TimerEntry(msgspec.Struct, frozen=True, gc=False):
-    """A message, or the recall of one, on its way from the log into the timer log."""
+    """A message, or the recall of a message, to be copied from the log into the timer log."""
 
     due_ms: int
     serial: int
-    """Its queue offset in the topic where messages wait; never used again in this store."""
+    """The queue offset in the topic of delayed messages, which a store never uses twice."""
     key: int
-    """The hash by which a recall finds it, or 0 for a message without UNIQ_KEY."""
+    """The hash by which a recall finds the message, or 0 for a message without UNIQ_KEY."""
     topic: int
     kind: int
     physical_offset: int
     record: bytes
 
     def unit(self, at: int) -> bytes:
-        """Return the unit of a record that stands at byte ``at`` of the data file."""
+        """Return the unit for a record at byte ``at`` of the data file."""
         raw = _UNIT.pack(
             self.due_ms,
             self.serial,
@@ -90,27 +90,27 @@ def text_hash(text: str) -> int:
 
 
 def recall_key(topic: str, unique_key: str) -> str:
-    """Return the value of TIMER_DEL_UNIQKEY that recalls a message (``TimerMessageStore.buildDeleteKey``)."""
+    """Return the TIMER_DEL_UNIQKEY value that recalls a message (``TimerMessageStore.buildDeleteKey``)."""
     return f"{topic}+{unique_key}"
 
 
 def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
     """Return the entry of a record of the topic ``rmq_sys_wheel_timer``.
 
-    :raises ValueError: it has no due time, real topic or real queue, as waiting messages have.
+    :raises ValueError: due time, real topic or real queue is missing or invalid.
     """
     properties = MessageExt(record, 0).properties
     try:
         due_ms = int(properties[TIMER_OUT_MS])
         if not 0 <= due_ms < END_OF_TIME_MS:
-            raise ValueError(f"{due_ms} is not a valid due time")
+            raise ValueError(f"invalid due time {due_ms}")
         topic = properties[REAL_TOPIC]
         int(properties[REAL_QID])
     except (KeyError, ValueError) as error:
         raise ValueError(f"a record of {TIMER_TOPIC} without a usable property: {error}") from error
     recalls = properties.get(TIMER_DEL_UNIQKEY)
     unique_key = properties.get(UNIQ_KEY)
-    if recalls is not None:  # brokers before 5.3.2 give the unique key only
+    if recalls is not None:  # brokers before 5.3.2 send only the unique key
         key = recalls if recalls.startswith(f"{topic}+") else recall_key(topic, recalls)
     else:
         key = recall_key(topic, unique_key) if unique_key else ""
@@ -129,7 +129,7 @@ _CRC_OF_BYTES: Final = np.array([crc32(bytes((byte ^ 0xFF,))) ^ 0xFF000000 for b
 
 
 def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
-    """Return a mask of the units whose CRC is wrong: CRC32 byte by byte, of all units at once."""
+    """Return a mask of the units with a wrong CRC; computes the CRC32 of all units together, byte by byte."""
     rows = units.view(np.uint8).reshape(-1, UNIT_BYTES)[:, : -_CHECK.size]
     crc = np.full(len(units), 0xFFFFFFFF, np.uint32)
     for column in rows.T:
@@ -139,9 +139,9 @@ def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
 
 
 def sound_units(data: bytes) -> int:
-    """Return the number of whole, undamaged units that ``data`` begins with, counted from its end.
+    """Return the number of complete units in ``data``, without damaged ones at the end.
 
-    Units are appended, so that only the last ones can be torn.
+    Units are only appended, so only the last ones can be torn.
     """
     count = len(data) // UNIT_BYTES
     while count:
@@ -154,7 +154,7 @@ def sound_units(data: bytes) -> int:
 
 
 def without_recalled(units: Units) -> Units:
-    """Return the messages among ``units`` that are not recalled by others of them.
+    """Return the messages among ``units`` that no other unit recalls.
 
     A recall has the due time and the key of its message.
     """

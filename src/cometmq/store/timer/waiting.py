@@ -1,4 +1,4 @@
-"""Counting and listing the messages of a timer log that wait; all of it blocks, on the worker thread of the log."""
+"""Counts and lists the delayed messages in a timer log; everything blocks and runs on the log's worker thread."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.unit import Chosen, Units
 
 DUE_WITHIN_SECONDS: Final = (60, 3_600, 86_400, 2_592_000)
-"""A minute, an hour, a day, thirty days."""
+"""A minute, an hour, a day and thirty days, in seconds."""
 
 
 class WaitingOfTopic(msgspec.Struct):
-    """The messages of one topic that wait."""
+    """The delayed messages of one topic."""
 
     count: int = 0
     first_ms: int = 0
-    """The time at which the first of them is due …"""
+    """The earliest due time of these messages."""
     last_ms: int = 0
-    """… and the last one."""
+    """The latest due time of these messages."""
     due_within: dict[int, int] = {}
-    """Seconds → the number of messages that are due in that time or less."""
+    """Number of seconds → number of messages due within that time."""
 
 
 def count_waiting(
     log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count the messages that wait, by topic: those due from ``from_ms`` on, and the ``near`` ones by serial.
+    """Count delayed messages by topic: those due from ``from_ms`` on, and the ``near`` ones by serial.
 
-    :param within: seconds; messages that are due in that time are counted, too.
+    :param within: numbers of seconds; messages due within each are also counted.
     :raises OSError: the timer log cannot be read.
     """
     serials = np.array(near, np.int64)
@@ -69,7 +69,7 @@ def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog, within: Sequen
 
 
 def _topic_of(log: TimerLog, units: Units) -> str:
-    """Return the real topic of messages that have one."""
+    """Return the real topic of messages that share one."""
     for unit in units:
         record = log.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"]))
         if record is not None:
@@ -79,20 +79,20 @@ def _topic_of(log: TimerLog, units: Units) -> str:
 
 # --- listing --------------------------------------------------------------------------------
 Place = tuple[int, int]
-"""A due time, and the least serial of those due then."""
+"""A due time, and the lowest serial with that due time."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The messages to list."""
+    """A request to list delayed messages."""
 
     begin: Place
     end_ms: int
-    """Messages are wanted that are due before this."""
+    """Only messages due before this time are listed."""
     most: int
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A waiting message; ``message`` is ``None`` when its record is damaged."""
+    """A delayed message; ``message`` is ``None`` if its record is damaged."""
 
     due_ms: int
     serial: int
@@ -101,7 +101,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def list_waiting(log: TimerLog, wanted: Wanted, chosen: Chosen) -> tuple[list[Listed], Place | None]:
-    """Return the first of the messages that are wanted and chosen, and where to go on if these were not all.
+    """Return the first matching messages, and the point to continue from if there are more.
 
     :raises OSError: the timer log cannot be read.
     """
