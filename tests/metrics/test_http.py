@@ -85,7 +85,7 @@ async def test_a_head_has_no_body(monitored: Monitored, path: str) -> None:
 
 
 async def test_anything_else_is_refused(monitored: Monitored) -> None:
-    assert await monitored.get("/nothing") == (404, b"there is /metrics, /healthz and /readyz\n")
+    assert await monitored.get("/nothing") == (404, b"use /metrics, /healthz or /readyz\n")
     assert (await monitored.get("/metrics", "POST"))[0] == 405
     assert (await monitored.ask(b"\x16\x03\x01" + b"\x00" * 600)).startswith(b"HTTP/1.1 400 ")
     body = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"

@@ -291,7 +291,7 @@ async def test_only_fresh_signatures_are_taken_where_they_are_required(tmp_path:
         )
         assert (status.code, status.message) == (
             UNAUTHORIZED,
-            "x-mq-date-time is not of the form 20260131T235959Z",
+            "x-mq-date-time is malformed; its form is 20260131T235959Z",
         )
 
 

@@ -46,7 +46,7 @@ ALERTS: Final = (
         "cometmq_missing_queue_entries > 0",
         0,
         "critical",
-        "queues of broker {{ $labels.node_id }} have entries without a message",
+        "queues of broker {{ $labels.node_id }} contain entries without a message",
     ),
     Alert(
         "CometMQDiskFull",

@@ -1,6 +1,6 @@
-"""The text format of Prometheus, version 0.0.4.
+"""Prometheus' text format, version 0.0.4.
 
-Written here, since it yields every few hundred samples: a server with 10,000 topics answers others in between.
+It yields every few hundred samples, so that a server with 10,000 topics answers other requests in between.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 OVERFLOW_LABEL: Final = "otel_metric_overflow"
-"""The label of the sum of all samples without their own series, as OpenTelemetry names it."""
+"""Label of the series that sums all samples without a series of their own; OpenTelemetry's name."""
 
 
 def in_slices(samples: Iterable[Sample]) -> Steps:
-    """Split the samples into lists for one turn each."""
+    """Split the samples into lists that each take about a millisecond to collect."""
     rest = iter(samples)
     while some := list(islice(rest, METRIC_SAMPLES_PER_SLICE)):
         yield some
@@ -65,9 +65,9 @@ def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _template(differing: Sequence[str], common: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
-    """Return the labels of samples as a template, in the order of their names, with ``%s`` for the values that differ.
+    """Return a template of labels, sorted by name, with ``%s`` for the values that differ.
 
-    Also return the positions of these values among the sample's.
+    Also return the positions of these values in a sample.
     """
     fixed = {name: _escaped(value).replace("%", "%%") for name, value in common.items()}
     names = sorted({*fixed, *differing})

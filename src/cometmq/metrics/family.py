@@ -28,7 +28,7 @@ class Family:
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    """Names of the labels that differ between samples, without the labels of the whole server."""
+    """Names of the labels that differ between samples; labels of the whole server are not among them."""
     bounds: tuple[float, ...] = ()
     """The upper bounds of a histogram's buckets, in the unit of its name."""
 
@@ -41,7 +41,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds: Final = bounds
         self.counts: Final = [0] * (len(bounds) + 1)
-        """Number of values up to each bound, and finally of those above the last one; not cumulative."""
+        """Number of values in each bucket, not cumulative; the last bucket has the values above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -54,6 +54,6 @@ Value = float | Histogram
 Sample = tuple[Family, tuple[str, ...], Value]
 """A family, label values in the order of its labels, and a value."""
 OVERFLOW: Final[tuple[str, ...]] = ()
-"""Replaces label values: the sample is the sum of those without their own series."""
+"""Replaces label values: the sample is the sum of all samples without a series of their own."""
 Steps = Iterator[list[Sample]]
-"""Samples in lists that each take about a millisecond, so that a server answers others in between."""
+"""Lists of samples. Each takes about a millisecond to collect, and the server answers other requests in between."""

@@ -29,7 +29,7 @@ _INDEX: Final = b"/metrics  for Prometheus\n/healthz  the process answers\n/read
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """A scrape that waits for metrics."""
+    """A pending request for ``/metrics``."""
 
     connection: h11.Connection
     writer: asyncio.StreamWriter
@@ -49,7 +49,7 @@ class MonitorServer:
     """Answers GET and HEAD, and refuses anything else.
 
     :param metrics: yields the current metrics in pieces; other work runs between the pieces.
-    :param not_ready: returns the reason why clients are not served now, or an empty one.
+    :param not_ready: returns the reason why the server cannot serve clients now, or an empty text.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MonitorServer:
         self._open: set[asyncio.StreamWriter] = set()
         self._running = TaskSet()
         self._waiting: list[_Scrape] = []
-        """Scrapes that arrived during a collection; all of them get the next one."""
+        """Scrapes that arrived during a collection; all of them get the result of the next one."""
         self._is_collecting = False
 
     @property
@@ -80,9 +80,9 @@ class MonitorServer:
         return f"http://{address_here(host, self.port)}/metrics"
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 selects a free one, an empty host means every address.
+        """Listen; port 0 selects a free port, an empty host means every address.
 
-        A port in use is logged as an error, and does not keep the server from serving clients.
+        If the port is in use, an error is logged, and the server still serves its clients.
         """
         try:
             where = unmapped(host) or None
@@ -127,9 +127,9 @@ class MonitorServer:
             writer.close()
 
     async def _request(self, connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-        """Read a complete request, or ``None`` if the client has closed its side.
+        """Return a complete request, or ``None`` if the client has closed its side.
 
-        :raises TimeoutError: the request does not arrive in time.
+        :raises TimeoutError: the request did not arrive in time.
         """
         deadline = self._clock.monotonic() + MONITOR_SECONDS
         request: h11.Request | None = None
@@ -141,7 +141,7 @@ class MonitorServer:
             elif isinstance(event, h11.Request):
                 request = event
             elif isinstance(event, h11.Data):
-                raise h11.RemoteProtocolError("a request for monitoring has no body", error_status_hint=413)
+                raise h11.RemoteProtocolError("a request for metrics must not have a body", error_status_hint=413)
             elif isinstance(event, h11.EndOfMessage):
                 return request
             else:  # closed
@@ -162,7 +162,7 @@ class MonitorServer:
         elif path == b"/":
             await self._text(connection, writer, HTTPStatus.OK, _INDEX)
         else:
-            await self._text(connection, writer, HTTPStatus.NOT_FOUND, b"there is /metrics, /healthz and /readyz\n")
+            await self._text(connection, writer, HTTPStatus.NOT_FOUND, b"use /metrics, /healthz or /readyz\n")
 
     async def _scrape(self, connection: h11.Connection, writer: asyncio.StreamWriter, *, with_body: bool) -> None:
         head = h11.Response(status_code=200, headers=[("Content-Type", CONTENT_TYPE)], reason=b"OK")
@@ -177,7 +177,7 @@ class MonitorServer:
         await self._finish(connection, writer)
 
     async def _collect(self) -> None:
-        """Collect once for all waiting scrapes, and again for those that have arrived since."""
+        """Collect metrics once for all waiting scrapes, and again for scrapes that have arrived meanwhile."""
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
@@ -204,7 +204,7 @@ class MonitorServer:
             scrape.end()
 
     async def _has_room(self, scrape: _Scrape, deadline: float, group_size: int) -> bool:
-        """Wait until the client reads; end its scrape and return False if it does not."""
+        """Wait until the client has read enough; if it does not, end its scrape and return False."""
         left = deadline - self._clock.monotonic()
         try:
             await wait_for(

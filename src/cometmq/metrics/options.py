@@ -12,23 +12,23 @@ DISABLE: Final = "DISABLE"
 PROM: Final = "PROM"
 OTLP_GRPC: Final = "OTLP_GRPC"
 OTLP_HTTP: Final = "OTLP_HTTP"
-"""CometMQ's own: Apache's brokers use gRPC only."""
+"""CometMQ's own type; Apache's brokers use only gRPC."""
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """Metrics of a server: a base class of configurations, without slots because they have another base with slots."""
+    """The metrics options of a server. A base class of configurations; another base class has the slots."""
 
     metrics_exporter_type: str = option(
         DISABLE,
-        "PROM: serve metrics for Prometheus, and health checks, by HTTP. OTLP_GRPC and OTLP_HTTP: send them to an "
-        "OpenTelemetry collector, too.",
+        "PROM: serve metrics for Prometheus, and health checks, over HTTP. OTLP_GRPC, OTLP_HTTP: also send them to an "
+        "OpenTelemetry collector.",
         form=one_of(DISABLE, PROM, OTLP_GRPC, OTLP_HTTP),
     )
-    metrics_prom_exporter_port: int = option(5_557, "Port for them; 0 takes a free one.", maximum=65_535)
-    metrics_prom_exporter_host: str = option("", "Address to listen on for them. Empty: bindAddress.")
+    metrics_prom_exporter_port: int = option(5_557, "Port for metrics; 0 selects a free port.", maximum=65_535)
+    metrics_prom_exporter_host: str = option("", "Address of the port for metrics. Empty: bindAddress.")
     metrics_grpc_exporter_target: str = option(
-        "", "OTLP: address of the collector; without http:// before it, it is reached by TLS."
+        "", "OTLP: address of the collector; TLS is used unless it begins with http://."
     )
     metrics_grpc_exporter_header: str = option(
         "",
@@ -37,35 +37,35 @@ class MetricsOptions:
         secret=True,
     )
     metric_grpc_exporter_time_out_in_mills: int = option(
-        3_000, "OTLP: milliseconds that a request to the collector may take.", minimum=100, maximum=60_000
+        3_000, "OTLP: timeout of a request to the collector, in milliseconds.", minimum=100, maximum=60_000
     )
     metric_grpc_exporter_interval_in_mills: int = option(
-        60_000, "OTLP: milliseconds between two requests.", minimum=100, maximum=3_600_000
+        60_000, "OTLP: interval of requests, in milliseconds.", minimum=100, maximum=3_600_000
     )
     metrics_label: str = option(
         "",
-        "Labels of every sample, as region:eu,rack:7.",
+        "Labels of every sample, such as region:eu,rack:7.",
         form=text(r"(?:[a-zA-Z_]\w*:[^:,]*(?:,[a-zA-Z_]\w*:[^:,]*)*)?", "name:value pairs joined by commas"),
     )
 
     @property
     def metric_labels(self) -> dict[str, str]:
-        """The labels in ``metrics_label``."""
+        """Labels from ``metrics_label``."""
         return _pairs(self.metrics_label)
 
     @property
     def exporter_headers(self) -> dict[str, str]:
-        """The headers in ``metrics_grpc_exporter_header``."""
+        """Headers from ``metrics_grpc_exporter_header``."""
         return _pairs(self.metrics_grpc_exporter_header)
 
     @property
     def has_metrics(self) -> bool:
-        """Tell whether metrics are asked for."""
+        """Return whether metrics are enabled."""
         return self.metrics_exporter_type != DISABLE
 
     @property
     def sends_metrics(self) -> bool:
-        """Tell whether metrics are sent to a collector."""
+        """Return whether metrics are sent to a collector."""
         return self.metrics_exporter_type in (OTLP_GRPC, OTLP_HTTP)
 
 

@@ -1,7 +1,7 @@
 """Pushes metrics to an OpenTelemetry collector at intervals (OTLP), as Apache's broker does with ``OTLP_GRPC``.
 
-The families are those of ``/metrics``, under the names of Apache's instruments: without the unit, which is a
-separate field. They are collected on the event loop in slices, and sent by a thread.
+The families are those of ``/metrics``, under the names of Apache's instruments: without the unit, which is a separate
+field. They are collected on the event loop in slices, and a thread sends them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NAMES_WITH_UNIT: Final = ("rocketmq_storage_flush_behind_bytes", "rocketmq_stor
 """Apache's instruments whose names end with the unit."""
 _OVERFLOW_ATTRIBUTE: Final = "otel.metric.overflow"
 _BATCH_POINTS: Final = 5_000
-"""Values per request: collectors accept 4 MB."""
+"""Maximum number of values in a request; collectors accept 4 MB."""
 
 Snapshot = tuple[Family, tuple[str, ...], float | tuple[tuple[int, ...], float]]
-"""A frozen sample; a histogram is its counts and its sum."""
+"""An immutable copy of a sample; a histogram becomes its counts and its sum."""
 
 
 class Exporter(Protocol):
-    """The part of the OpenTelemetry SDK's exporters that is used."""
+    """The methods of the OpenTelemetry SDK's exporters that are used here."""
 
     def export(self, metrics_data: MetricsData, timeout_millis: float) -> Any:
         """Send data; return whether it was accepted."""
@@ -48,7 +48,7 @@ class Exporter(Protocol):
 
 
 class OtlpSender:
-    """Collects and sends metrics every ``metricGrpcExporterIntervalInMills``, and once more at the stop.
+    """Collects and sends metrics every ``metricGrpcExporterIntervalInMills``, and once more when it stops.
 
     :param steps: yields the current samples.
     :raises ConfigError: the target or a package is missing.
@@ -66,7 +66,7 @@ class OtlpSender:
         self._is_failing = False
 
     def start(self, common: Mapping[str, str]) -> None:
-        """Begin.
+        """Start sending.
 
         :param common: labels that every sample has.
         """
@@ -89,7 +89,7 @@ class OtlpSender:
             was_taken = False
         target = self._options.metrics_grpc_exporter_target
         if was_taken and self._is_failing:
-            _log.info("metrics are again sent to %s", target)
+            _log.info("metrics are sent to %s again", target)
         elif not was_taken and not self._is_failing:
             _log.warning("metrics cannot be sent to %s; retrying", target)
         self._is_failing = not was_taken
@@ -117,7 +117,7 @@ def exporter_of(options: MetricsOptions) -> Exporter:
     kind, target = options.metrics_exporter_type, options.metrics_grpc_exporter_target
     if not target:
         raise ConfigError(
-            f"metricsExporterType={kind} without metricsGrpcExporterTarget",
+            f"metricsExporterType={kind} needs metricsGrpcExporterTarget",
             next_step="set it to the collector's address, such as http://127.0.0.1:4317 (4318 with OTLP_HTTP)",
         )
     package = "grpc" if kind == OTLP_GRPC else "http"
@@ -125,7 +125,7 @@ def exporter_of(options: MetricsOptions) -> Exporter:
         module = import_module(f"opentelemetry.exporter.otlp.proto.{package}.metric_exporter")
     except ImportError:
         raise ConfigError(
-            f"metricsExporterType={kind} needs packages that are missing", next_step="pip install 'cometmq[otlp]'"
+            f"metricsExporterType={kind} needs packages that are not installed", next_step="pip install 'cometmq[otlp]'"
         ) from None
     address = target if target.startswith(("http://", "https://")) else f"https://{target}"
     if kind != OTLP_GRPC and not address.endswith("/v1/metrics"):
@@ -140,7 +140,7 @@ def exporter_of(options: MetricsOptions) -> Exporter:
 
 
 def instrument_of(family: Family) -> tuple[str, str]:
-    """Return name and unit of Apache's instrument for a family."""
+    """Return the name and unit of Apache's instrument for a family."""
     name = family.name
     unit = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
     if not unit or not name.startswith("rocketmq_") or name in _NAMES_WITH_UNIT:

@@ -1,4 +1,4 @@
-"""Metrics of a process of any kind."""
+"""Metrics of a server process: memory, processor time, descriptors, connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def of_process(boot_ms: int) -> Iterator[Sample]:
-    """Return memory (where the system reports it), processor time, descriptors and start time of the process.
+    """Return the memory (where the system reports it), processor time, descriptors and start time of the process.
 
     :param boot_ms: start time of the server, in milliseconds since 1970.
     """

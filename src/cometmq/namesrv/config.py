@@ -32,11 +32,11 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
 
     listen_port: int = option(
         9876,
-        "Port for brokers, clients and tools; 0 takes a free one.",
+        "Port for brokers, clients and tools; 0 selects a free port.",
         maximum=65_535,
         apache=ApacheRules(outside="refused"),
     )
-    bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
+    bind_address: str = option("0.0.0.0", "Address to listen on; empty: all addresses, IPv4 and IPv6.")
     listeners: str = option(
         "",
         "Listeners: NAME=PORT, a port more, or NAME=NETWORK, joined by commas; routes that are asked for there have "
@@ -47,7 +47,7 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
     )
     log_level: str = option("", LOG_LEVEL_DOC, form=one_of(*LOG_LEVELS), runtime=True)
     order_message_enable: bool = option(
-        False, "Put a topic's ORDER_TOPIC_CONFIG into its route as orderTopicConf.", runtime=True
+        False, "Add a topic's ORDER_TOPIC_CONFIG to its route as orderTopicConf.", runtime=True
     )
     scan_not_active_broker_interval: int = option(
         10_000, "Milliseconds between two scans for silent brokers.", minimum=100, maximum=3_600_000
@@ -63,7 +63,7 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
         120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
     )
     server_max_connections: int = option(
-        MAX_CONNECTIONS, "Most open connections; fewer if `ulimit -n` allows less.", minimum=1
+        MAX_CONNECTIONS, "Maximum number of open connections; fewer if `ulimit -n` allows less.", minimum=1
     )
 
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -75,7 +75,7 @@ NOT_UPDATABLE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "r
 
 
 def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[NamesrvConfig, list[str]]:
-    """Read a ``namesrv.conf``; ``overrides`` are attributes given on the command line.
+    """Read a ``namesrv.conf``; ``overrides`` are attributes from the command line.
 
     Returns the configuration, and warnings for unknown keys and keys without effect.
 
@@ -119,7 +119,7 @@ class Settings:
             try:
                 update_file(Path(self.config.config_store_path), change.texts)
             except OSError as error:
-                raise ConfigError(f"the change could not be written: {error}") from error
+                raise ConfigError(f"cannot write the change: {error}") from error
         self.config = change.config
         self._log_level.set(change.config.log_level)
         return change.without_effect

@@ -1,12 +1,12 @@
 """KVConfigManager: namespaces of keys and values in ``kvConfig.json``, in Apache's form.
 
 The file is ``{"configTable":{namespace:{key:value}}}`` and is written as a whole. A change is first staged, then
-written together with all that are staged by then, and only then visible: an answer with code 0 means that the change
-is on disk. A failed write discards everything staged. A staged table is never modified, since a thread may write it;
-a change makes a new one.
+written together with all other staged changes, and only then visible: code 0 means that the change is on disk. A failed
+write discards everything staged. A staged table is never modified, since a thread may be writing it; a change creates a
+new table.
 
-A file that cannot be read is renamed, and its previous version (``.bak``) is read; without that the nameserver starts
-with no entries. Routes come from the brokers, so it can serve in any case.
+A file that cannot be read is renamed, and its previous version (``.bak``) is read. Without a previous version the
+nameserver starts without entries; it can still serve, since routes come from the brokers.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class KvConfig:
         self._staged = {**self._staged, namespace: {**table, key: value}}
 
     def delete(self, namespace: str, key: str) -> None:
-        """Stage the removal of one value; an absent one is no error (code 102)."""
+        """Stage the removal of one value (code 102); a missing value is not an error."""
         table = self._staged.get(namespace)
         if table is not None and key in table:
             rest = dict(table)
@@ -91,7 +91,7 @@ class KvConfig:
 
     @property
     def staged(self) -> Tables:
-        """The staged tables, which must not be modified."""
+        """The staged tables; callers must not modify them."""
         return self._staged
 
     @property
@@ -100,9 +100,9 @@ class KvConfig:
         return self._staged is self._written
 
     def save(self, tables: Tables) -> None:
-        """Write staged tables; one thread at a time may call it.
+        """Write staged tables; only one thread at a time may call this.
 
-        :raises KvError: the file cannot be written and keeps its old content.
+        :raises KvError: the file cannot be written; it keeps its old content.
         """
         try:
             self._file.save(msgspec.json.encode({"configTable": tables}))
@@ -110,7 +110,7 @@ class KvConfig:
             raise KvError(f"cannot write the KV configuration: {error}") from error
 
     def saved(self, tables: Tables) -> None:
-        """Let readers see the written tables."""
+        """Make the written tables visible to readers."""
         self._written = tables
 
     def give_up(self) -> None:
@@ -126,12 +126,12 @@ class KvConfig:
         return self._written.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a namespace, which must not be modified; None if it never contained a key (code 219)."""
+        """Return a namespace (code 219), or None if it never contained a key. Callers must not modify it."""
         return self._written.get(namespace)
 
 
 class KvWriter:
-    """Writes the KV configuration in a thread, with all waiting changes in one write."""
+    """Writes the KV configuration in a thread; one write contains all waiting changes."""
 
     def __init__(self, kv: KvConfig) -> None:
         self._kv: Final = kv
@@ -140,7 +140,7 @@ class KvWriter:
 
     @property
     def is_full(self) -> bool:
-        """True if the maximum number of changes is waiting."""
+        """Return True if the maximum number of changes is waiting."""
         return len(self._waiting) >= MAX_WAITING_KV_CHANGES
 
     async def write(self) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of a nameserver and its monitoring port; Apache's nameserver has none."""
+"""Metrics of a nameserver, and the port that serves them; Apache's nameserver has no metrics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
 
 BROKERS: Final = Family("cometmq_registered_brokers", Kind.GAUGE, "Registered brokers.", ("broker_cluster",))
-ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that clients get a route of.")
+ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that have a route.")
 
 
 class NamesrvMonitor:
     """Collects the metrics of a nameserver and serves them.
 
     :param servers: servers whose connections are counted.
-    :param latency: measures their requests.
+    :param latency: measures the requests of the servers.
     :param access: returns the samples of accounts and of the audit log.
     """
 

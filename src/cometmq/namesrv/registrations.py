@@ -1,6 +1,7 @@
 """Reads brokers' registrations, large ones in a thread, since a hundred thousand topics take a second.
 
-The thread reads one topic after the other, so that the event loop runs in between; the table adds them in slices.
+The thread reads one topic after the other, so that the event loop runs in between; the route table adds the topics in
+slices.
 
 Meanwhile the server reads nothing from the connection: requests from one broker stay in order, and a connection holds
 at most one registration in memory.
@@ -34,7 +35,7 @@ class ReadRegistration:
 def read_registration(identity: BrokerIdentity, body: bytes, *, compressed: bool) -> ReadRegistration:
     """Decode and check a registration.
 
-    :raises BodyError: as ``decode_registration``.
+    :raises BodyError: the body is malformed.
     """
     registration = decode_registration(body, compressed=compressed)
     return ReadRegistration(

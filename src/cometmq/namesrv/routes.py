@@ -42,14 +42,16 @@ from cometmq.remoting.bodies import (
 )
 
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
-"""Apache's brokers accept any text as their name and that of their cluster: a blank or a comment at the end of the line
-is part of the name. Names with slashes, backslashes or control characters are refused."""
+"""Apache's brokers accept any text as broker and cluster names: a blank or a comment at the end of the line is part of
+the name. Names with slashes, backslashes or control characters are refused.
+"""
 _NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
-"""The version of a broker whose first registration is not complete yet; no real version equals it."""
+"""Placeholder for the version of a broker whose first registration is not complete; it differs from every real version.
+"""
 
 
 class RegistrationError(CometMQError):
-    """A registration breaks a rule or a limit; the broker gets the message as the remark."""
+    """A registration violates a rule or a limit; the broker receives the message as the remark."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class BrokerIdentity:
         for what, text in (("cluster", self.cluster), ("broker", self.name)):
             if _NAME.fullmatch(text) is None:
                 raise RegistrationError(
-                    f"the {what} name {text[:150]!r} is empty, too long, or has a slash or control character"
+                    f"the {what} name {text[:150]!r} is empty, too long, or contains a slash or control character"
                 )
         if self.broker_id < 0:
             raise RegistrationError(f"the broker id {self.broker_id} is negative")
@@ -96,12 +98,12 @@ class LiveBroker:
     listeners: Mapping[str, str]
     """Addresses for clients, by listener name."""
     lacks_topics: bool = False
-    """True if topics of the broker were removed here since it registered all of them."""
+    """True if topics of the broker were removed from the table since the broker registered all of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registered:
-    """The result of a registration. The addresses are for slaves, and are empty for a master."""
+    """The result of a registration. The addresses are for slaves; for a master they are empty."""
 
     master_address: str = ""
     ha_address: str = ""
@@ -112,7 +114,7 @@ class Registered:
     rival: str = ""
     """The address of another live broker with this name and id."""
     is_ignored: bool = False
-    """True when the rival has a higher ``stateVersion`` and stays."""
+    """True if the rival stays registered, since its ``stateVersion`` is higher."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -131,7 +133,7 @@ def _is_usable(config: TopicConfig) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueuesOfBroker:
-    """The topics of a registration, ready for the table."""
+    """The topics of a registration, ready for the route table."""
 
     usable: Mapping[str, QueueData]
     skipped: tuple[str, ...] = ()
@@ -139,7 +141,7 @@ class QueuesOfBroker:
 
 
 def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> QueuesOfBroker:
-    """Check and convert the topics of a registration; ignore those of a slave. Any thread may call this function."""
+    """Check and convert the topics of a registration; ignore the topics of a slave. Any thread may call this."""
     if identity.broker_id != MASTER_ID:
         return QueuesOfBroker({})
     usable = {
@@ -159,7 +161,7 @@ def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> Qu
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RouteRegistration:
-    """A registration, ready for the table."""
+    """A registration, ready for the route table."""
 
     identity: BrokerIdentity
     queues: QueuesOfBroker
@@ -191,18 +193,20 @@ class RouteTable:
         self._clusters: Index[str, str] = Index()
         self._live: dict[str, LiveBroker] = {}
         self._addresses_of: Index[tuple[str, int], str] = Index()
-        """The live addresses of each broker name and id: one, unless two brokers have the same name and id."""
+        """The live addresses for each broker name and id. More than one means that two brokers have the same name and
+        id.
+        """
 
     # --- registration -------------------------------------------------------------------------
     def register(self, registration: RouteRegistration) -> Generator[None, None, Registered]:
         """Add a broker, or refresh it (code 103), slice by slice.
 
-        The topics may be the whole table or a part of it; a registration never removes topics. Only those of a master
-        count, and known ones are replaced only when the DataVersion differs. The broker is in the routes from the
-        first slice on; its version is known when all topics are added. The rest is dropped if the broker leaves or
-        registers again.
+        The topics may be the whole table or a part of it; a registration never removes topics. Only a master's topics
+        count, and known topics are replaced only when the DataVersion differs. The broker is in the routes from the
+        first slice on; its version is recorded after the last one. If the broker leaves or registers again, the
+        remaining topics are dropped.
 
-        :raises RegistrationError: nothing is changed then.
+        :raises RegistrationError: the registration is refused and changes nothing.
         """
         identity, queues, data_version = registration.identity, registration.queues, registration.data_version
         self._check(identity, queues.usable, registration.ha_address)
@@ -253,7 +257,7 @@ class RouteTable:
             raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
 
     def _holder(self, identity: BrokerIdentity) -> LiveBroker | None:
-        """Return the live broker at another address that the routes contain under this name and id."""
+        """Return the live broker that has the same name and id at another address."""
         broker = self._brokers.get(identity.name)
         address = identity.address if broker is None else broker.addresses.get(identity.broker_id, identity.address)
         return None if address == identity.address else self._live.get(address)
@@ -267,7 +271,7 @@ class RouteTable:
             broker.cluster = identity.cluster
         self._clusters.add(identity.cluster, identity.name)
         for broker_id in [known for known, address in broker.addresses.items() if address == identity.address]:
-            del broker.addresses[broker_id]  # one address holds one id: a slave that became the master
+            del broker.addresses[broker_id]  # an address has one id only: a slave may have become the master
         broker.addresses[identity.broker_id] = identity.address
 
     def unregister(self, identity: BrokerIdentity) -> bool:
@@ -281,7 +285,7 @@ class RouteTable:
         return [live.identity for live in self._live.values() if live.connection is connection]
 
     def remove_if_from(self, identity: BrokerIdentity, connection: Hashable) -> bool:
-        """Remove a broker if its last registration came over ``connection``; return True if it did."""
+        """Remove a broker if its last registration came over ``connection``; return whether it was removed."""
         live = self._live.get(identity.address)
         if live is None or live.identity != identity or live.connection is not connection:
             return False
@@ -318,10 +322,10 @@ class RouteTable:
     def query_data_version(
         self, identity: BrokerIdentity, data_version: DataVersion, now_s: float
     ) -> tuple[bool, DataVersion | None]:
-        """Return True if a broker's topics changed, and the known version (code 322).
+        """Return whether a broker's topics have changed, and the known version (code 322).
 
-        An unchanged version also renews the broker's liveness. Topics that were removed here count as changed, and
-        so does another broker that has replaced this one in the routes.
+        An unchanged version also renews the broker's liveness. Topics removed from the table count as a change, and so
+        does a rival that has replaced the broker.
         """
         live = self._live.get(identity.address)
         if live is None:
@@ -337,7 +341,7 @@ class RouteTable:
     def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
         """Return the route of a topic, or None when no registered broker has it (code 105).
 
-        The addresses are those for clients of this listener, or else the brokers' general addresses.
+        The addresses are those for clients of the listener, or else the brokers' general addresses.
         """
         queues = self._topics.of(topic)
         brokers = [self._broker_data(name, listener) for name in queues if name in self._brokers]
@@ -369,7 +373,7 @@ class RouteTable:
 
     @property
     def topic_count(self) -> int:
-        """The number of topics."""
+        """Return the number of topics."""
         return len(self._topics)
 
     # --- tables for tools ---------------------------------------------------------------------
@@ -404,7 +408,9 @@ class RouteTable:
         return [*self._clusters, *self._brokers], self._address_for(listener, next(addresses, ""))
 
     def topics_with_flag(self, wanted: int, unwanted: int = 0) -> list[str]:
-        """Return topics whose topicSysFlag has all bits of ``wanted``, none of ``unwanted`` (codes 311 to 313)."""
+        """Return the topics whose topicSysFlag has all bits of ``wanted`` and no bit of ``unwanted`` (codes 311 to
+        313).
+        """
         return [
             topic
             for topic, queues in self._topics.items()
@@ -421,7 +427,7 @@ class RouteTable:
         return self._topics.set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Remove a topic, only from the brokers of one cluster if it is named (code 216)."""
+        """Remove a topic (code 216); if a cluster is named, only from its brokers."""
         for broker_name in self._clusters.of(cluster) if cluster else list(self._topics.of(topic)):
             if self._topics.drop(topic, broker_name):
                 master = self._live.get(self._brokers[broker_name].addresses.get(MASTER_ID, ""))

@@ -37,7 +37,7 @@ _FIRST_SCAN_S: Final = 5.0
 class NameServer:
     """One nameserver. The nameservers of a cluster do not know each other.
 
-    ``await start()`` listens, ``await stop()`` ends it.
+    ``await start()`` starts it, ``await stop()`` stops it.
     """
 
     def __init__(self, config: NamesrvConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -96,7 +96,7 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port in use, also if the configuration requests any free port."""
+        """The port in use, even if the configuration selects any free port."""
         return self._servers[0].port
 
     @property
@@ -106,7 +106,7 @@ class NameServer:
 
     @property
     def listener_addresses(self) -> dict[str, str]:
-        """``host:port`` of the ports of listeners, by name, for clients on this machine."""
+        """``host:port`` of each listener by name, for clients on this machine."""
         return {server.listener: address_here(self.config.bind_address, server.port) for server in self._servers[1:]}
 
     async def start(self) -> None:

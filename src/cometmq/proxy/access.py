@@ -55,7 +55,7 @@ CODES: Final = {
 class AccountChecker:
     """Checks signature and permissions of each call by the access control of a server.
 
-    :param requires_fresh: a signature is valid for some minutes only.
+    :param requires_fresh: accept a signature only for some minutes.
     """
 
     def __init__(self, access: AccessControl, *, clock: Clock, requires_fresh: bool) -> None:
@@ -90,13 +90,13 @@ class AccountChecker:
         try:
             signed = datetime.datetime.strptime(moment, _DATE_FORMAT).replace(tzinfo=datetime.UTC)
         except ValueError:
-            raise DeniedError(f"{DATE_TIME} is not of the form 20260131T235959Z") from None
+            raise DeniedError(f"{DATE_TIME} is malformed; its form is 20260131T235959Z") from None
         behind_s = self._clock.now_ms() / 1000 - signed.timestamp()
         if not -SIGNATURE_AHEAD_SECONDS <= behind_s <= SIGNATURE_SECONDS:
             age = "old" if behind_s > 0 else "ahead"
             limit_s = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
             raise DeniedError(
-                f"By the clock of this server the signature is {abs(behind_s):,.0f} s {age}; "
+                f"by this server's clock the signature is {abs(behind_s):,.0f} s {age}; "
                 f"at most {limit_s:g} s are accepted.",
                 next_step="set the clocks of client and server by NTP",
             )
@@ -105,7 +105,7 @@ class AccountChecker:
 class AuditedChecker:
     """A checker that writes denials, logins and sampled calls to the audit log.
 
-    :param checker: decides; ``None`` if everybody may do everything.
+    :param checker: makes the decisions; ``None`` if no accounts are configured.
     """
 
     def __init__(self, checker: Checker | None, recorder: AuditRecorder) -> None:
@@ -140,7 +140,7 @@ class AuditedChecker:
 def checker_of(
     access: AccessControl | None, audit: AuditRecorder | None, *, clock: Clock, requires_fresh: bool
 ) -> Checker | None:
-    """Return the checker of an endpoint; ``audit`` records what it denies."""
+    """Return the checker of an endpoint; ``audit`` records denials, logins and sampled calls."""
     checker: Checker | None = None
     if access is not None:
         checker = AccountChecker(access, clock=clock, requires_fresh=requires_fresh)
@@ -148,7 +148,7 @@ def checker_of(
 
 
 def _credentials(text: str) -> tuple[str | None, bytes | None]:
-    """Read the access key and the signature; return the signature in base64, as the signers of remoting do."""
+    """Return the access key, and the signature in base64, as remoting's signers encode it."""
     scheme, _, rest = text.partition(" ")
     if scheme != SCHEME:
         return None, None

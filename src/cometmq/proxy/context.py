@@ -12,7 +12,7 @@ from cometmq.proxy.sessions import Sessions
 
 @dataclass(frozen=True)
 class EndpointContext:
-    """See the module's docstring."""
+    """The backend, the clients and the settings of an endpoint."""
 
     config: EndpointConfig
     backend: Backend

@@ -62,12 +62,12 @@ RESERVED: Final = names.RESERVED_NAMES | {
     *names.TIMER_NAMES,
     PRIORITY,
 }
-"""Properties that users may not set and do not receive: those of RocketMQ 4.9, and those that version 5 added."""
+"""Properties that users may neither set nor receive: those of RocketMQ 4.9 and those added by version 5."""
 _NANOS_OF_A_MILLISECOND: Final = 1_000_000
 _MS_OF_A_SECOND: Final = 1_000
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
-"""The years 1 to 9999; protobuf's libraries refuse other timestamps."""
+"""The range of timestamps, years 1 to 9999; protobuf's libraries refuse others."""
 _NAMESPACE_SEPARATOR: Final = "%"
 _NAME_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
@@ -94,7 +94,7 @@ def resource_of(name: str) -> v2.Resource:
 
 
 def topic_of(resource: v2.Resource) -> str:
-    """Return the topic that is named in a request.
+    """Return the name of the topic in a request.
 
     :raises ProxyError: the name is invalid, or belongs to a system topic.
     """
@@ -110,7 +110,7 @@ def topic_of(resource: v2.Resource) -> str:
 
 
 def group_of(resource: v2.Resource) -> str:
-    """Return the consumer group that is named in a request.
+    """Return the name of the consumer group in a request.
 
     :raises ProxyError: the name is invalid, or belongs to a system group.
     """
@@ -142,7 +142,7 @@ def duration(ms: int) -> v2.Duration:
 
 # --- messages -------------------------------------------------------------------------------------
 def type_of(properties: Mapping[str, str]) -> v2.MessageType:
-    """Return the type of a message by its properties (``TopicMessageType.parseFromMessageProperty``)."""
+    """Return the type of a message, derived from its properties (``TopicMessageType.parseFromMessageProperty``)."""
     if properties.get(names.TRAN_MSG) == "true":
         return v2.MessageType.TRANSACTION
     if names.DELAY in properties or not names.TIMER_NAMES.isdisjoint(properties) or names.TIMER_OUT_MS in properties:
@@ -156,7 +156,7 @@ def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, atte
     """Convert a stored message for a client.
 
     :param topic: the topic of the message as the client knows it.
-    :param handle: the receipt handle of a message that was received.
+    :param handle: the receipt handle, if the message is delivered by a pop.
     :param attempt: the delivery attempt; by default computed from the stored retries.
     """
     properties = message.properties
@@ -165,7 +165,7 @@ def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, atte
     if message.sys_flag & COMPRESSED:
         if body.startswith(_GZIP_MAGIC):
             encoding = v2.Encoding.GZIP
-        else:  # clients of gRPC know only gzip
+        else:  # gRPC clients support only gzip
             body = decompress(body, message.sys_flag, MAX_DECOMPRESSED_BYTES)
     system = v2.SystemProperties(
         message_id=message.msg_id,
@@ -194,7 +194,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
     if tag is not None:
         system.tag = tag
     keys = properties.get(names.KEYS, "").rstrip(names.KEY_SEPARATOR)
-    if keys:  # Java's split drops empty parts at the end, and only there
+    if keys:  # like Java's split, drop empty parts only at the end
         system.keys.extend(keys.split(names.KEY_SEPARATOR))
     group = properties.get(names.SHARDING_KEY)
     if group is not None:
@@ -215,7 +215,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in a property; return ``None`` for another text, which a producer may have set."""
+    """Return the number in a property, or ``None`` if a producer has set it to another text."""
     with suppress(ValueError):
         return None if text is None else parse_long(text)
     return None

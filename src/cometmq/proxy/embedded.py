@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerEndpoint:
-    """The endpoint of a running broker; see the module's docstring."""
+    """The gRPC endpoint of a running broker."""
 
     def __init__(self, broker: Broker) -> None:
         """Create the parts of the endpoint.

@@ -1,11 +1,11 @@
-"""The limits of the gRPC endpoint, each with its unit in the name and its reason beside it."""
+"""The limits of the gRPC endpoint, each with its unit in the name and its reason."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_STREAMS: Final = 1_024
-"""Maximum number of open calls on one HTTP/2 connection; clients hold back further ones. Netty needs at least 100."""
+"""Maximum number of open calls on one HTTP/2 connection; clients delay further calls. Netty needs at least 100."""
 HTTP2_WINDOW_BYTES: Final = 1024 * 1024
 """Maximum number of bytes from a client on one stream, and on one connection, before it receives a WINDOW_UPDATE."""
 MAX_HEADER_LIST_BYTES: Final = 16_384
@@ -19,21 +19,22 @@ HTTP2_CONTROL_FRAMES_A_SECOND: Final = 200
 MAX_GRPC_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of one message in a call: a batch of four bodies of the maximum size."""
 MAX_GRPC_INCOMPLETE_BYTES: Final = 256 * 1024 * 1024
-"""Maximum size of incomplete messages and metadata in all open calls; above it the largest connection is closed."""
+"""Maximum size of incomplete messages and metadata in all open calls; above it the connection with the most is closed.
+"""
 MAX_GRPC_UNSENT_BYTES: Final = 256 * 1024 * 1024
-"""Maximum size of all answers that wait for clients' windows; above it the largest connection is closed."""
+"""Maximum size of all answers that wait for clients' windows; above it the connection with the most is closed."""
 MAX_GRPC_CONNECTION_UNSENT_BYTES: Final = 32 * 1024 * 1024
 """Maximum size of waiting answers on one connection; above it new calls get RESOURCE_EXHAUSTED."""
 GRPC_ROUND_SECONDS: Final = 0.005
-"""Maximum processor time of work that begins in one round of the event loop; other work waits for a later round."""
+"""Processor time in one round of the event loop after which no more work begins; the rest waits for a later round."""
 CONNECTION_SHARE_SECONDS: Final = 0.001
-"""Maximum time in which one connection begins calls; then it waits until the other connections had their turn."""
+"""Maximum time for which one connection may begin calls; then it waits until the other connections had their share."""
 LARGE_ANSWER_BYTES: Final = 65_536
-"""Brokers' answers above this size are passed on one a round: digests and copies take about 4 ms a megabyte."""
+"""Larger answers from brokers are passed on one per round: digests and copies take about 4 ms a megabyte."""
 LARGE_SETTINGS_BYTES: Final = 1_024
-"""Clients' settings above this size are handled one a round: a thousand topics take 5 ms."""
+"""Larger settings from clients are handled one per round: a thousand topics take 5 ms."""
 LARGE_ROUTE_QUEUES: Final = 1_024
-"""Routes of topics with more queues are built one a round: 16,384 queues take 15 ms."""
+"""Routes of topics with more queues are built one per round: 16,384 queues take 15 ms."""
 GRPC_PING_SECONDS: Final = 60.0
 """Time after which a silent connection receives a ping, which the client must answer."""
 GRPC_SILENT_SECONDS: Final = 120.0
@@ -57,4 +58,4 @@ MAX_TELEMETRY_UNSENT_BYTES: Final = 8 * 1024 * 1024
 MAX_PENDING_COMMANDS: Final = 1_024
 """Maximum number of commands that clients have not answered yet: thread stacks, messages to verify."""
 COMMAND_SECONDS: Final = 10.0
-"""Time limit of the answer to a command; the broker waits as long."""
+"""Time limit of the answer to a command; the broker waits equally long."""

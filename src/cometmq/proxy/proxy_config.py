@@ -35,26 +35,26 @@ class ProxyConfig(SecurityOptions):
     namesrv_addr: str = option("", "Nameservers of the brokers: host:port, joined by semicolons.")
     proxy_mode: str = option(
         CLUSTER,
-        "CLUSTER: before brokers that the nameservers know. A broker has its own endpoint by grpcServerPort.",
+        "CLUSTER: serve the brokers that the nameservers know. For the endpoint of one broker set its grpcServerPort.",
         form=one_of(CLUSTER, "cluster"),
     )
-    rocketmq_cluster_name: str = option("DefaultCluster", "Name of the cluster, for policies about it.")
-    grpc_server_port: int = option(8081, "Port for clients; 0 takes a free one.", minimum=0, maximum=65_535)
-    bind_address: str = option("0.0.0.0", "Address to listen on; empty: every one, IPv4 and IPv6.")
+    rocketmq_cluster_name: str = option("DefaultCluster", "Name of the cluster in account policies.")
+    grpc_server_port: int = option(8081, "Port for clients; 0 selects a free port.", minimum=0, maximum=65_535)
+    bind_address: str = option("0.0.0.0", "Address to listen on; empty: all addresses, IPv4 and IPv6.")
     grpc_client_consumer_min_long_polling_timeout_millis: int = option(
-        5_000, "Shortest wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
+        5_000, "Minimum time to wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
     )
     grpc_client_consumer_max_long_polling_timeout_millis: int = option(
-        20_000, "Longest wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
+        20_000, "Maximum time to wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
     )
     min_invisible_time_mills_for_recv: int = option(
-        10_000, "Shortest time that a consumer may ask for, in milliseconds.", minimum=0, maximum=_HOUR_MS
+        10_000, "Minimum invisible time that a consumer may request, in milliseconds.", minimum=0, maximum=_HOUR_MS
     )
     max_message_size: int = option(
-        4_194_304, "Largest body of a message, in bytes.", minimum=1, maximum=16_777_216 - 65_536
+        4_194_304, "Maximum size of a message body, in bytes.", minimum=1, maximum=16_777_216 - 65_536
     )
-    max_delay_time_mills: int = option(86_400_000, "Longest delay of a message, in milliseconds.", minimum=1)
-    enable_topic_message_type_check: bool = option(True, "Refuse messages of another type than their topic's.")
+    max_delay_time_mills: int = option(86_400_000, "Maximum delay of a message, in milliseconds.", minimum=1)
+    enable_topic_message_type_check: bool = option(True, "Refuse messages whose type differs from their topic's.")
 
     @property
     def endpoint(self) -> EndpointConfig:

@@ -1,4 +1,4 @@
-"""Deliveries of messages, and a consumer's requests about them: acknowledge, change the invisible time, give up.
+"""Deliveries of messages, and a consumer's requests about them: acknowledge, change the invisible time, dead-letter.
 
 A client's receipt handle is that of POP, followed by the log offset of the message (``ReceiptHandle``).
 """
@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
 
     @property
     def stored_topic(self) -> str:
-        """The topic that stores the message: the client's, or a retry topic of its group."""
+        """The topic that stores the message: the client's topic, or a retry topic of its group."""
         return real_topic(self.topic, self.group, self.handle.topic_type)
 
     def encode(self) -> str:
@@ -85,7 +85,7 @@ async def acknowledge(link: Link, delivery: Delivery) -> None:
 
 
 async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: int) -> Delivery:
-    """Let a message become visible again after a time; return the delivery with the new handle.
+    """Make a message visible again after a time; return the delivery with the new handle.
 
     :raises ProxyError: the broker refuses.
     """

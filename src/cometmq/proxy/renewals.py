@@ -2,8 +2,8 @@
 
 A push consumer does not know how long its listener takes; it asks for ``auto_renew``. Shortly before such a message
 becomes visible again, its invisible time is renewed, for at most some hours, while the client is connected. The client
-keeps its first handle; this module stores the present one. When a client is removed, its messages soon become visible
-again.
+keeps its first handle; this module stores the current handle. When a client is removed, its messages soon become
+visible again.
 
 In each round every message is in one :class:`RenewalState`, and the table of steps defines how it is handled.
 """
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 _MINUTE: Final = 60_000
 _STEPS_MS: Final = (1 * _MINUTE, 3 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, 60 * _MINUTE)
-"""The invisible times of successive renewals (``RenewStrategyPolicy``)."""
+"""Invisible times of successive renewals (``RenewStrategyPolicy``)."""
 _RELEASE_MS: Final = 1_000
 """Messages of a removed client become visible again after this time, as in Apache's proxy."""
 _MAX_FAILURES: Final = 3
@@ -61,7 +61,7 @@ class _Renewal:
         self.failures = 0
 
     def state(self, config: EndpointConfig, now_ms: int) -> RenewalState:
-        """Return the state at a time."""
+        """Return the state of the message at ``now_ms``."""
         if self.session.is_removed:
             return RenewalState.ABANDONED
         left_ms = self.delivery.ends_ms - now_ms
@@ -84,7 +84,7 @@ class Renewals:
         self._intervals = Periodic("renewing messages", config.renew_every_ms / 1000, self._begin_rounds, clock=clock)
         self._rounds = TaskSet()
         self._busy_brokers: set[str] = set()
-        """Brokers whose round is in progress."""
+        """Brokers with a round in progress."""
         self._steps: Final[Mapping[RenewalState, Callable[[_Key, _Renewal], Awaitable[None]] | None]] = {
             RenewalState.INVISIBLE: None,
             RenewalState.NEARLY_VISIBLE: self._renew,
@@ -110,12 +110,12 @@ class Renewals:
         return len(self._renewals) < MAX_RENEWED_HANDLES
 
     def add(self, session: ClientSession, delivery: Delivery) -> None:
-        """Renew a message from now on."""
+        """Start renewing a message."""
         key = (session.key, delivery.group, delivery.encode())
         self._renewals[key] = _Renewal(session, delivery, self._clock.now_ms())
 
     def find(self, session: ClientSession, topic: str, group: str, first_handle: str) -> Delivery | None:
-        """Return the present delivery of a renewed message by the client's handle; ``None`` if it is not renewed."""
+        """Return the current delivery for the client's handle, or ``None`` if the message is not renewed."""
         renewal = self._renewals.get((session.key, group, first_handle))
         return None if renewal is None else renewal.delivery._replace(topic=topic)
 
@@ -137,7 +137,7 @@ class Renewals:
         try:
             for key in keys:
                 renewal = self._renewals.get(key)
-                if renewal is None:  # it was removed meanwhile
+                if renewal is None:  # removed in the meantime
                     continue
                 step = self._steps[renewal.state(self._config, self._clock.now_ms())]
                 if step is not None:
@@ -151,7 +151,7 @@ class Renewals:
             renewal.delivery = await change_invisible_time(renewal.session.link, renewal.delivery, invisible_ms)
         except ProxyError as error:
             renewal.failures += 1
-            _log.info("a message of %s is not renewed: %s", renewal.delivery.group, error)
+            _log.info("cannot renew a message of %s: %s", renewal.delivery.group, error)
             return
         renewal.times += 1
         renewal.failures = 0
@@ -160,11 +160,11 @@ class Renewals:
         self._renewals.pop(key, None)
 
     async def _release_abandoned(self, key: _Key, renewal: _Renewal) -> None:
-        """Let other clients of the group receive the message."""
+        """Make the message visible to other clients of the group."""
         self._renewals.pop(key, None)
         if renewal.delivery.ends_ms - self._clock.now_ms() <= _RELEASE_MS:
             return
         try:
             await change_invisible_time(renewal.session.link, renewal.delivery, _RELEASE_MS)
         except ProxyError as error:
-            _log.info("a message of %s stays with a removed client: %s", renewal.delivery.group, error)
+            _log.info("cannot release a message of %s from a removed client: %s", renewal.delivery.group, error)

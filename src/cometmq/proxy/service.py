@@ -33,7 +33,7 @@ SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
 
 def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCommands) -> Mapping[str, Method]:
-    """Return every method by its path."""
+    """Return the methods by path."""
     routes, clients, sends = RouteService(context), ClientService(context), SendService(context)
     telemetry, transactions = TelemetryService(context, commands), TransactionService(context)
     offsets, dead_letters = OffsetService(context), DeadLetterService(context, renewals)
@@ -65,7 +65,7 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
 
 
 def _with_status(name: str, handler: Handler) -> Handler:
-    """Wrap a handler: refuse calls without a client id, and convert an error to the status of the answer."""
+    """Wrap a handler: refuse calls without a client id, and convert errors to the status of the answer."""
     response = getattr(v2, f"{name}Response")
 
     async def handle(call: Call, request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The interface to the brokers: every request from a client becomes remoting requests."""
+"""The interface to the brokers: each request from a client becomes one or more remoting requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cometmq.remoting.processors import Buffer, Response
 H = TypeVar("H", bound=Header)
 
 ASK_SECONDS: Final = 3.0
-"""The time limit of a request to a broker that does not wait for messages."""
+"""Time limit of a request to a broker, except for requests that wait for messages."""
 MESSAGE_TYPE: Final = "message.type"
 NORMAL: Final = "NORMAL"
 MIXED: Final = "MIXED"
-"""Messages of every type."""
+"""Message types of a topic that accepts messages of every type."""
 
 
 class Reply(msgspec.Struct):
@@ -90,7 +90,7 @@ class GroupInfo:
     retry_max_times: int = 16
     is_orderly: bool = False
     backoff_ms: tuple[int, ...] = ()
-    """Pauses before each retry; empty for RocketMQ's levels."""
+    """Pauses before the retries; empty for RocketMQ's delay levels."""
 
     @classmethod
     def of(cls, config: SubscriptionGroupConfig) -> GroupInfo:
@@ -103,7 +103,7 @@ class GroupInfo:
 
 
 def _customized_pauses(policy: Any) -> tuple[int, ...]:
-    """Return the pauses in a ``CustomizedRetryPolicy``; return none for a policy of another kind or form."""
+    """Return the pauses in a ``CustomizedRetryPolicy``; empty for a policy of another kind or form."""
     customized = policy.get("customizedRetryPolicy") if isinstance(policy, dict) else None
     pauses = customized.get("next") if isinstance(customized, dict) else None
     if not isinstance(pauses, list) or not all(type(pause) is int for pause in pauses):
@@ -112,7 +112,7 @@ def _customized_pauses(policy: Any) -> tuple[int, ...]:
 
 
 def message_type_of(config: TopicConfig) -> str:
-    """Return the type of a topic's messages; some tools store the attribute with the plus sign of a change."""
+    """Return the type of a topic's messages; some tools store the attribute with a leading plus sign."""
     attributes = config.attributes or {}
     return attributes.get(MESSAGE_TYPE) or attributes.get(f"+{MESSAGE_TYPE}") or NORMAL
 
@@ -139,11 +139,11 @@ class BrokerRequest:
 
 def heartbeat_body(data: HeartbeatData) -> bytes:
     """Encode the body of a HEART_BEAT; this takes 1 ms for a thousand subscriptions."""
-    return msgspec.json.encode(data)  # no field of it may be null, and no key is an object
+    return msgspec.json.encode(data)  # no field is null, and no key is an object
 
 
 class ClientIdentity(NamedTuple):
-    """A client as its brokers see it."""
+    """The identity of a client at its brokers."""
 
     client_id: str
     peer: tuple[str, int]
@@ -163,7 +163,7 @@ class Link(Protocol):
         """
 
     async def register(self, data: HeartbeatData) -> None:
-        """Register the client at all brokers, and keep it registered by heartbeats."""
+        """Register the client at all brokers, and send heartbeats to keep it registered."""
 
     async def close(self, data: HeartbeatData | None) -> None:
         """Unregister the client; ``data`` is its last heartbeat."""

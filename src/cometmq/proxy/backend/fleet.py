@@ -1,4 +1,4 @@
-"""Brokers on other machines, CometMQ's or Apache's, found with their nameservers (``proxyMode=CLUSTER``)."""
+"""Brokers on other machines, CometMQ's or Apache's, found through nameservers (``proxyMode=CLUSTER``)."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 _MAX_IN_FLIGHT: Final = 65_536
-"""Maximum number of pending requests on one connection: all consumers that wait for messages share it."""
+"""Maximum number of pending requests on one connection: all waiting consumers share it."""
 
 
 class FleetLink:
     """The link over which one client's requests reach the brokers.
 
-    Heartbeats have connections of their own, as those of a remoting client: brokers know a member of a group by its
-    connection. Requests go over connections that all clients share.
+    Each client has its own connections for heartbeats, like a remoting client: brokers identify a member of a group by
+    its connection. Requests use connections that all clients share.
     """
 
     def __init__(self, fleet: FleetBackend, client_id: str, on_request: Callable[[BrokerRequest], None]) -> None:
@@ -151,7 +151,7 @@ class FleetBackend:
         self._groups: dict[str, tuple[float, GroupInfo]] = {}
 
     def new_client(self) -> RemotingClient:
-        """Return new connections, over which brokers may also send requests to clients."""
+        """Return new connections; brokers may also send requests to clients over them."""
         return RemotingClient(
             processors=self._processors, security=self._security, clock=self.clock, max_in_flight=_MAX_IN_FLIGHT
         )
@@ -187,13 +187,13 @@ class FleetBackend:
         return Reply(answer.code, answer.remark, answer.ext_fields, answer.body)
 
     async def ask_all(self, remoting: RemotingClient, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send a request to all known masters; only log failures."""
+        """Send a request to all known masters; log failures."""
         names = list(self._routes.brokers)
         for result in await asyncio.gather(
             *(self.ask(name, code, header, body, remoting=remoting) for name in names), return_exceptions=True
         ):
             if isinstance(result, ProxyError):
-                _log.info("a broker did not get the heartbeat of a client: %s", result)
+                _log.info("cannot send a client's heartbeat to a broker: %s", result)
 
     async def _find_brokers(self) -> None:
         try:
@@ -207,7 +207,7 @@ class FleetBackend:
 
     # --- topics and groups ----------------------------------------------------------------------
     async def topic(self, name: str) -> TopicInfo:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; the configuration is cached for some seconds."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; results are cached for some seconds."""
         known = self._topics.get(name)
         now = self.clock.monotonic()
         if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
@@ -242,11 +242,11 @@ class FleetBackend:
                 if not reply.code:
                     return message_type_of(decode_body(TopicConfig, bytes(reply.body)))
             except (ProxyError, CometMQError) as error:
-                _log.info("%s does not return the message type of %s: %s", broker, name, error)
+                _log.info("cannot read from %s the message type of %s: %s", broker, name, error)
         return NORMAL
 
     async def group(self, name: str) -> GroupInfo:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; the configuration is cached for some seconds."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; results are cached for some seconds."""
         known = self._groups.get(name)
         now = self.clock.monotonic()
         if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
@@ -262,14 +262,14 @@ class FleetBackend:
                     info = GroupInfo.of(decode_body(SubscriptionGroupConfig, bytes(reply.body)))
                     break
             except (ProxyError, CometMQError) as error:
-                _log.info("%s does not return the configuration of the group %s: %s", broker, name, error)
+                _log.info("cannot read from %s the configuration of the group %s: %s", broker, name, error)
         if len(self._groups) >= MAX_FLEET_TOPICS:
             self._groups.clear()
         self._groups[name] = (now, info)
         return info
 
     def advertised_host(self, access_host: str) -> str | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`: clients keep the address that they used."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`: clients keep the address that they connected to."""
         return None
 
     def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
@@ -314,7 +314,7 @@ class FleetBackend:
         return None
 
     async def start(self) -> None:
-        """Find the brokers; nameservers that do not answer yet may answer later."""
+        """Find the brokers; nameservers that do not answer are asked again later."""
         try:
             await self._find_brokers()
         except ProxyError as error:

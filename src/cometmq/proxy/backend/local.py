@@ -1,7 +1,7 @@
 """The broker in this process: its handlers receive headers and return answers as objects, without frames in between.
 
-Each client has a connection of its own in the broker, so that the tables of clients, the quotas and the hooks see the
-client as a remoting client. The endpoint checks the account of each call.
+Each client has a connection of its own in the broker, so that client tables, quotas and hooks treat it as a remoting
+client. The endpoint checks the account of each call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class _PendingRequest:
-    """A request that the broker has not answered yet."""
+    """A pending request to the broker."""
 
     __slots__ = ("future", "timer")
 
@@ -68,16 +68,16 @@ class LocalConnection(ServerConnection):
 
     @property
     def hooked(self) -> bool:
-        """Answers are passed to :meth:`respond`, so their bytes are not needed."""
+        """Always true: answers are passed to :meth:`respond`, and their bytes are not needed."""
         return True
 
     @property
     def is_behind(self) -> bool:
-        """Commands to the client are bounded by its Telemetry stream."""
+        """Always false: the Telemetry stream limits the commands to the client."""
         return False
 
     def use_account(self, session: Session) -> None:
-        """Let quotas count the connection for an account; meters are looked up again only when the account changes."""
+        """Let quotas count the connection for an account; look up its meters only when the account changes."""
         if not isinstance(self.account, Session) or self.account.account is not session.account:
             self.account = session
 
@@ -88,7 +88,7 @@ class LocalConnection(ServerConnection):
         return pending
 
     def expire(self, opaque: int) -> None:
-        """Give up a request whose answer is late."""
+        """Fail a request whose time limit has passed."""
         pending = self._unanswered.pop(opaque, None)
         if pending is not None and not pending.future.done():
             words = f"the broker[{self._broker_name}] does not answer in time"
@@ -218,7 +218,9 @@ class LocalBackend:
         return GroupInfo() if config is None else GroupInfo.of(config)
 
     def advertised_host(self, access_host: str) -> str | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; with a named listener clients keep their host."""
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; with a named listener, clients keep the host that they
+        connected to.
+        """
         config = self._broker.config
         if access_host and any(name and address.host == access_host for name, address in config.advertised.items()):
             return None

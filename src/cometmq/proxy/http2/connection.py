@@ -1,13 +1,12 @@
 """One HTTP/2 connection from a client, without its socket (RFC 9113).
 
-Theory of operation. ``add_bytes`` takes the client's bytes, and ``handle_frames`` handles them: headers, data and ends
-of requests are passed to an :class:`Inbound` for each stream. Frames to send collect in ``out``. The states of a stream
-are those of :data:`~cometmq.proxy.http2.stream.TRANSITIONS`. The client's windows bound what is sent; the rest waits in
-its stream. Our own window grows as data arrives; the layer above bounds what it keeps.
+Theory of operation. ``add_bytes`` stores the client's bytes, and ``handle_frames`` handles them: headers, data and ends
+of requests are passed to the stream's :class:`Inbound`. Frames to send are collected in ``out``. The states of a stream
+are those of :data:`~cometmq.proxy.http2.stream.TRANSITIONS`. The client's windows limit the data sent; the rest waits
+in its stream. The server's window grows as data arrives; the layer above limits the memory for requests.
 
-Fault model: the client is hostile. A block of headers, the list in it, the number of streams, and control frames
-(pings, settings, resets, priorities, empty data) are bounded; a client that exceeds a bound gets GOAWAY with
-ENHANCE_YOUR_CALM.
+Fault model: the client is hostile. Header blocks, header lists, the number of streams, and control frames (pings,
+settings, resets, priorities, empty data) are limited; a client that exceeds a limit gets GOAWAY with ENHANCE_YOUR_CALM.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Http2Connection:
     """The state of one connection.
 
     :param open_stream: called with each new stream, its headers, and the size of their list; returns the receiver of
-        the rest. A list above the limit is cut.
+        the request's data. A header list above the limit is truncated.
     :param on_output: called when the first bytes are in ``out``.
     :param count_unsent: called with each change in the number of bytes that wait for the client's windows.
     :param count_incomplete: called with each change in the number of bytes of incomplete headers.
@@ -84,7 +83,7 @@ class Http2Connection:
         self._last_stream = 0
         self._sent_goaway = False
         self._frames_left = 0
-        """Number of frames that the present call may still handle."""
+        """Number of frames that the current call may still handle."""
         self._unread = 0
         self._block: bytearray | None = None
         self._block_flags = self._block_stream = 0
@@ -92,11 +91,11 @@ class Http2Connection:
         self.window = _DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
         self.blocked: dict[Stream, None] = {}
-        """Streams that wait for the window of the connection, in the order of their turns."""
+        """Streams that wait for the window of the connection, in their order."""
         self.out: list[bytes] = []
 
     def begin(self) -> None:
-        """Send our settings."""
+        """Send the server's settings."""
         self.queue(
             frames.settings(
                 {
@@ -120,13 +119,13 @@ class Http2Connection:
         self.queue(frames.frame(frames.PING, 0, 0, b"cometmq\0"))
 
     def send_goaway(self, code: ErrorCode = ErrorCode.NO_ERROR, reason: str = "") -> None:
-        """Accept no new streams from now on."""
+        """Send GOAWAY, and accept no new streams."""
         if not self._sent_goaway:
             self._sent_goaway = True
             self.queue(frames.goaway(self._last_stream, code, reason))
 
     def close_stream(self, stream: Stream) -> None:
-        """Forget a stream and its receiver, so that no cycle of objects is left to the garbage collector."""
+        """Forget a stream and its receiver, so that no reference cycle is left for the garbage collector."""
         stream.handle(StreamEvent.CLOSE)
         self.streams.pop(stream.id, None)
         self.blocked.pop(stream, None)
@@ -151,9 +150,9 @@ class Http2Connection:
         self._buffer = self._buffer + data if self._buffer else data
 
     def handle_frames(self, limit: int) -> bool:
-        """Handle some complete frames; return True if the limit is reached, so that more frames may be left.
+        """Handle at most ``limit`` complete frames; return True if more frames may be left.
 
-        :raises Http2Error: the connection must end.
+        :raises Http2Error: the connection must be closed.
         """
         buffer = self._buffer
         at = 0
@@ -213,7 +212,7 @@ class Http2Connection:
             self._continuation(flags, number, payload)
         elif kind == frames.PUSH_PROMISE:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "clients may not send PUSH_PROMISE")
-        else:  # PRIORITY, GOAWAY of a client, and frames of later versions are ignored
+        else:  # ignore PRIORITY, a client's GOAWAY, and frames of later versions
             self._control_frames.spend()
 
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
@@ -234,8 +233,8 @@ class Http2Connection:
         stream = self.streams.get(number)
         if stream is None or stream.inbound is None:
             if number == 0 or number > self._last_stream:
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA of an idle stream")
-            self._control_frames.spend()  # the stream was answered or reset meanwhile
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")
+            self._control_frames.spend()  # the stream has been answered or reset
             return
         if not stream.may_receive:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
@@ -302,7 +301,7 @@ class Http2Connection:
             return
         if number <= self._last_stream:
             if number and number % 2:
-                self._control_frames.spend()  # trailers of a stream that is closed
+                self._control_frames.spend()  # trailers on a closed stream
                 return
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "invalid stream number")
         if not number % 2:
@@ -337,7 +336,7 @@ class Http2Connection:
                     raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
                 first = value
         change, self._first_window = first - self._first_window, first
-        if change:  # once a frame, and no further frame now: a thousand streams are enough work
+        if change:  # once a frame, and no more frames in this call: a thousand streams are enough work
             self._frames_left = 0
             for stream in list(self.streams.values()):
                 stream.window += change
@@ -365,7 +364,7 @@ class Http2Connection:
             else:
                 stream.pump()
         elif number > self._last_stream:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of an idle stream")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
 
     def _pump_blocked(self) -> None:
         while self.window > 0 and self.blocked:  # pump blocks a stream again only if the window is used up

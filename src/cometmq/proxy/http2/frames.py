@@ -37,7 +37,7 @@ MAX_HEADER_LIST_SIZE: Final = 6
 """Numbers of settings."""
 
 HEAD: Final = struct.Struct(">HBBBI")
-"""Length (two bytes and one), type, flags, stream."""
+"""Length (two bytes and one byte), type, flags, stream."""
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 _EARNED_BY_DATA: Final = 2
@@ -45,7 +45,7 @@ _EARNED_BY_DATA: Final = 2
 
 
 class ErrorCode(enum.IntEnum):
-    """The reason why a stream or a connection ends (RFC 9113, 7)."""
+    """The reason for the end of a stream or connection (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -60,7 +60,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Http2Error(Exception):
-    """The connection must end; the GOAWAY contains ``code`` and text."""
+    """The connection must be closed; GOAWAY contains ``code`` and the text."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -106,8 +106,7 @@ def unpadded(payload: bytes) -> bytes:
 class ControlFrameBudget:
     """The control frames that a client may still send: pings, settings, resets, empty data.
 
-    Control frames cost work without requesting anything. A connection may send more over time, and for each answer
-    frame.
+    Control frames cost work without requesting anything. The budget grows over time, and with each answer frame.
     """
 
     __slots__ = ("_clock", "_left", "_since")

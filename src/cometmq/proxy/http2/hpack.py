@@ -1,7 +1,7 @@
 """Header compression of HTTP/2 (RFC 7541): decodes the blocks of clients; the server's own blocks use no table.
 
-Clients add nearly every header to the connection's table once, and refer to the header by its number later. So a block
-consists of numbers, and one or two texts that are new in each request.
+Clients add nearly every header to the connection's table once, and refer to it by its number later. So a block consists
+of numbers, and of one or two texts that are new in each request.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 TABLE_BYTES: Final = 4_096
 """The size of a client's table; HTTP/2's default."""
 _ENTRY_BYTES: Final = 32
-"""Bytes that an entry counts in addition to its texts (RFC 7541, 4.1)."""
+"""Size of an entry in addition to its texts, in bytes (RFC 7541, 4.1)."""
 _MAX_UPDATES: Final = 2
-"""Maximum number of changes of the table's size at the beginning of a block (RFC 7541, 4.2)."""
+"""Maximum number of table size changes at the beginning of a block (RFC 7541, 4.2)."""
 _BOMB_FACTOR: Final = 16
-"""Factor by which a list of headers exceeds the limit only in an attack, whose block repeats one large entry."""
+"""A header list larger than the limit by this factor is an attack: its block repeats one large entry."""
 
 _STATIC_TEXT: Final = (
     "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
@@ -60,7 +60,7 @@ class _Tree:
     def __init__(self) -> None:
         lengths = [int(length) for length in _CODE_LENGTHS.split()]
         self._nodes: list[list[int]] = [[0, 0]]
-        """The two successors of each inner node: another node, or a symbol as ``-1 - symbol``."""
+        """The two successors of each inner node: a node, or a symbol as ``-1 - symbol``."""
         self._depths: dict[int, int] = {0: 0}
         self._all_ones: set[int] = {0}
         code = last = 0
@@ -109,7 +109,7 @@ class _Tree:
             if node < 0:
                 symbol = -1 - node
                 if symbol == _END_OF_TEXT:
-                    raise HpackError("a text contains the code of the end")
+                    raise HpackError("a text contains the end-of-string code")
                 text.append(symbol)
                 node = 0
         step = self._steps[begin << 8 | byte] = (node, bytes(text))
@@ -122,7 +122,7 @@ _TREE: Final = _Tree()
 class HpackDecoder:
     """Decodes the blocks of one connection, in their order.
 
-    :param max_bytes: maximum size of a list of headers, as RFC 7541 counts; the rest of a larger list is dropped.
+    :param max_bytes: maximum size of a header list, as RFC 7541 counts; a larger list is truncated.
     """
 
     __slots__ = ("_bytes", "_limit", "_max_bytes", "_own")
@@ -134,7 +134,7 @@ class HpackDecoder:
         self._limit = TABLE_BYTES
 
     def decode(self, block: bytes) -> tuple[dict[str, str], int]:
-        """Return the headers in a block, the last one of each name, and the size of the complete list.
+        """Return the headers in a block, with the last value of each name, and the size of the complete list.
 
         :raises HpackError: the block is malformed.
         """

@@ -34,7 +34,7 @@ class StreamEvent(enum.IntEnum):
     LOCAL_END = 1
     """The server has queued the end of its answer."""
     CLOSE = 2
-    """All of the answer is sent, or one side has reset the stream, or the connection is lost."""
+    """The complete answer is sent, or one side has reset the stream, or the connection is lost."""
 
 
 TRANSITIONS: Final = {
@@ -48,7 +48,7 @@ TRANSITIONS: Final = {
     (StreamState.CLOSING, StreamEvent.CLOSE): StreamState.CLOSED,
     (StreamState.CLOSED, StreamEvent.CLOSE): StreamState.CLOSED,
 }
-"""The next state by state and event; other events are not allowed in the state."""
+"""Next state by state and event; other events are not allowed."""
 
 _RECEIVING: Final = frozenset(state for state, event in TRANSITIONS if event is StreamEvent.REMOTE_END)
 """States in which the client may send frames."""
@@ -66,11 +66,11 @@ class Inbound(Protocol):
         """Handle the end of the request."""
 
     def cancel(self) -> None:
-        """Give up, because the client has reset the stream, or the connection is lost."""
+        """Abandon the request, because the client has reset the stream, or the connection is lost."""
 
 
 class StreamOwner(Protocol):
-    """The connection, as its streams see it."""
+    """The methods of a connection that its streams use."""
 
     window: int
     """Number of bytes that the client accepts on all streams together."""
@@ -80,17 +80,17 @@ class StreamOwner(Protocol):
         """Queue bytes."""
 
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
-        """Queue a frame of data, which may be the last one of its message."""
+        """Queue a frame of data; ``is_whole`` marks the last frame of a message."""
 
     def count_unsent(self, change: int) -> None:
-        """Record that more or fewer bytes wait for the client's windows."""
+        """Add a change to the number of bytes that wait for the client's windows."""
 
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream."""
 
 
 class Stream:
-    """One stream; the layer above writes to it."""
+    """One stream; the layer above writes its answer."""
 
     __slots__ = ("_connection", "_state", "_unsent", "id", "inbound", "unread", "unsent_bytes", "window")
 
@@ -104,7 +104,9 @@ class Stream:
         self.unread = 0
         """Number of bytes that arrived since the server's window was enlarged."""
         self._unsent: deque[tuple[int, bytes | memoryview]] | None = None
-        """Frames that wait for the window: type and payload. The last headers end the stream. Few streams have any."""
+        """Frames that wait for the window: type and payload. Trailing headers end the stream. Few streams have waiting
+        frames.
+        """
         self.unsent_bytes = 0
         """Number of bytes that wait for the client's window."""
 
@@ -114,7 +116,7 @@ class Stream:
         return self._state in _RECEIVING
 
     def handle(self, event: StreamEvent) -> None:
-        """Change to the next state."""
+        """Enter the state that follows the event."""
         self._state = TRANSITIONS[self._state, event]
 
     # --- sending --------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ class Stream:
         self.pump()
 
     def end(self, trailers: bytes) -> None:
-        """End the answer after the waiting data."""
+        """End the answer once the waiting data is sent."""
         if self._state not in _SENDING:
             return
         self.handle(StreamEvent.LOCAL_END)
@@ -156,7 +158,7 @@ class Stream:
         self._connection.close_stream(self)
 
     def pump(self) -> None:
-        """Send as much as the windows have room for."""
+        """Send as much waiting data as the windows allow."""
         connection = self._connection
         unsent = self._unsent
         while unsent:
@@ -187,7 +189,7 @@ class Stream:
         connection.close_stream(self)
 
     def drop_unsent(self) -> None:
-        """Forget the waiting data."""
+        """Discard the waiting data."""
         if self._unsent:
             self._unsent.clear()
             self._count_unsent(-self.unsent_bytes)

@@ -1,7 +1,7 @@
 """The classes of messages, created at import from the compiled definition.
 
-They belong to a separate pool: the default pool may contain another version of the same files, that of Apache's Python
-client, and protobuf refuses two files with the same name.
+They belong to a separate pool: the default pool may contain the files of Apache's Python client, and protobuf refuses
+two files with the same name.
 """
 
 from __future__ import annotations

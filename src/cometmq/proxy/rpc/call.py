@@ -46,7 +46,7 @@ class Conversation(Protocol):
         """
 
     def ended(self) -> None:
-        """Record that the client sends nothing more."""
+        """Record that the client will not send any more messages."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Method:
     decode: Callable[[bytes], Any]
     """Decodes a request; any exception means that it is malformed."""
     handler: Callable[[Call, Any], Awaitable[Message | None]] | None = None
-    """Answers one request; returns ``None`` if it has sent its answers by :meth:`Call.send`."""
+    """Answers one request; returns ``None`` if it has already sent its answers with :meth:`Call.send`."""
     converse: Callable[[Call], Conversation] | None = None
     """Begins a call whose client sends many messages; such a method has no handler."""
 
 
 class CallOwner(Protocol):
-    """The server, as its calls see it."""
+    """The methods of a server that its calls use."""
 
     clock: Clock
     pace: Pace
@@ -82,11 +82,11 @@ class Peer(Protocol):
     local_address: tuple[str, int]
 
     def count_incomplete(self, change: int) -> None:
-        """Record that the connection holds more or fewer bytes of incomplete calls."""
+        """Add a change to the number of bytes of incomplete calls on the connection."""
 
 
 class Call:
-    """One call; see the module's docstring.
+    """One call from a client.
 
     :param metadata_bytes: the size of the metadata, which is stored until the call ends.
     """
@@ -147,7 +147,7 @@ class Call:
 
     @property
     def left_s(self) -> float | None:
-        """The time until the limit, in seconds."""
+        """The remaining time, in seconds."""
         timeout_s = self.timeout_s
         return None if timeout_s is None else timeout_s - (self._owner.clock.monotonic() - self.arrived)
 
@@ -169,7 +169,7 @@ class Call:
         if not self._buffer:
             self._buffer = chunk
         else:
-            if isinstance(self._buffer, bytes):  # do not copy a message of many frames for each frame
+            if isinstance(self._buffer, bytes):  # do not copy a message with many frames for each frame
                 self._buffer = bytearray(self._buffer)
             self._buffer += chunk
         self.peer.count_incomplete(len(chunk))
@@ -268,12 +268,12 @@ class Call:
             _log.exception("a call of %s failed", self.peer.remote_address)
             self.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
         finally:
-            self._task = None  # no cycle of task and call for the garbage collector
+            self._task = None  # leave no reference cycle of task and call for the garbage collector
 
     async def wait_for_time(self, size: int, large: int) -> None:
-        """Wait until a piece of work may begin; meanwhile the connection counts its bytes as held.
+        """Wait until a piece of work may begin; meanwhile its bytes count as held by the connection.
 
-        :param large: number of bytes above which a piece is large.
+        :param large: size in bytes above which a piece is large.
         """
         pace = self._owner.pace
         if size <= large:

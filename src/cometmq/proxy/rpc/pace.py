@@ -1,8 +1,8 @@
 """Limits the work of calls in one round of the event loop.
 
 Pieces of work begin in a round until some processor time is used; others wait for a later round, in their order. Large
-pieces, such as an answer of a megabyte, have a queue of their own: one of them is done in a round, followed by enough
-rounds without any, so that small pieces get their share.
+pieces, such as an answer of a megabyte, have a queue of their own. One is done in a round; then some rounds do only
+small pieces, so that these get their share.
 
 Processor time counts, not wall-clock time: on a busy machine, a round that had to wait for a processor has done little.
 """
@@ -17,24 +17,24 @@ from typing import Final
 from cometmq.proxy.limits import GRPC_ROUND_SECONDS
 
 _WOKEN_PIECES: Final = 16
-"""Maximum number of waiting pieces that check in a round whether time is left."""
+"""Maximum number of waiting pieces that are resumed in one round."""
 _LARGE_SHARE_SECONDS: Final = 0.002
 """Share of processor time for large pieces: a 10 ms piece is followed by 5 rounds without a large one."""
 
 
 class Pace:
-    """See the module's docstring."""
+    """Decides when a piece of work may begin."""
 
     def __init__(self) -> None:
         self._small: deque[asyncio.Future[None]] = deque()
         self._large: deque[asyncio.Future[None]] = deque()
         self._round_end: float | None = None
-        """The processor time of the thread at which the round's time is used up; ``None`` before the first piece."""
+        """Processor time of the thread at which the round's time is used up; ``None`` before the first piece."""
         self._is_scheduled = False
         self._rounds_to_large = 0
         """Number of rounds before the next large piece."""
         self._large_began: float | None = None
-        """The processor time at which the round with a large piece began."""
+        """Processor time at which the round with a large piece began."""
 
     @property
     def is_behind(self) -> bool:
@@ -80,7 +80,7 @@ class Pace:
             self._rounds_to_large = int((time.thread_time() - self._large_began) / _LARGE_SHARE_SECONDS)
             self._large_began = None
         if self._small or self._large:
-            self._schedule_round()  # before the pieces that are woken now, so that they find a new round
+            self._schedule_round()  # before the woken pieces, so that they begin in a new round
             for _ in range(min(_WOKEN_PIECES, len(self._small))):
                 _wake_first(self._small)
             if self._rounds_to_large:

@@ -1,4 +1,4 @@
-"""The status of a call, as gRPC numbers it, and the trailers."""
+"""The status of a call, with gRPC's numbers, and the trailers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GrpcError(Exception):
 
 
 HEADERS: Final = b"\x88" + encode_headers(("content-type", "application/grpc"))
-"""The headers of every answer: ``:status 200`` and the type."""
+"""The headers of every answer: ``:status 200`` and the content type."""
 OK_TRAILERS: Final = encode_headers(("grpc-status", "0"))
 
 

@@ -58,7 +58,7 @@ class AcknowledgeService:
         return v2.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=text, status=status)
 
     def _delivery(self, session: ClientSession, topic: str, group: str, text: str) -> Delivery:
-        """Return the delivery of a receipt handle, or the present one if the message is renewed.
+        """Return the delivery for a receipt handle, or the current delivery if the message is renewed.
 
         :raises ProxyError: the handle is malformed or expired.
         """

@@ -23,13 +23,13 @@ _CONSUMERS: Final = (
 
 
 class ClientService:
-    """Registers heartbeats and departures of clients."""
+    """Handles heartbeats and departures of clients."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
 
     async def heartbeat(self, call: Call, request: v2.HeartbeatRequest) -> v2.HeartbeatResponse:
-        """Record that a client is alive; refuse a client with unknown settings, so that it sends them again."""
+        """Record that a client is alive; refuse a client whose settings are unknown, so that it sends them again."""
         self._client(call, request.group, request.client_type)
         return v2.HeartbeatResponse(status=OK)
 
@@ -47,7 +47,7 @@ class ClientService:
     def _client(self, call: Call, group: v2.Resource, kind: int) -> ClientSession:
         """Return the client of a call.
 
-        :param kind: the client's type according to the request, which is used if the settings are not known.
+        :param kind: the client's type in the request, used if its settings are not known.
         :raises ProxyError: the account is denied, or the settings are not known.
         """
         sessions = self._context.sessions

@@ -41,7 +41,7 @@ _RESULTS: Final = {
 
 
 class _PendingCommand(NamedTuple):
-    """A command that a client has not answered yet."""
+    """A pending command to a client."""
 
     session: ClientSession
     request: BrokerRequest
@@ -57,7 +57,7 @@ class ClientCommands:
         """The pending commands by nonce."""
 
     def pass_on(self, sessions: Sessions, session: ClientSession, request: BrokerRequest) -> None:
-        """Pass a broker's request on to the client that it names; drop requests with other codes."""
+        """Pass a broker's request on to its client; drop requests with other codes."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             check_transaction(sessions, session, request)
         elif request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
@@ -101,7 +101,7 @@ class ClientCommands:
         nonce = getattr(answer, kind or "status").nonce
         pending = self._pending.get(nonce)
         if session is None or pending is None or pending.session is not session:
-            _log.debug("dropped an answer that no request waits for: %s", kind)
+            _log.debug("dropped an answer without a pending request: %s", kind)
             return
         del self._pending[nonce]
         pending.timer.cancel()

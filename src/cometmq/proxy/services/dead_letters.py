@@ -43,9 +43,10 @@ class DeadLetterService:
 
 
 async def _check_log_offset(link: Link, delivery: Delivery) -> None:
-    """Check that the log offset in a client's handle is that of its message, and not of any other one on the broker.
+    """Check that the log offset in a client's handle is the offset of its message, not of another message on the
+    broker.
 
-    :raises ProxyError: the offset is that of another message, or the broker refuses.
+    :raises ProxyError: the offset belongs to another message, or the broker refuses.
     """
     handle = delivery.handle
     header = ViewMessageRequestHeader(offset=delivery.log_offset)
@@ -58,4 +59,4 @@ async def _check_log_offset(link: Link, delivery: Delivery) -> None:
     except RecordError:
         positions = []
     if positions != [(delivery.stored_topic, handle.queue_id, handle.queue_offset)]:
-        raise ProxyError(Code.INVALID_RECEIPT_HANDLE, "receipt handle is invalid: no such message is there")
+        raise ProxyError(Code.INVALID_RECEIPT_HANDLE, "receipt handle is invalid: its log offset is wrong")

@@ -1,4 +1,4 @@
-"""PullMessage, UpdateOffset, GetOffset and QueryOffset, for clients that choose the offsets themselves."""
+"""PullMessage, UpdateOffset, GetOffset and QueryOffset, for clients that manage offsets themselves."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class OffsetService:
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if request.offset < 0:
-            raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is below 0")
+            raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is negative")
         wait_ms = min(max(ms_of(request.long_polling_timeout), 0), config.long_polling_max_ms)
         is_sql = request.filter_expression.type == FilterType.SQL
         header = PullMessageRequestHeader(
@@ -96,7 +96,7 @@ class OffsetService:
         topic, group = topic_of(queue.topic), group_of(request.group)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if request.offset < 0:
-            raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is below 0")
+            raise ProxyError(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is negative")
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=group, topic=topic, queue_id=queue.id, commit_offset=request.offset
         )

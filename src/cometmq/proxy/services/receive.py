@@ -42,11 +42,11 @@ _NO_MESSAGES: Final = {
 _RELEASE_MS: Final = 1_000
 """Time after which messages for a client that has cancelled its call become visible again."""
 _ANSWER_MS: Final = 1_000
-"""Time that is left for the answer if the deadline of the call shortens the poll."""
+"""Time reserved for the answer if the deadline of the call shortens the poll."""
 
 
 class _Received(NamedTuple):
-    """A message that was popped."""
+    """A popped message."""
 
     message: MessageExt
     delivery: Delivery
@@ -63,7 +63,7 @@ class ReceiveService:
         self._releases = TaskSet()
 
     async def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
-        """Wait for messages; send the status, each message in an answer of its own, and the time."""
+        """Wait for messages; send the status, one answer for each message, and the delivery time."""
         try:
             status, messages = OK, await self._receive(call, request)
         except ProxyError as error:
@@ -114,7 +114,7 @@ class ReceiveService:
         ]
 
     async def _readable_broker(self, topic: str) -> str:
-        """Return the first broker with readable queues of a topic; empty if there is none."""
+        """Return the first broker with readable queues of a topic, or an empty name."""
         info = await self._context.backend.topic(topic)
         return next((queues.broker for queues in info.queues if queues.readable), "")
 
@@ -206,11 +206,11 @@ class ReceiveService:
             for one in received:
                 await change_invisible_time(session.link, one.delivery, _RELEASE_MS)
         except ProxyError as error:
-            _log.info("messages of a cancelled call stay invisible: %s", error)
+            _log.info("cannot release the messages of a cancelled call: %s", error)
 
     # --- messages that are not for the client ---------------------------------------------------
     async def _with_tags(self, session: ClientSession, received: list[_Received], expression: str) -> list[_Received]:
-        """Return the messages with wanted tags; acknowledge others, since Apache's brokers compare only hashes."""
+        """Return the messages with matching tags; acknowledge others, since Apache's brokers compare only hashes."""
         wanted = frozenset(split_tags(expression))
         tagged = []
         for one in received:
@@ -219,14 +219,14 @@ class ReceiveService:
                 continue
             try:
                 await acknowledge(session.link, one.delivery)
-            except ProxyError as error:  # it is delivered again
-                _log.warning("a message with another tag is not acknowledged for %s: %s", one.delivery.group, error)
+            except ProxyError as error:  # the message is delivered again
+                _log.warning("cannot acknowledge a message with another tag for %s: %s", one.delivery.group, error)
         return tagged
 
     async def _without_dead(
         self, session: ClientSession, received: list[_Received], max_retries: int
     ) -> list[_Received]:
-        """Return the messages that may be tried again; send the others to the dead-letter topic."""
+        """Return the messages that may be retried; send the others to the dead-letter topic."""
         alive = []
         for one in received:
             if one.attempt <= max_retries + 1:
@@ -234,8 +234,8 @@ class ReceiveService:
                 continue
             try:
                 await forward_to_dead_letters(session.link, one.delivery, one.message.msg_id)
-            except ProxyError as error:  # it is delivered again
-                _log.warning("a message of %s does not go to the dead letters yet: %s", one.delivery.group, error)
+            except ProxyError as error:  # the message is delivered again
+                _log.warning("cannot move a message of %s to the dead letters yet: %s", one.delivery.group, error)
         return alive
 
 
@@ -274,7 +274,7 @@ def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Rec
 
 
 def _start_offsets(info: str) -> dict[tuple[str, int], int]:
-    """Read startOffsetInfo: the first offset by topic type and queue."""
+    """Parse startOffsetInfo: the first offset by topic type and queue."""
     starts = {}
     for part in filter(None, info.split(";")):
         kind, queue_id, start = part.split(" ")
@@ -283,7 +283,9 @@ def _start_offsets(info: str) -> dict[tuple[str, int], int]:
 
 
 def _failed_deliveries(info: str) -> dict[tuple[int, int], int]:
-    """Read orderCountInfo: the failed deliveries by queue and offset (``type qo<queueId>%<queueOffset> count``)."""
+    """Parse orderCountInfo: the number of failed deliveries by queue and offset (``type qo<queueId>%<queueOffset>
+    count``).
+    """
     failures = {}
     for part in filter(None, info.split(";")):
         _, position, count = part.split(" ")

@@ -46,12 +46,12 @@ class RouteService:
             queue = v2.MessageQueue(topic=request.topic, broker=broker, accept_message_types=types)
             for number, permission in enumerate(_permissions(queues)):
                 queue.id, queue.permission = number, permission
-                answer.message_queues.append(queue)  # appending copies, which is faster than constructing another one
+                answer.message_queues.append(queue)  # append() copies the queue, which is faster than constructing one
         session.resend_settings(self._context.clock)
         return answer
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
-        """Return the queues that a push consumer receives from: one for each broker or, if ordered, each queue."""
+        """Return the queues of a push consumer: one for each broker or, if the consumer is orderly, every queue."""
         topic, group = topic_of(request.topic), group_of(request.group)
         self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)
@@ -88,7 +88,7 @@ def _assigned(queues: BrokerQueues, *, is_orderly: bool) -> Sequence[int]:
 
 
 def _permissions(queues: BrokerQueues) -> Iterator[Permission]:
-    """Queues with a single permission come first, as Apache numbers them."""
+    """Return the permissions of the queues. Queues with a single permission come first, as Apache numbers them."""
     both = min(queues.readable, queues.writable)
     yield from (Permission.READ for _ in range(queues.readable - both))
     yield from (Permission.WRITE for _ in range(queues.writable - both))

@@ -45,13 +45,13 @@ _STORED: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-"""Codes of the answers for stored messages."""
+"""Response codes for stored messages."""
 _MULTIPLIER: Final = 2862933555777941757
 _MASK: Final = 2**64 - 1
 
 
 class _Outgoing(NamedTuple):
-    """A message of a request and the properties that are stored with it."""
+    """A message in a request, with the properties that are stored with it."""
 
     message: v2.Message
     properties: dict[str, str]
@@ -63,10 +63,10 @@ class SendService:
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
         self._counters: dict[str, Iterator[int]] = {}
-        """The next queue of each topic: messages without a group use the queues one after the other."""
+        """The next queue of each topic: messages without a message group use the queues in turn."""
 
     async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
-        """Store the messages of a request, which all have one topic."""
+        """Store the messages in a request; all have the same topic."""
         context = self._context
         messages = request.messages
         if not len(messages):
@@ -91,7 +91,7 @@ class SendService:
 
     # --- checks ---------------------------------------------------------------------------------
     async def _topic_that_accepts(self, topic: str, types: Sequence[MessageType]) -> TopicInfo:
-        """Return the configuration of a topic that accepts messages of some types.
+        """Return the configuration of a topic; check that it accepts messages of these types.
 
         :raises ProxyError: the topic does not exist, or accepts messages of another type.
         """
@@ -146,7 +146,7 @@ class SendService:
 
     # --- sending --------------------------------------------------------------------------------
     def _choose_queue(self, info: TopicInfo, message_group: str | None) -> tuple[str, int]:
-        """Return the broker and queue id for a message: always the same for a message group, else the next queue.
+        """Return the broker and queue id for a message: a fixed queue for each message group, else the next queue.
 
         :raises ProxyError: no queue accepts messages.
         """
@@ -257,7 +257,7 @@ def _status(reply: Reply) -> v2.Status:
 
 
 def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
-    """Return the common status of all messages, or the status for different ones."""
+    """Return the common status of all messages, or MULTIPLE_RESULTS if they differ."""
     first = entries[0].status
     if all(entry.status.code == first.code for entry in entries):
         return first

@@ -1,6 +1,6 @@
-"""Telemetry: settings both ways, and commands to clients (``ClientActivity``).
+"""Telemetry: exchange of settings, and commands to clients (``ClientActivity``).
 
-A client opens the stream and sends its settings; the answer has the merged ones, and from then on the stream carries
+A client opens the stream and sends its settings; the answer contains the merged settings. Then the stream carries
 commands. A second stream of a client replaces the first. Errors end the stream with a status of gRPC, as in Apache's
 proxy.
 """
@@ -42,12 +42,14 @@ class TelemetryService:
         self._work: set[asyncio.Task[None]] = set()
 
     def open_stream(self, call: Call) -> TelemetryStream:
-        """Open a stream. The account is checked with the settings, since some clients cannot read an earlier error."""
+        """Open a stream. The account is checked once the settings arrive, since some clients cannot read an earlier
+        error.
+        """
         return TelemetryStream(self._context, self._commands, call, self._work)
 
 
 class TelemetryStream:
-    """One stream; its commands are handled one after the other."""
+    """One Telemetry stream; it handles the client's commands one after the other."""
 
     def __init__(
         self, context: EndpointContext, commands: ClientCommands, call: Call, work: set[asyncio.Task[None]]
@@ -57,7 +59,7 @@ class TelemetryStream:
         self._call = call
         self._work = work
         self._waiting: list[tuple[v2.Settings, int]] = []
-        """The settings that are not handled yet, and their sizes."""
+        """Settings that are not handled yet, with their sizes."""
         self._task: asyncio.Task[None] | None = None
         self._session: ClientSession | None = None
 
@@ -70,7 +72,7 @@ class TelemetryStream:
         kind = message.WhichOneof("command")
         if kind == "settings":
             if len(self._waiting) >= _MAX_WAITING_SETTINGS:
-                raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many settings at once")
+                raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many settings are pending")
             size = message.ByteSize()
             self._call.peer.count_incomplete(size)
             self._waiting.append((message.settings, size))

@@ -1,4 +1,4 @@
-"""Transaction ids with the position of the half message, so that any endpoint can end it, even after a restart.
+"""Transaction ids that contain the position of the half message, so that any endpoint can end the transaction.
 
 Apache's proxy keeps the position in memory. After a crash of the proxy the transaction ends only after a check.
 """

@@ -80,4 +80,4 @@ def check_transaction(sessions: Sessions, session: ClientSession, request: Broke
     for producer in (session, *sessions.producers_of(message.properties.get(PGROUP, topic))):
         if producer.stream is not None and producer.stream.send_command(command):
             return
-    _log.info("no producer of %s is connected that could answer a transaction check", topic)
+    _log.info("no connected producer of %s can answer a transaction check", topic)
