@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from cometmq.spark.records import worker_memory
-from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.records.worker_memory import lasting_worker
 
 _BATCHES = """
 import resource, sys
@@ -75,9 +75,9 @@ def test_a_task_keeps_memory_from_its_first_row_on_and_ends_with_a_last_search(m
     monkeypatch.setattr(worker_memory, "keep_freed_memory", lambda: done.append("kept"))
     monkeypatch.setattr(worker_memory, "freeze_modules", lambda: done.append("left out"))
 
-    @in_lasting_worker
     def read(count: int) -> Iterator[int]:
-        yield from range(count)
+        with lasting_worker():
+            yield from range(count)
 
     done.extend(read(2))
     assert done == ["kept", 0, 1, "left out"]

@@ -18,7 +18,6 @@ from cometmq.client import Message
 from cometmq.spark.errors import OptionError, SparkSourceError, UnreachableError
 from cometmq.spark.records.queues import OffsetRange, Queue
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.planning import sized
 from cometmq.spark.source.reader import FilteringReader, RangePartition, RocketMQReader
 from cometmq.testing import SyncCluster, wait_until
 
@@ -89,7 +88,7 @@ def test_a_broker_that_does_not_tell_sizes_is_cut_by_messages(topics: Topics, op
         None,
         None,
     ]
-    known, unknown = sized(cluster, [OffsetRange(queue, 0, 10), OffsetRange(queue, 1000, 1010)])
+    known, unknown = cluster.sized([OffsetRange(queue, 0, 10), OffsetRange(queue, 1000, 1010)])
     assert known.mean_bytes == unknown.mean_bytes
 
 

@@ -22,7 +22,6 @@ from cometmq.spark.options import demand_forward, demand_present
 from cometmq.spark.records.columns import BY_NAME
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, offsets_to_json
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.options import parse_options
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Que
     if source.namesrv is not None:
         if not topics:
             return []
-        return list(changed_queues(Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})), marks))
+        return list(Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})).changed_queues(marks))
     if source.archive is not None:
         log = ArchiveLog(source.archive)
         return differing(marks, log.marks_at({queue: mark.offset for queue, mark in marks.items()}))

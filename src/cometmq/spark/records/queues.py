@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
 
 from cometmq.client.blocking.cluster import Queue as Queue
 from cometmq.spark.errors import OptionError
@@ -31,6 +32,10 @@ class Mark(NamedTuple):
     offset: int
     physical_offset: int
     stored_ms: int
+
+
+Marks = Mapping[Queue, Mark]
+NO_MARKS: Final[Marks] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterator
-from functools import cache, wraps
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Final
 
 KEPT_BYTES: Final = 128 * 1024 * 1024
 """Number of free bytes at the heap's end that the process keeps, enough for a few batches."""
@@ -27,20 +28,13 @@ that glibc accepts.
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
-_Asked = ParamSpec("_Asked")
-_Row = TypeVar("_Row")
 
-
-def in_lasting_worker(read: Callable[_Asked, Iterator[_Row]]) -> Callable[_Asked, Iterator[_Row]]:
-    """Decorate the generator of a task's rows to set up its worker's memory, once for each worker."""
-
-    @wraps(read)
-    def rows(*args: _Asked.args, **named: _Asked.kwargs) -> Iterator[_Row]:
-        keep_freed_memory()
-        yield from read(*args, **named)
-        freeze_modules()
-
-    return rows
+@contextmanager
+def lasting_worker() -> Iterator[None]:
+    """Set up the memory of a worker around the rows of a task; the first task does so for all later ones."""
+    keep_freed_memory()
+    yield
+    freeze_modules()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import ClassVar, Final
@@ -18,8 +19,11 @@ from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.spark.errors import SparkSourceError, UnreachableError
-from cometmq.spark.records.queues import Mark
+from cometmq.spark.records.queues import Mark, Marks, OffsetRange, Offsets
 from cometmq.spark.source.options import SourceOptions
+from cometmq.spark.source.planning import SizedRange, sample_places, sized
+
+log = logging.getLogger("cometmq.spark")
 
 _SAMPLE: Final = 32
 """Number of records in a queue whose mean size is used for all its records."""
@@ -98,6 +102,14 @@ class Cluster(OffsetClient):
         means = zip(places, self.record_sizes(places), strict=True)
         return {queue: mean for (queue, _, _), mean in means if mean is not None}
 
+    def sized(self, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
+        """Split ranges into parts, each with the approximate mean size of its records.
+
+        :raises UnreachableError: a broker does not answer.
+        """
+        places = sample_places(ranges)
+        return sized(ranges, dict(zip(places, self.record_sizes(places), strict=True)))
+
     # Lives ----------------------------------------------------------------------------------------
 
     def marks(self, places: Mapping[Queue, int]) -> dict[Queue, Mark]:
@@ -113,6 +125,10 @@ class Cluster(OffsetClient):
             found |= {queue: mark for queue, mark in marks if mark is not None}
         return found
 
+    def marks_before(self, offsets: Offsets) -> dict[Queue, Mark]:
+        """Return the marks of the messages before some offsets, if these messages still exist."""
+        return self.marks({queue: offset - 1 for queue, offset in offsets.items() if offset > 0})
+
     def _mark(self, queue: Queue, offset: int) -> Query[Mark | None]:
         def read(answer: RemotingCommand) -> Mark | None:
             if answer.code != ResponseCode.SUCCESS:
@@ -124,7 +140,7 @@ class Cluster(OffsetClient):
 
         return pull_one(queue, offset, self._options.consumer_group, read)._replace(answers=EVERY_ANSWER)
 
-    def changed_lives(self, marks: Mapping[Queue, Mark], bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
+    def changed_lives(self, marks: Marks, bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
         """Return the queues whose message at the offset of their mark differs from the mark.
 
         Messages that retention has deleted are not compared.
@@ -135,6 +151,29 @@ class Cluster(OffsetClient):
         other += [queue for queue, mark in marks.items() if bounds[queue].first < bounds[queue].end <= mark.offset]
         first = self.marks({queue: bounds[queue].first for queue in other})
         return {queue: Life.ANEW if _is_newer(first[queue], marks[queue]) else Life.CUT for queue in first}
+
+    def changed_queues(self, marks: Marks) -> dict[Queue, Life]:
+        """Return the queues that were created again since their marks were taken, according to the masters that
+        answer.
+        """
+        bounds = self.bounds([queue for queue in self.queues() if queue in marks], on_silent=_warn)
+        changed = self.changed_lives({queue: marks[queue] for queue in bounds}, bounds)
+        return {queue: life for queue, life in changed.items() if self.has_master(queue)}
+
+    def changed_meanwhile(self, marks: Marks) -> list[Queue]:
+        """Return the queues that were created again since their marks were taken, a short time ago.
+
+        The check takes one request for each queue, and more only if a mark's message was deleted.
+        """
+        now = self.marks({queue: mark.offset for queue, mark in marks.items()})
+        changed = [queue for queue, mark in now.items() if mark != marks[queue]]
+        gone = {queue: mark for queue, mark in marks.items() if queue not in now and self.has_master(queue)}
+        lives = self.changed_lives(gone, self.bounds(gone)) if gone else {}
+        return changed + [queue for queue, life in lives.items() if life is Life.ANEW]
+
+
+def _warn(error: CometMQError) -> None:
+    log.warning("%s", error)
 
 
 def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:

@@ -33,9 +33,8 @@ from cometmq.remoting.errors import denial_step
 from cometmq.remoting.headers import PullMessageResponseHeader
 from cometmq.spark.errors import DataLossError, SparkSourceError, UnreachableError
 from cometmq.spark.records.decode import Records
-from cometmq.spark.records.queues import OffsetRange, Queue, joined
+from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange, Queue, joined
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import NO_MARKS, Marks, changed_meanwhile
 from cometmq.spark.source.options import SourceOptions
 
 MAX_IN_FLIGHT: Final = 12
@@ -199,7 +198,7 @@ class Fetcher:
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
             yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
-        if changed := changed_meanwhile(self._cluster, marks):  # so what was read is mixed
+        if changed := self._cluster.changed_meanwhile(marks):  # so what was read is mixed
             raise DataLossError(
                 f"{min(changed)} was created again while it was read",
                 next_step="start the query again, which then reads the new queue",

@@ -23,7 +23,6 @@ from cometmq.spark.access import server_options
 from cometmq.spark.errors import OptionError
 from cometmq.spark.records.queues import Offsets, Queue, marks_from_json, offsets_from_json
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.options import parse_options
 
 ASSIGNED: Final = "assigned"
@@ -100,7 +99,7 @@ def lag_now(source: Mapping[str, Any], namesrv: str, access: Mapping[str, str] |
     bounds = cluster.bounds(cluster.queues())
     if _offset(source, "endOffset").get(ASSIGNED):
         bounds = {queue: held for queue, held in bounds.items() if queue in reached}
-    anew = changed_queues(cluster, marks_from_json(_offset(source, "endOffset").get("marks", {})))
+    anew = cluster.changed_queues(marks_from_json(_offset(source, "endOffset").get("marks", {})))
     reached = {queue: offset for queue, offset in reached.items() if queue not in anew}
     unread = {queue: held.first for queue, held in bounds.items()}
     return lag_between(unread | reached, {queue: held.end for queue, held in bounds.items()})

@@ -13,20 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
 
 from cometmq.client.blocking.offsets import Bounds
-from cometmq.errors import CometMQError
 from cometmq.spark.errors import DataLossError
-from cometmq.spark.records.queues import Mark, Offsets, Queue
+from cometmq.spark.records.queues import Marks, Offsets, Queue
 from cometmq.spark.source.cluster import Cluster, Life
 from cometmq.spark.source.options import SourceOptions
 
 log = logging.getLogger("cometmq.spark")
-
-Marks = Mapping[Queue, Mark]
-NO_MARKS: Final[Marks] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +28,23 @@ class Continued:
     """The offsets at which reading continues in some queues."""
 
     offsets: Offsets
-    changed: Mapping[Queue, Life]
-    """Queues that were created again since their marks were taken."""
     doubtful: frozenset[Queue]
     """Queues that seem to be lost, but only according to a slave. They keep their offsets, and must not be read."""
 
 
 def continued(
-    options: SourceOptions, cluster: Cluster, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks
+    options: SourceOptions,
+    cluster: Cluster,
+    bounds: Mapping[Queue, Bounds],
+    reached: Offsets,
+    changed: Mapping[Queue, Life],
 ) -> Continued:
     """Return the offsets at which reading continues in the queues in ``bounds``. Queues that are not in ``reached`` are
     read from their start.
 
+    :param changed: queues that were created again since they were read.
     :raises DataLossError: messages are lost and ``failOnDataLoss`` is true.
-    :raises UnreachableError: a broker does not answer.
     """
-    known = {queue: mark for queue, mark in marks.items() if queue in bounds and queue in reached}
-    changed = cluster.changed_lives(known, bounds)
     offsets: Offsets = {}
     doubtful = set()
     for queue, held in bounds.items():
@@ -64,7 +58,7 @@ def continued(
             offsets[queue] = _in_other(options, queue, held, offset, changed[queue])
         else:
             offsets[queue] = within_bounds(options, queue, held, offset)
-    return Continued(offsets, changed, frozenset(doubtful))
+    return Continued(offsets, frozenset(doubtful))
 
 
 def _in_other(options: SourceOptions, queue: Queue, held: Bounds, offset: int, life: Life) -> int:
@@ -119,46 +113,10 @@ def lost_with(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue],
     :raises DataLossError: a queue was created again, and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
     """
-    lost = frozenset(changed_queues(cluster, {queue: marks[queue] for queue in queues if queue in marks}))
+    lost = frozenset(cluster.changed_queues({queue: marks[queue] for queue in queues if queue in marks}))
     if lost:
         what = f"{min(lost)} was created again, or lost its end, before a planned batch was read"
         if options.fail_on_data_loss:
             raise DataLossError(what, next_step="option failOnDataLoss=false skips these messages")
         log.warning("%s; going on without these messages", what)
     return lost
-
-
-def changed_queues(cluster: Cluster, marks: Marks) -> dict[Queue, Life]:
-    """Return the queues that were created again since their marks were taken, according to the masters that answer.
-
-    :raises UnreachableError: no nameserver answers.
-    """
-    bounds = cluster.bounds([queue for queue in cluster.queues() if queue in marks], on_silent=_warn)
-    changed = cluster.changed_lives({queue: marks[queue] for queue in bounds}, bounds)
-    return {queue: life for queue, life in changed.items() if cluster.has_master(queue)}
-
-
-def changed_meanwhile(cluster: Cluster, marks: Marks) -> list[Queue]:
-    """Return the queues that were created again since their marks.
-
-    The check takes one request for each queue, and more only if a mark's message was deleted.
-
-    :raises UnreachableError: a broker does not answer.
-    """
-    now = cluster.marks({queue: mark.offset for queue, mark in marks.items()})
-    changed = [queue for queue, mark in now.items() if mark != marks[queue]]
-    gone = {queue: mark for queue, mark in marks.items() if queue not in now and cluster.has_master(queue)}
-    lives = cluster.changed_lives(gone, cluster.bounds(gone)) if gone else {}
-    return changed + [queue for queue, life in lives.items() if life is Life.ANEW]
-
-
-def _warn(error: CometMQError) -> None:
-    log.warning("%s", error)
-
-
-def marks_before(cluster: Cluster, offsets: Offsets) -> dict[Queue, Mark]:
-    """Return the marks of the messages before some offsets, if these messages still exist.
-
-    :raises UnreachableError: a broker does not answer.
-    """
-    return cluster.marks({queue: offset - 1 for queue, offset in offsets.items() if offset > 0})

@@ -19,6 +19,7 @@ from cometmq.paths import local_path
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.queues import (
+    Marks,
     Offsets,
     Queue,
     marks_from_json,
@@ -27,7 +28,7 @@ from cometmq.spark.records.queues import (
     offsets_to_json,
 )
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import Marks, marks_before, start_in_recreated_queues, within_bounds
+from cometmq.spark.source.lives import start_in_recreated_queues, within_bounds
 from cometmq.spark.source.options import (
     EARLIEST,
     LATEST,
@@ -200,7 +201,7 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
     )
     if now:
         begin |= now
-        marks = {queue: mark for queue, mark in marks.items() if queue not in now} | marks_before(cluster, now)
+        marks = {queue: mark for queue, mark in marks.items() if queue not in now} | cluster.marks_before(now)
         found = {"asked": asked, "offsets": offsets_to_json(saved | begin), "marks": marks_to_json(marks)}
         replace_file(path, json.dumps(found).encode())
     return json.dumps(offsets_to_json(begin))

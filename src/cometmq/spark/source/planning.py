@@ -11,12 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, joined
-
-if TYPE_CHECKING:
-    from cometmq.spark.source.cluster import Cluster
 
 SMALL_PARTITION: Final = 20_000
 """Minimum number of offsets for a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
@@ -123,27 +120,34 @@ _UNKNOWN_BYTES: Final = 1024.0
 """Assumed size of a record if no broker reports its size."""
 
 
-def sized(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
+def sample_places(ranges: Sequence[OffsetRange]) -> list[tuple[Queue, int, int]]:
+    """Return the places whose records are sampled for :func:`sized`: queue, offset and number of records."""
+    return [(*place, UNITS) for place in dict.fromkeys(place for part in _parts(ranges) for place in _ends_of(part))]
+
+
+def sized(ranges: Sequence[OffsetRange], sampled: Mapping[tuple[Queue, int, int], float | None]) -> list[SizedRange]:
     """Split ranges into parts, each with the mean size of sampled records at its start and end.
 
-    :raises UnreachableError: a broker does not answer.
+    :param sampled: mean size by place; None if unknown. Parts without a known size have the mean size of the others.
     """
+    known = [mean for mean in sampled.values() if mean is not None]
+    otherwise = sum(known) / len(known) if known else _UNKNOWN_BYTES
+    found = []
+    for part in _parts(ranges):
+        means = [mean for place in _ends_of(part) if (mean := sampled[(*place, UNITS)]) is not None]
+        found.append(SizedRange(part, sum(means) / len(means) if means else otherwise))
+    return found
+
+
+def _parts(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     held = [part for part in ranges if len(part)]
     most = max(1, min(_PARTS_OF_QUEUE, _PARTS // max(len(held), 1)))
     parts = []
     for part in held:
         count = min(most, -(-len(part) // UNITS))
         parts += [part.part(number, count) for number in range(count)]
-    looks = {(part.queue, at): UNITS for part in parts for at in _looked_at(part)}
-    means = dict(zip(looks, cluster.record_sizes([(*place, count) for place, count in looks.items()]), strict=True))
-    known = [mean for mean in means.values() if mean is not None]
-    otherwise = sum(known) / len(known) if known else _UNKNOWN_BYTES
-    found = []
-    for part in parts:
-        sampled = [mean for at in _looked_at(part) if (mean := means[part.queue, at]) is not None]
-        found.append(SizedRange(part, sum(sampled) / len(sampled) if sampled else otherwise))
-    return found
+    return parts
 
 
-def _looked_at(part: OffsetRange) -> tuple[int, int]:
-    return part.first, max(part.first, part.end - UNITS)
+def _ends_of(part: OffsetRange) -> tuple[tuple[Queue, int], tuple[Queue, int]]:
+    return (part.queue, part.first), (part.queue, max(part.first, part.end - UNITS))

@@ -11,17 +11,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from cometmq.spark.errors import sentence_first
-from cometmq.spark.records.queues import OffsetRange
-from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange
+from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import NO_MARKS, Marks, marks_before
 from cometmq.spark.source.offsets import demand_forward, demand_topics, resolve_end, resolve_start
 from cometmq.spark.source.options import (
     EARLIEST,
     SourceOptions,
     demand_batch,
 )
-from cometmq.spark.source.planning import SizedRange, dealt, partition_count, sized
+from cometmq.spark.source.planning import SizedRange, dealt, partition_count
 from cometmq.spark.source.pushdown import Window, window_of
 
 log = logging.getLogger("cometmq.spark")
@@ -36,7 +35,6 @@ class RangePartition(InputPartition):
     """Marks of the queues, taken when the ranges were planned."""
 
 
-@in_lasting_worker
 def read_ranges(
     options: SourceOptions, schema: StructType, ranges: Sequence[OffsetRange], marks: Marks = NO_MARKS
 ) -> Iterator[Any]:
@@ -48,22 +46,15 @@ def read_ranges(
     from cometmq.spark.source.fetch import Fetcher
 
     arrow = to_arrow_schema(schema, timezone="UTC")
-    with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+    with (
+        lasting_worker(),
+        bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
+    ):
         for chunk in Fetcher(options).fetch(ranges, marks):
             records = Records(chunk.data)
             if options.tags:
                 records = records.tagged(options.tags)
             yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
-
-
-def partitions_of(
-    options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange], marks: Marks
-) -> list[RangePartition]:
-    """Divide ranges into Spark partitions.
-
-    :raises UnreachableError: a broker does not report the size of its messages.
-    """
-    return divided(options, sized(cluster, ranges), marks)
 
 
 def divided(options: SourceOptions, pieces: Sequence[SizedRange], marks: Marks) -> list[RangePartition]:
@@ -101,8 +92,8 @@ class RocketMQReader(DataSourceReader):
         demand_forward(start, end)
         start, end = self._window.narrowed(start, end, lambda time_ms: cluster.offsets_at(bounds, time_ms))
         ranges = [OffsetRange(queue, start[queue], end[queue]) for queue in queues if self._window.holds(queue)]
-        marks = marks_before(cluster, {part.queue: part.end for part in ranges if len(part)})
-        return list(partitions_of(self._options, cluster, ranges, marks))
+        marks = cluster.marks_before({part.queue: part.end for part in ranges if len(part)})
+        return divided(self._options, cluster.sized(ranges), marks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""

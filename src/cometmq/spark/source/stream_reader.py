@@ -41,6 +41,7 @@ from cometmq.remoting.blocking import BlockingConnectionError
 from cometmq.spark.errors import DataLossError, OptionError, SparkSourceError, UnreachableError, sentence_first
 from cometmq.spark.records.queues import (
     Mark,
+    Marks,
     OffsetRange,
     Offsets,
     OffsetsJson,
@@ -52,11 +53,11 @@ from cometmq.spark.records.queues import (
 )
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.lag import ASSIGNED, lag_between
-from cometmq.spark.source.lives import Marks, continued, lost_with, marks_before
+from cometmq.spark.source.lives import continued, lost_with
 from cometmq.spark.source.offsets import demand_topics, resolve_start
 from cometmq.spark.source.options import LATEST, SourceOptions, demand_stream
-from cometmq.spark.source.planning import SizedRange, limited, limited_bytes, sized
-from cometmq.spark.source.reader import RangePartition, divided, partitions_of, read_ranges
+from cometmq.spark.source.planning import SizedRange, limited, limited_bytes
+from cometmq.spark.source.reader import RangePartition, divided, read_ranges
 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
@@ -127,7 +128,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             chosen = self._next(start, limit)
             self._planned = None if chosen is start else chosen
-            self._pieces = [] if chosen is start else sized(self._cluster, self.ranges(chosen))
+            self._pieces = [] if chosen is start else self._cluster.sized(self.ranges(chosen))
         except UnreachableError as error:
             if self._target is not None or not self._latest:
                 raise
@@ -171,7 +172,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A mark is kept until reading passes it: a new mark of a queue that was not checked may be from another
         # generation.
         passed = [queue for queue in bounds if queue not in marks or marks[queue].offset != end[queue] - 1]
-        marks |= marks_before(self._cluster, {queue: end[queue] for queue in passed})
+        marks |= self._cluster.marks_before({queue: end[queue] for queue in passed})
         offset = {
             "v": VERSION,
             "from": offsets_to_json(begin),
@@ -197,7 +198,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bounds = self._look(queues, on_silent=_warn if self._target is None else None)
             for queue in self._gone(reached.keys() - set(queues)):
                 del reached[queue]
-            found = continued(self._options, self._cluster, bounds, reached, self._unsure(bounds, reached, marks))
+            changed = self._cluster.changed_lives(self._unsure(bounds, reached, marks), bounds)
+            found = continued(self._options, self._cluster, bounds, reached, changed)
             if found.doubtful:
                 self._look_at_all = self._clock.monotonic()
             if not found.doubtful or self._target is None or not patience.again():
@@ -206,7 +208,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = {queue: held for queue, held in bounds.items() if queue not in found.doubtful}
         self._miss(reached.keys() - bounds.keys() - found.doubtful)
         begin = reached | found.offsets
-        return bounds, begin, {queue: mark for queue, mark in marks.items() if queue in begin.keys() - found.changed}
+        return bounds, begin, {queue: mark for queue, mark in marks.items() if queue in begin.keys() - changed}
 
     def _look(self, queues: list[Queue], on_silent: Callable[[CometMQError], None] | None) -> dict[Queue, Bounds]:
         bounds = self._cluster.bounds(queues, on_silent=on_silent)
@@ -238,10 +240,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before is detected a little later.
         """
         now = self._clock.monotonic()
-        if now >= self._look_at_all:
+        checks_all = now >= self._look_at_all
+        if checks_all:
             self._look_at_all = now + LIFE_SECONDS
-            return marks
-        return {queue: mark for queue, mark in marks.items() if queue in bounds and bounds[queue].end != reached[queue]}
+        return {
+            queue: mark
+            for queue, mark in marks.items()
+            if queue in bounds and queue in reached and (checks_all or bounds[queue].end != reached[queue])
+        }
 
     def _doubt(self, doubtful: frozenset[Queue]) -> None:
         """Warn about queues in which a slave is behind the read offsets, or fail in a run that ends with this batch."""
@@ -319,7 +325,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = lost_with(self._options, self._cluster, queues, marks)
         lost |= set(self._gone(queues.difference(self._cluster.queues())))
         ranges = [part for part in ranges if part.queue not in lost]
-        return partitions_of(self._options, self._cluster, ranges, marks)
+        return divided(self._options, self._cluster.sized(ranges), marks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""

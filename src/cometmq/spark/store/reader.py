@@ -21,7 +21,7 @@ from cometmq.spark.errors import sentence_first
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.bad_messages import bad_bodies
 from cometmq.spark.records.decode import Records, decode
-from cometmq.spark.records.worker_memory import in_lasting_worker
+from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.store.files import ConsumeQueues
 from cometmq.spark.store.options import StoreOptions
 from cometmq.spark.store.scan import CHUNK_BYTES, LogSplit, sound_records, splits
@@ -117,7 +117,6 @@ class StoreReader(DataSourceReader):
         demand_stored(self._options)
         return found
 
-    @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read, check and decode one split."""
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -126,6 +125,7 @@ class StoreReader(DataSourceReader):
             arrow = to_arrow_schema(self._schema, timezone="UTC")
             options = self._options
             with (
+                lasting_worker(),
                 sentence_first(),
                 bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
             ):

@@ -34,9 +34,8 @@ from cometmq.spark.options import demand_present
 from cometmq.spark.records.bad_messages import bad_bodies
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
-from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue
-from cometmq.spark.records.worker_memory import in_lasting_worker
-from cometmq.spark.source.lives import NO_MARKS, Marks
+from cometmq.spark.records.queues import NO_MARKS, Mark, Marks, OffsetRange, Offsets, Queue
+from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.store.options import StoreOptions, parse_store_options
 from cometmq.spark.store.reader import StoreScan, demand_stored
 from cometmq.spark.store.scan import SPLIT_BYTES, LogSplit, splits
@@ -106,7 +105,7 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
                 if options.stop is not None and options.stop.is_set():
                     return run.report(finished=False)
                 some = parts[first : first + SPLITS_IN_COMMIT]
-                work = partial(_split_written, wanted, log.root, log.next_offsets(), marks)
+                work = partial(write_split, wanted, root=log.root, archived=log.next_offsets(), marks=marks)
                 commit = commit_written(log, run_id, batch_id, run_tasks(session, some, work, Manifest))
                 if commit is not None:
                     run.committed(commit)
@@ -146,13 +145,6 @@ def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) ->
     }
 
 
-@in_lasting_worker
-def _split_written(
-    options: StoreOptions, root: Path, archived: Offsets, marks: Marks, split: LogSplit
-) -> Iterator[Manifest]:
-    yield from write_split(options, split, root, archived, marks)
-
-
 def write_split(
     options: StoreOptions, split: LogSplit, root: Path, archived: Offsets, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
@@ -163,7 +155,7 @@ def write_split(
     gathered: dict[Queue, list[Records]] = {}
     made: list[Manifest] = []
     size = 0
-    with flushing_beside() as flush:
+    with lasting_worker(), flushing_beside() as flush:
         for records in StoreScan(options).records(split, _CHUNK_BYTES):
             for topic, queue_id, part in records.by_queue():
                 queue = Queue(topic, options.broker_name, queue_id)

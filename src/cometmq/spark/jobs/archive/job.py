@@ -51,7 +51,6 @@ from cometmq.spark.options import parse_option
 from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.session.environment import driver_session, is_connect
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets, resolve_start
 from cometmq.spark.source.options import EARLIEST, LATEST, SourceOptions, parse_options
 
@@ -96,7 +95,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     timing = _timing(trigger)
     wanted = options.table_format
     log = ArchiveLog(options.to, wanted)
-    demand_same_queues(log.root, changed_queues(Cluster(parse_options(given)), log.marks()))
+    demand_same_queues(log.root, Cluster(parse_options(given)).changed_queues(log.marks()))
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
         return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)

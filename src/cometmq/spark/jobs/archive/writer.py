@@ -21,9 +21,8 @@ from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import Commit, Covered, DataFile
 from cometmq.spark.errors import OptionError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
-from cometmq.spark.records.queues import OffsetRange, Offsets
-from cometmq.spark.records.worker_memory import in_lasting_worker
-from cometmq.spark.source.lives import NO_MARKS, Marks
+from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange, Offsets
+from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.source.options import SourceOptions, parse_options
 from cometmq.spark.source.reader import RangePartition
 from cometmq.spark.source.stream_reader import RocketMQStreamReader
@@ -115,7 +114,6 @@ class ArchiveStreamReader(RocketMQStreamReader):
             if isinstance(part, RangePartition)
         ]
 
-    @in_lasting_worker
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
         """Write one partition. For ranges that are already archived, send only the offsets to the driver, which checks
         them.
@@ -123,8 +121,9 @@ class ArchiveStreamReader(RocketMQStreamReader):
         if isinstance(partition, ArchivePartition):
             archived, ranges = partition.archived, partition.ranges
             new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
-            for manifest in write_ranges(self._options, new, Path(self._root), partition.marks):
-                yield manifest.to_row()
+            with lasting_worker():
+                for manifest in write_ranges(self._options, new, Path(self._root), partition.marks):
+                    yield manifest.to_row()
             for part in ranges:
                 if part not in new:
                     yield Manifest(covered=Covered.of(part)).to_row()

@@ -38,7 +38,6 @@ from cometmq.spark.jobs.run import new_directory, persisted
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.session.environment import driver_session
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import changed_queues
 from cometmq.spark.source.offsets import demand_topics
 from cometmq.spark.source.options import parse_options
 
@@ -125,7 +124,7 @@ class _Audit:
             self._found += stored_offsets(parties, stored, counts)
             self._found += group_offsets(parties)
             if archived is not None and self._log is not None:
-                self._found += other_lives(parties, changed_queues(self._cluster, self._log.marks()))
+                self._found += other_lives(parties, self._cluster.changed_queues(self._log.marks()))
                 self._found += coverage(parties)
                 self._found += archived_offsets(parties, archived, counts)
                 self._found += minute_by_minute(parties, minutes)

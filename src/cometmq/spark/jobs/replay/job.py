@@ -60,7 +60,6 @@ from cometmq.spark.session.environment import driver_session, tasks_at_a_time
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.sink.placing import look_up
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.lives import changed_queues, marks_before
 from cometmq.spark.source.options import parse_options
 
 if TYPE_CHECKING:
@@ -228,7 +227,7 @@ class _Run:
         """Check that the topic has not been deleted and created again since messages were sent to it."""
         ends = [] if plan is None else plan.ends
         marks = {Queue(self._job.to, of.broker, of.queue_id): of.mark for of in ends if of.mark is not None}
-        if changed := changed_queues(self._cluster, marks):
+        if changed := self._cluster.changed_queues(marks):
             raise ArchiveError(
                 f"{min(changed)} is not the queue that the replay sent to before: topic {self._job.to} was "
                 "created again, or its broker lost the end of the queue",
@@ -237,7 +236,7 @@ class _Run:
 
     def _planned(self, number: int, ranges: list[Range]) -> Plan:
         bounds = self._cluster.bounds(self._queues)
-        marks = marks_before(self._cluster, {queue: held.end for queue, held in bounds.items()})
+        marks = self._cluster.marks_before({queue: held.end for queue, held in bounds.items()})
         ends = [TargetEnd(*queue[1:], bounds[queue].end, marks.get(queue)) for queue in self._queues]
         plan = Plan(number, ranges, ends)
         self._ledger.write_plan(plan)
