@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,20 +33,6 @@ def flush_file(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-@contextmanager
-def flushing_beside() -> Iterator[Callable[[Path], None]]:
-    """Provide a :func:`flush_file` that does not block: a thread flushes, and the end of the ``with`` block waits for
-    it.
-
-    :raises OSError: at the end of the block, if a flush failed.
-    """
-    with ThreadPoolExecutor(1, "flush") as thread:
-        under_way: list[Future[None]] = []
-        yield lambda path: under_way.append(thread.submit(flush_file, path))
-        for flush in under_way:
-            flush.result()
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from cometmq.spark.archives.table import Covered, DataFile, TableFormat
 from cometmq.spark.jobs.archive.upkeep import join_files, planned_joinings
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.storage import Directory
 
 AT_MS = 1_704_067_200_000
 """2024-01-01T00:00:00Z, the store time of offset 0; each further message is stored a millisecond later."""
@@ -59,7 +60,7 @@ def messages(queue: Queue, offsets: Iterable[int], at_ms: int = AT_MS) -> Any:
 
 def written(root: Path, queue: Queue, first: int, end: int, at_ms: int = AT_MS) -> list[DataFile]:
     """Write offsets of a queue below ``root``, one file for each hour of their store times."""
-    writer = QueueWriter(root, queue, arrow_schema(ARCHIVE_COLUMNS))
+    writer = QueueWriter(Directory(root), queue, arrow_schema(ARCHIVE_COLUMNS))
     writer.add(messages(queue, range(first, end), at_ms))
     return writer.close()
 
@@ -127,7 +128,7 @@ def join(root: str, name: str, point: str) -> None:
     log = ArchiveLog(root, TableFormat(name))
     with log.kept_up():
         for joining in planned_joinings(log.files(), 1 << 30, AT_MS + HOUR_MS):
-            made = join_files(log.root, joining.files)
+            made = join_files(log.directory, joining.files)
             _reached("before", point)
             log.replace(joining.files, [made])
             _reached("after", point)

@@ -19,6 +19,7 @@ from cometmq.spark.archives.files import QueueWriter, shrinks
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.storage import Directory
 
 SCHEMA = arrow_schema(ARCHIVE_COLUMNS)
 NOISE = random.Random(1)
@@ -38,7 +39,7 @@ def nothing(number: int) -> bytes:
 
 def written(place: Path, batches: list[list[bytes]]) -> tuple[dict[str, str], list[bytes]]:
     """The codec of each column of a file, and the bodies in it."""
-    writer = QueueWriter(place, Queue("T", "b", 0), SCHEMA)
+    writer = QueueWriter(Directory(place), Queue("T", "b", 0), SCHEMA)
     offset = 0
     for bodies in batches:
         records = [make(offset + number, body) for number, body in enumerate(bodies)]

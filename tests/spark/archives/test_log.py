@@ -125,7 +125,7 @@ def test_a_commit_that_did_not_get_its_name_is_none(parquet: ArchiveLog, monkeyp
 
 def test_a_task_that_outlives_its_repetition_touches_nothing_that_is_committed(log: ArchiveLog) -> None:
     """Its rows are not the same any more, and it ends when the files of its repetition are committed."""
-    zombie = QueueWriter(log.root, ORDERS, arrow_schema(ARCHIVE_COLUMNS))
+    zombie = QueueWriter(log.directory, ORDERS, arrow_schema(ARCHIVE_COLUMNS))
     zombie.add(messages(ORDERS, range(5)))
     append(log, 0, ORDERS, 0, 10)
     [committed] = log.files()
@@ -269,7 +269,7 @@ def test_times_that_no_calendar_has_are_archived_as_any_other(log: ArchiveLog, a
     for compacted in (False, True):
         if compacted:
             for joining in planned_joinings(log.files(), 1 << 30, 1 << 62):
-                log.replace(joining.files, [join_files(log.root, joining.files)])
+                log.replace(joining.files, [join_files(log.directory, joining.files)])
         times = {file: times_in(log.root / file.path) for file in log.files()}
         assert sorted(at for of in times.values() for at in of) == sorted(said)
         assert stored(log.root) == {ORDERS: list(range(15))}
@@ -353,7 +353,7 @@ def test_an_iceberg_table_that_is_not_where_it_was_made_says_so(how: str, tmp_pa
 def test_a_writer_that_dies_at_the_commit(log: ArchiveLog, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the transaction nothing is there; behind it a repeated batch is known."""
     append(log, 0, ORDERS, 0, 5)
-    table = type(table_at(log.root, None))
+    table = type(table_at(log.directory, None))
     commit = table.commit
 
     def dying(self: Any, *given: Any) -> None:

@@ -159,7 +159,7 @@ def test_what_retention_has_taken_out_is_not_missing(spark: Any, topics: Topics,
     topic = topics.create(1)
     queue, clock = Queue(topic, topics.broker_name, 0), VirtualClock(start_ms=AT_MS + 5 * HOUR_MS // 2)
     log = ArchiveLog(tmp_path / "lake", clock=clock)
-    writer = QueueWriter(log.root, queue, arrow_schema(ARCHIVE_COLUMNS))
+    writer = QueueWriter(log.directory, queue, arrow_schema(ARCHIVE_COLUMNS))
     for offsets, at_ms in ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS)):
         writer.add(messages(queue, offsets, at_ms))
     log.append("q", 0, [cover(queue, 0, 7)], writer.close())

@@ -32,21 +32,23 @@ def read(namesrv: str, topic: str, rows: int, place: Path) -> None:
 def archive(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the archive job."""
     from cometmq.spark.jobs.archive.writer import write_ranges
+    from cometmq.spark.storage import Directory
 
     options, ranges = _ranges(namesrv, topic, rows)
-    for _ in write_ranges(options, ranges, place):
+    for _ in write_ranges(options, ranges, Directory(place)):
         pass
 
 
 def store(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the archive job that reads a store, of which nobody says where it can be cut."""
     from cometmq.spark.jobs.archive.from_store import write_split
+    from cometmq.spark.storage import Directory
     from cometmq.spark.store.options import parse_store_options
     from cometmq.spark.store.scan import splits
 
     options = parse_store_options({"path": str(place.parent / "commitlog"), "brokerName": "b"})
     [split] = splits(options)
-    for _ in write_split(options, split, place, {}):
+    for _ in write_split(options, split, Directory(place), {}):
         pass
 
 

@@ -13,8 +13,8 @@ batch only by age: a short ``--keep`` would delete the files of the former, a lo
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -35,6 +35,7 @@ from cometmq.spark.archives.table import (
 )
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, MAX_TIME_MS, arrow_schema, milliseconds
+from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,17 +54,17 @@ class DeltaArchive:
 
     format = DELTA
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, directory: Directory) -> None:
         """Store the directory.
 
         :raises ArchiveError: deltalake is not installed.
         """
-        self._root = root
+        self._directory = directory
         try:
             import deltalake
         except ImportError as error:
             raise ArchiveError(
-                f"the archive {root} is a Delta table, and the package deltalake is not installed",
+                f"the archive {directory} is a Delta table, and the package deltalake is not installed",
                 next_step="pip install 'cometmq[delta]'",
             ) from error
         self._delta: Any = deltalake
@@ -81,7 +82,7 @@ class DeltaArchive:
                 if _INFO in version:
                     return msgspec.json.decode(version[_INFO], type=Commit)
         raise ArchiveError(
-            f"the Delta table {self._root} no longer names an archive job",
+            f"the Delta table {self._directory} no longer names an archive job",
             next_step="its log was cleaned up past the last commit; archive into another directory",
         )
 
@@ -124,14 +125,14 @@ class DeltaArchive:
         try:
             if table is None:
                 create_table_with_add_actions(
-                    str(self._root), schema, actions, "error", PARTITIONS, "archive", commit_properties=properties
+                    str(self._directory), schema, actions, "error", PARTITIONS, "archive", commit_properties=properties
                 )
             else:
                 table.create_write_transaction(actions, "append", schema, PARTITIONS, commit_properties=properties)
         except DeltaError as error:
             raise ArchiveError(
-                f"version {0 if table is None else table.version() + 1} of the Delta table {self._root} could not be "
-                f"written: {error}",
+                f"version {0 if table is None else table.version() + 1} of the Delta table {self._directory} "
+                f"could not be written: {error}",
                 next_step="nothing was committed; if another program wrote to the table, run the job again",
             ) from error
 
@@ -140,28 +141,31 @@ class DeltaArchive:
 
         :raises ArchiveError: the log has been cleaned up since that time, so the removed files are unknown.
         """
-        versions = sorted((self._root / DELTA_LOG).glob("[0-9]" * _DIGITS + ".json"))
-        is_cut = int(versions[0].stem) > 0
-        if is_cut and (begun_ms := _written_ms(versions[0])) > time_ms:
+        versions = self._directory.names(f"{DELTA_LOG}/{'[0-9]' * _DIGITS}.json")
+        is_cut = int(PurePosixPath(versions[0]).stem) > 0
+        if is_cut and (begun_ms := _written_ms(self._actions(versions[0]))) > time_ms:
             raise ArchiveError(
-                f"the log of the Delta table {self._root} begins at {np.datetime64(begun_ms, 'ms')}Z, older "
+                f"the log of the Delta table {self._directory} begins at {np.datetime64(begun_ms, 'ms')}Z, older "
                 "entries are cleaned up, so the files removed before are unknown",
                 next_step="use a shorter --keep; for a longer one, first raise the table's property "
                 "delta.logRetentionDuration beforehand",
             )
         found = set()
-        for path in versions:
-            for line in path.read_bytes().splitlines():
-                action = json.loads(line).get("remove")
-                if action is not None and action.get("deletionTimestamp", time_ms) >= time_ms:
-                    found.add(unquote(action["path"]))
+        for version in versions:
+            for action in self._actions(version):
+                removed = action.get("remove")
+                if removed is not None and removed.get("deletionTimestamp", time_ms) >= time_ms:
+                    found.add(unquote(removed["path"]))
         return found
 
     def forget(self, time_ms: int) -> None:
         """Do nothing: Delta cleans its log by itself, by the table's ``logRetentionDuration``."""
 
     def _open(self) -> Any:
-        return self._delta.DeltaTable(str(self._root)) if (self._root / DELTA_LOG).is_dir() else None
+        return self._delta.DeltaTable(str(self._directory)) if self._directory.exists(DELTA_LOG) else None
+
+    def _actions(self, version: str) -> Iterator[dict[str, Any]]:
+        return map(json.loads, (self._directory.read(version) or b"").splitlines())
 
 
 def table_schema() -> pa.Schema:
@@ -171,10 +175,10 @@ def table_schema() -> pa.Schema:
     return arrow_schema(ARCHIVE_COLUMNS).append(pa.field("hour", pa.string()))
 
 
-def _written_ms(version: Path) -> int:
+def _written_ms(actions: Iterable[dict[str, Any]]) -> int:
     """Return the time of a version in ms since 1970, by the clock of the job or another writer that made it."""
-    for line in version.read_bytes().splitlines():
-        if info := json.loads(line).get("commitInfo"):
+    for action in actions:
+        if info := action.get("commitInfo"):
             own = msgspec.json.decode(info[_INFO], type=Commit).committed_ms if _INFO in info else None
             return int(info["timestamp"] if own is None else own)
     return 0

@@ -8,9 +8,8 @@ elsewhere and committed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cometmq.durable import flush_file
 from cometmq.spark.archives.table import HOUR_MS, WRITING, DataFile
+from cometmq.spark.errors import ArchiveError
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.storage import Directory
 
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Arrow bytes gathered into one row group."""
@@ -40,6 +40,7 @@ _TRIED_BYTES: Final = 256 * 1024
 _TOO_FEW_BYTES: Final = 4096
 """Minimum number of bytes in a sample; a smaller sample does not represent the other bodies."""
 _WORTH_WHILE: Final = 0.97
+_READ_ROWS: Final = 65_536
 
 
 class QueueWriter:
@@ -47,19 +48,23 @@ class QueueWriter:
 
     def __init__(
         self,
-        root: Path,
+        directory: Directory,
         queue: Queue,
         schema: Any,
         *,
         writing: str = WRITING,
-        flush: Callable[[Path], None] = flush_file,
+        flush: Callable[[str], None] | None = None,
     ) -> None:
-        """``flush``: called with each complete file, which must be flushed before it is committed."""
-        self._root = root
+        """Write below ``directory``.
+
+        :param flush: called with each complete file, which must be flushed before it is committed; by default the
+            directory's own ``flush``.
+        """
+        self._directory = directory
         self._queue = queue
         self._schema = schema
         self._writing = writing
-        self._flush = flush
+        self._flush = flush or directory.flush
         self._open: dict[int, _PartFile] = {}
         self._written: list[DataFile] = []
 
@@ -72,7 +77,7 @@ class QueueWriter:
             if hour not in self._open:
                 if len(self._open) == _OPEN_HOURS:
                     self._finish(min(self._open))
-                self._open[hour] = _PartFile(self._root, self._queue, self._schema, self._writing)
+                self._open[hour] = _PartFile(self._directory, self._queue, self._schema, self._writing)
             self._open[hour].add(batch.slice(first, end - first))
 
     def close(self) -> list[DataFile]:
@@ -83,18 +88,17 @@ class QueueWriter:
 
     def _finish(self, hour: int) -> None:
         file = self._open.pop(hour).close()
-        self._flush(self._root / file.path)
+        self._flush(file.path)
         self._written.append(file)
 
 
 class _PartFile:
     """One Parquet file: messages of a queue and an hour."""
 
-    def __init__(self, root: Path, queue: Queue, schema: Any, writing: str) -> None:
+    def __init__(self, directory: Directory, queue: Queue, schema: Any, writing: str) -> None:
         self._queue = queue
         self._name = f"{writing}/{uuid.uuid4().hex}.parquet"
-        self._path = root / self._name
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
         self._writer: Any = None
         self._schema = schema
         self._gathered: list[Any] = []
@@ -127,7 +131,7 @@ class _PartFile:
     def _opened(self, *, packed: bool) -> Any:
         codecs = dict.fromkeys(_leaves(self._schema), "zstd") | ({} if packed else {"body": "none"})
         return pq.ParquetWriter(
-            self._path,
+            self._directory.new_path(self._name),
             self._schema,
             compression=codecs,
             use_dictionary=list(_DICTIONARY),
@@ -137,6 +141,8 @@ class _PartFile:
     def close(self) -> DataFile:
         self._flush()
         self._writer.close()
+        info = self._directory.info(self._name)
+        assert info is not None, "the file was just written"
         return DataFile(
             path=self._name,
             topic=self._queue.topic,
@@ -145,11 +151,38 @@ class _PartFile:
             first=self._first,
             end=self._last + 1,
             rows=self._rows,
-            bytes=self._path.stat().st_size,
+            bytes=info.size,
             min_store_ms=self._min_us // 1000,
             max_store_ms=self._max_us // 1000,
             bad_bodies=self._bad_bodies,
         )
+
+
+def read_batches(
+    directory: Directory, path: str, columns: Sequence[str] | None = None, *, rows: int = _READ_ROWS
+) -> Iterator[Any]:
+    """Yield the messages in a data file as Arrow record batches.
+
+    :param columns: columns to read; by default all.
+    :param rows: maximum number of messages in a batch.
+    """
+    with pq.ParquetFile(directory.path(path)) as file:
+        yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
+
+
+def read_message(directory: Directory, path: str, offset: int, columns: Sequence[str] | None = None) -> Any:
+    """Return the message at a queue offset in a data file, as an Arrow table of one row, or without rows.
+
+    :raises ArchiveError: the file is lost.
+    """
+    try:
+        return pq.read_table(
+            directory.path(path), columns=columns, filters=[("queueOffset", "=", offset)], partitioning=None
+        )
+    except FileNotFoundError as error:
+        raise ArchiveError(
+            f"the archive has lost {directory.path(path)}", next_step="restore it from a backup"
+        ) from error
 
 
 def shrinks(bodies: Any) -> bool:

@@ -23,15 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.durable import replace_file
 from cometmq.spark.archives.table import APPENDED, ICEBERG, ICEBERG_POINTER, Commit, DataFile, TableFormat, file_named
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, BY_NAME
+from cometmq.spark.storage import Directory
 
 T = TypeVar("T")
 
@@ -65,34 +64,31 @@ class IcebergArchive:
 
     format = ICEBERG
 
-    def __init__(self, root: Path, wanted: TableFormat | None) -> None:
+    def __init__(self, directory: Directory, wanted: TableFormat | None) -> None:
         """Store the location of the table, which may not exist yet.
 
         :raises ArchiveError: pyiceberg is not installed, or the archive's table is not ``wanted``.
         """
-        self._root = root
+        self._directory = directory
         try:
             import pyiceberg.catalog
         except ImportError as error:
             raise ArchiveError(
-                f"the archive {root} is an Iceberg table, and the package pyiceberg is not installed",
+                f"the archive {directory} is an Iceberg table, and the package pyiceberg is not installed",
                 next_step="pip install 'cometmq[iceberg]'",
             ) from error
         self._load_catalog: Any = pyiceberg.catalog.load_catalog
-        path = root / ICEBERG_POINTER
         asked = None
         if wanted is not None and (wanted.catalog is not None or wanted.table is not None):
             asked = _Pointer(wanted.catalog, wanted.table or DEFAULT_TABLE)
-        if path.exists():
-            self._pointer = msgspec.json.decode(path.read_bytes(), type=_Pointer)
-            if asked is not None and asked != self._pointer:
-                raise ArchiveError(
-                    f"the archive {root} is table {self._pointer.table} of "
-                    f"{self._pointer.catalog or 'its own catalog'}, not {asked.table} of {asked.catalog}",
-                    next_step="leave out --catalog and --table to continue it",
-                )
-        else:
-            self._pointer = asked or _Pointer(None, DEFAULT_TABLE)
+        saved = directory.read_json(ICEBERG_POINTER, _Pointer)
+        self._pointer = saved or asked or _Pointer(None, DEFAULT_TABLE)
+        if saved is not None and asked is not None and asked != saved:
+            raise ArchiveError(
+                f"the archive {directory} is table {saved.table} of {saved.catalog or 'its own catalog'}, "
+                f"not {asked.table} of {asked.catalog}",
+                next_step="leave out --catalog and --table to continue it",
+            )
 
     def last(self) -> Commit | None:
         """Read the last commit from the table's properties."""
@@ -151,7 +147,7 @@ class IcebergArchive:
                             snapshot.append_data_file(iceberg_file(table.io, change.table_metadata, location))
         except CommitFailedException as error:
             raise ArchiveError(
-                f"the Iceberg table {self._pointer.table} of {self._root} could not be changed: {error}",
+                f"the Iceberg table {self._pointer.table} of {self._directory} could not be changed: {error}",
                 next_step="nothing was committed; another program wrote to the table, so run the job again",
             ) from error
 
@@ -189,7 +185,11 @@ class IcebergArchive:
                     f"pyiceberg's configuration has no catalog {self._pointer.catalog}: {error}",
                     next_step="describe it in ~/.pyiceberg.yaml, on driver and executors",
                 ) from error
-        own = {"type": "sql", "uri": f"sqlite:///{self._root / OWN_CATALOG}", "warehouse": f"file://{self._root}"}
+        own = {
+            "type": "sql",
+            "uri": f"sqlite:///{self._directory.path(OWN_CATALOG)}",
+            "warehouse": f"file://{self._directory}",
+        }
         return _made(lambda: self._load_catalog("archive", **own))
 
     def _open(self) -> Any:
@@ -199,7 +199,7 @@ class IcebergArchive:
         """
         from pyiceberg.exceptions import NoSuchTableError
 
-        if not (self._root / ICEBERG_POINTER).exists():
+        if not self._directory.exists(ICEBERG_POINTER):
             return None
         try:
             table = self._catalog.load_table(self._pointer.table)
@@ -213,7 +213,7 @@ class IcebergArchive:
 
     def _moved(self, reason: str) -> ArchiveError:
         return ArchiveError(
-            f"the Iceberg table {self._pointer.table} does not belong to {self._root}: {reason}",
+            f"the Iceberg table {self._pointer.table} does not belong to {self._directory}: {reason}",
             next_step="Iceberg stores absolute paths: move the directory back to where it was created, or link "
             "it there, and use that path; or archive into another directory",
         )
@@ -242,20 +242,21 @@ class IcebergArchive:
             table = self._catalog.load_table(self._pointer.table)
             if table.metadata.location != place or table.current_snapshot() is not None:
                 raise ArchiveError(
-                    f"the catalog has a table {self._pointer.table} already, which is not the archive in {self._root}",
+                    f"the catalog has a table {self._pointer.table} already, which is not the archive in "
+                    f"{self._directory}",
                     next_step="choose another name with --table",
                 ) from error
-        replace_file(self._root / ICEBERG_POINTER, msgspec.json.encode(self._pointer))
+        self._directory.write_json(ICEBERG_POINTER, self._pointer)
         return table
 
     def _location(self, path: str) -> str:
-        return f"file://{self._root}/{path}".rstrip("/")
+        return f"file://{self._directory}/{path}".rstrip("/")
 
     def _place(self, location: str) -> str:
-        prefix = f"file://{self._root}/"
+        prefix = f"file://{self._directory}/"
         if not location.startswith(prefix):
             raise ArchiveError(
-                f"the Iceberg table {self._pointer.table} names {location}, which lies outside of {self._root}",
+                f"the Iceberg table {self._pointer.table} names {location}, which lies outside of {self._directory}",
                 next_step="Iceberg stores absolute paths: move the archive back to where it was created",
             )
         return location.removeprefix(prefix)

@@ -16,8 +16,6 @@ only from reading the last commit until the next one is written.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,11 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.durable import flush_directory
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
-from cometmq.paths import local_path
-from cometmq.spark.archives.marks import last_marks, marks_at
+from cometmq.spark.archives.parquet import ParquetArchive
 from cometmq.spark.archives.table import (
     COMMITS,
     COMPACTED,
@@ -46,7 +42,6 @@ from cometmq.spark.archives.table import (
     Commit,
     Covered,
     DataFile,
-    ParquetArchive,
     QueueTotals,
     TableFormat,
     advanced,
@@ -57,7 +52,8 @@ from cometmq.spark.archives.table import (
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.columns import ARCHIVE_DDL, milliseconds
-from cometmq.spark.records.queues import Mark, Offsets, Queue
+from cometmq.spark.records.queues import Mark, Marks, Offsets, Queue
+from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,9 +62,9 @@ REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
 """Time for which compacted or expired files stay on disk for readers of an older version: Delta's default."""
 WRITING_SPARED_MS: Final = 24 * 3_600_000
 """Age from which a file without a commit cannot belong to a batch that a running job is about to commit."""
-LOCK: Final = "_lock"
 _UPKEEP_LOCK: Final = "_upkeep_lock"
 _COMMIT_LOCK: Final = "_commit_lock"
+_MARK_COLUMNS: Final = ("queueOffset", "physicalOffset", "storeTimestamp")
 
 
 class ArchiveLog:
@@ -84,11 +80,16 @@ class ArchiveLog:
         :raises PathError: the directory has an unsupported scheme.
         :raises ArchiveError: the archive's format is not ``wanted``, or the package for the format is missing.
         """
-        self.root = local_path(root).absolute()
-        self._table = table_at(self.root, wanted)
+        self.directory = Directory(root)
+        self._table = table_at(self.directory, wanted)
         self._clock = clock
 
     # Reading --------------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> Path:
+        """Return the directory's absolute path."""
+        return self.directory.root
 
     @property
     def format(self) -> str:
@@ -114,11 +115,35 @@ class ArchiveLog:
 
     def marks(self) -> dict[Queue, Mark]:
         """Return the mark of each queue's last message; the mark later identifies the queue."""
-        return last_marks(self.root, self.files())
+        files = self.files()
+        ends: Offsets = {}
+        for file in files:
+            ends[file.queue] = max(file.end, ends.get(file.queue, 0))
+        return self._marks_in(files, {queue: end - 1 for queue, end in ends.items()})
 
     def marks_at(self, offsets: Offsets) -> dict[Queue, Mark]:
-        """Return the marks of the archived messages at some offsets."""
-        return marks_at(self.root, self.files(), offsets)
+        """Return the marks of archived messages at some offsets, one for each queue. Messages that no file contains
+        are left out.
+
+        :raises ArchiveError: a file is lost.
+        """
+        return self._marks_in(self.files(), offsets)
+
+    def _marks_in(self, files: Iterable[DataFile], offsets: Offsets) -> dict[Queue, Mark]:
+        import pyarrow as pa
+
+        from cometmq.spark.archives.files import read_message
+
+        found = {}
+        for file in files:
+            offset = offsets.get(file.queue, -1)
+            if not file.first <= offset < file.end:
+                continue
+            row = read_message(self.directory, file.path, offset, _MARK_COLUMNS)
+            if row.num_rows:
+                stored_us = row.column("storeTimestamp").cast(pa.int64())[0].as_py()
+                found[file.queue] = Mark(offset, row.column("physicalOffset")[0].as_py(), stored_us // 1000)
+        return found
 
     def holds(self, query_id: str, batch_id: int) -> bool:
         """Return True if a batch is committed. Batches of a query are committed in order."""
@@ -152,7 +177,7 @@ class ArchiveLog:
 
         :raises ArchiveError: another process holds the lock.
         """
-        with locked(self.root):
+        with self.directory.locked():
             self.discard(WRITING)
             yield
 
@@ -162,13 +187,13 @@ class ArchiveLog:
 
         :raises ArchiveError: another process holds the lock.
         """
-        with locked(self.root, _UPKEEP_LOCK):
+        with self.directory.locked(_UPKEEP_LOCK):
             yield
 
     def discard(self, place: str) -> None:
         """Remove files in ``place`` that an earlier run did not commit. The caller holds the lock on ``place``."""
-        for path in self.root.glob(f"{place}/*.parquet"):
-            path.unlink(missing_ok=True)
+        for name in self.directory.names(f"{place}/*.parquet"):
+            self.directory.delete(name)
 
     def append(
         self,
@@ -186,7 +211,7 @@ class ArchiveLog:
         joined = merged(covered)
         for file in files:
             self._demand_file(file)
-        with locked(self.root, _COMMIT_LOCK, wait=True):
+        with self.directory.locked(_COMMIT_LOCK, wait=True):
             last = self.last()
             if last is not None and self.holds(query_id, batch_id):
                 return None
@@ -217,7 +242,7 @@ class ArchiveLog:
             raise ArchiveError(
                 f"{len(new)} new files do not hold the messages of {len(old)} old ones; nothing was changed"
             )
-        with locked(self.root, _COMMIT_LOCK, wait=True):
+        with self.directory.locked(_COMMIT_LOCK, wait=True):
             self._take(COMPACTED, old, new)
 
     def expire(self, old: Sequence[DataFile]) -> None:
@@ -225,7 +250,7 @@ class ArchiveLog:
 
         :raises ArchiveError: one of the files was removed from the archive meanwhile.
         """
-        with locked(self.root, _COMMIT_LOCK, wait=True):
+        with self.directory.locked(_COMMIT_LOCK, wait=True):
             self._take(EXPIRED, old, [])
 
     def _take(self, kind: str, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
@@ -252,24 +277,19 @@ class ArchiveLog:
         )
         self._table.commit(commit, gone)
 
-    def _placed(self, files: Iterable[DataFile]) -> list[DataFile]:
+    def _placed(self, files: Sequence[DataFile]) -> list[DataFile]:
         """Move files that tasks have written to their final paths, in the order of their names."""
-        placed = []
-        for file in files:
-            path = part_path(file.queue, file.min_store_ms, file.first, file.end)
-            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / file.path).replace(self.root / path)
-            placed.append(msgspec.structs.replace(file, path=path))
-        hours = {(self.root / file.path).parent for file in placed}
-        for directory in {above for hour in hours for above in (hour, hour.parent, self.root)}:
-            flush_directory(directory)
+        paths = {file.path: part_path(file.queue, file.min_store_ms, file.first, file.end) for file in files}
+        self.directory.move(paths)
+        placed = [msgspec.structs.replace(file, path=paths[file.path]) for file in files]
         return sorted(placed, key=lambda file: file.path)
 
     def _demand_file(self, file: DataFile) -> None:
-        path = self.root / file.path
-        if not path.is_file() or path.stat().st_size != file.bytes:
+        info = self.directory.info(file.path)
+        if info is None or info.size != file.bytes:
             raise ArchiveError(
-                f"an executor wrote {path} with {file.bytes} bytes, but the driver sees another size or no file",
+                f"an executor wrote {self.directory.path(file.path)} with {file.bytes} bytes, but the driver sees "
+                "another size or no file",
                 next_step="use a directory that driver and executors share",
             )
 
@@ -284,104 +304,76 @@ class ArchiveLog:
         :raises OptionError: there is no archive here.
         """
         self.demand_any()
-        with self.kept_up(), locked_if_free(self.root) as alone:
+        with self.kept_up(), self.directory.locked_if_free() as alone:
             now = self._clock.now_ms()
             found = [
-                path
+                name
                 for pattern in ("topic=*/hour=*/*", f"{WRITING}/*.parquet", f"{JOINING}/*.parquet")
-                for path in sorted(self.root.glob(pattern))
+                for name in self.directory.names(pattern)
             ]
-            with locked(self.root, _COMMIT_LOCK, wait=True):  # so that no file is put into its place meanwhile
+            with self.directory.locked(_COMMIT_LOCK, wait=True):  # so that no file is put into its place meanwhile
                 if not dry_run:
                     self._table.forget(now - keep_ms)
                 needed = {file.path for file in self.files()} | self._table.removed_since(now - keep_ms)
                 orphans = []
-                for path in found:
-                    name, about = str(path.relative_to(self.root)), _stat_of(path)
-                    if name in needed or about is None:
-                        continue
-                    if alone or about.st_mtime * 1000 < now - WRITING_SPARED_MS:
-                        orphans.append((name, about.st_size))
+                for name in found:
+                    info = None if name in needed else self.directory.info(name)
+                    if info is not None and (alone or info.modified_ms < now - WRITING_SPARED_MS):
+                        orphans.append((name, info.size))
                 if not dry_run:
                     for name, _ in orphans:
-                        (self.root / name).unlink(missing_ok=True)
+                        self.directory.delete(name)
             return orphans
 
 
-def table_at(root: Path, wanted: TableFormat | str | None) -> ArchiveTable:
+def table_at(directory: Directory, wanted: TableFormat | str | None) -> ArchiveTable:
     """Return the table in a directory; a new one has the ``wanted`` format, by default Parquet.
 
     :raises OptionError: the format is unknown.
     :raises ArchiveError: the directory holds an archive of another format, or the format's package is missing.
     """
-    found = _found(root)
+    found = _found(directory)
     wanted = TableFormat(wanted) if isinstance(wanted, str) else wanted
     if wanted is not None:
         wanted.check()
         if found is not None and found != wanted.name:
             raise ArchiveError(
-                f"{root} holds an archive of format {found}, not {wanted.name}",
+                f"{directory} holds an archive of format {found}, not {wanted.name}",
                 next_step=f"continue with --format {found}, or archive into another directory",
             )
     name = found or (wanted.name if wanted is not None else PARQUET)
     if name == DELTA:
         from cometmq.spark.archives.delta import DeltaArchive
 
-        return DeltaArchive(root)
+        return DeltaArchive(directory)
     if name == ICEBERG:
         from cometmq.spark.archives.iceberg import IcebergArchive
 
-        return IcebergArchive(root, wanted)
-    return ParquetArchive(root)
+        return IcebergArchive(directory, wanted)
+    return ParquetArchive(directory)
 
 
-def _found(root: Path) -> str | None:
-    if (root / DELTA_LOG).is_dir():
-        return DELTA
-    if (root / ICEBERG_POINTER).exists():
-        return ICEBERG
-    return PARQUET if (root / COMMITS).is_dir() else None
+def _found(directory: Directory) -> str | None:
+    marks = {DELTA_LOG: DELTA, ICEBERG_POINTER: ICEBERG, COMMITS: PARQUET}
+    return next((table for name, table in marks.items() if directory.exists(name)), None)
 
 
-@contextmanager
-def locked(directory: Path, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
-    """Lock a directory for one writer, and create the directory if it is missing. The lock is released when the process
-    ends.
+def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
+    """Check that no queue was deleted and created again since it was archived.
 
-    :param name: name of the lock; different locks are independent.
-    :param wait: wait until the lock is free.
-    :raises ArchiveError: another process holds the lock.
+    :param place: the archive or another copy of the queues; the error names it.
+    :raises ArchiveError: a queue was deleted and created again; the error names it.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / name).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ArchiveError(
-                f"another job is writing to {directory}", next_step="wait for it, or write to another directory"
-            ) from error
-        yield
+    for queue in sorted(changed):
+        raise ArchiveError(
+            f"{queue} is not the queue whose messages {place} holds: its topic was created again, or its end was lost",
+            next_step="continue in another directory; this one keeps the earlier messages",
+        )
 
 
-@contextmanager
-def locked_if_free(directory: Path) -> Iterator[bool]:
-    """Lock a directory unless another process holds the lock; yield True if this process now holds it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
-def _stat_of(path: Path) -> os.stat_result | None:
-    """Return the stat of a file, or None if the file no longer exists."""
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
+def differing(marks: Marks, there: Marks) -> list[Queue]:
+    """Return the queues whose message at the offset of a mark differs from the mark."""
+    return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]
 
 
 def _rows(files: Sequence[DataFile]) -> dict[Queue, int]:
@@ -401,12 +393,12 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
     """
     log = ArchiveLog(directory)
     log.demand_any()
-    return read_files(spark, log.root, log.files())
+    return read_files(spark, log, log.files())
 
 
-def read_files(spark: SparkSession, root: Path, files: Iterable[DataFile]) -> DataFrame:
-    """Read the messages in some files of the archive at ``root``."""
-    paths = [str(root / file.path) for file in files]
+def read_files(spark: SparkSession, log: ArchiveLog, files: Iterable[DataFile]) -> DataFrame:
+    """Read the messages in some files of an archive."""
+    paths = [str(log.directory.path(file.path)) for file in files]
     if not paths:
         return spark.createDataFrame([], ARCHIVE_DDL)
     return spark.read.schema(ARCHIVE_DDL).parquet(*paths)

@@ -1,32 +1,24 @@
-"""The commits of an archive, the interface of the tables that hold them, and the Parquet table.
+"""The commits of an archive, and the interface of the tables that hold them.
 
 A data file contains messages from one queue and one hour of store time. Its name states queue and hour::
 
     topic=<topic>/hour=<YYYY-MM-DD-HH>/part-<broker>-<queue>-<first>-<end>.parquet
 
 The content determines the name, so a batch that is written again has the same file names.
-
-A Parquet archive keeps its commits as JSON beside its files, ``_commits/<sequence>.json``. A file belongs to the
-archive if a commit adds it and no later one removes it. A commit is written under another name, synced and renamed, so
-the commit appears completely or not at all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from cometmq.durable import replace_file
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.records.queues import OffsetRange, Queue
-
-T = TypeVar("T")
 
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
@@ -309,80 +301,3 @@ class ArchiveTable(Protocol):
 
     def forget(self, time_ms: int) -> None:
         """Delete versions of the table that stopped being current before this time, if it keeps versions."""
-
-
-_DIGITS: Final = 20
-
-
-class ParquetArchive:
-    """The commits in a directory."""
-
-    format = PARQUET
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def last(self) -> Commit | None:
-        """Read the last commit.
-
-        :raises ArchiveError: it is damaged.
-        """
-        sequences = self._sequences()
-        return self._read(sequences[-1]) if sequences else None
-
-    def batch_of(self, query_id: str) -> int | None:
-        """Search for the query from the last commit backwards."""
-        for sequence in reversed(self._sequences()):
-            commit = self._read(sequence)
-            if commit.query_id == query_id:
-                return commit.batch_id
-        return None
-
-    def files(self) -> list[DataFile]:
-        """Apply all commits in order."""
-        found: dict[str, DataFile] = {}
-        for commit in self._commits():
-            for path in commit.removed:
-                del found[path]
-            for file in commit.files:
-                at = file.committed_ms or commit.committed_ms
-                found[file.path] = msgspec.structs.replace(file, committed_ms=at)
-        return list(found.values())
-
-    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Write the commit."""
-        whole = msgspec.structs.replace(commit, removed=[file.path for file in removed])
-        replace_file(self._path(commit.sequence), msgspec.json.format(msgspec.json.encode(whole), indent=1))
-
-    def removed_since(self, time_ms: int) -> set[str]:
-        """Collect the removals of all commits."""
-        return {path for commit in self._commits() if commit.committed_ms >= time_ms for path in commit.removed}
-
-    def forget(self, time_ms: int) -> None:
-        """Do nothing: older versions exist only as commits."""
-
-    def _sequences(self) -> list[int]:
-        directory = self._root / COMMITS
-        if not directory.is_dir():
-            return []
-        return sorted(int(path.stem) for path in directory.glob("[0-9]*.json"))
-
-    def _commits(self) -> Iterator[Commit]:
-        return map(self._read, self._sequences())
-
-    def _read(self, sequence: int) -> Commit:
-        return read_json(self._path(sequence), Commit)
-
-    def _path(self, sequence: int) -> Path:
-        return self._root / COMMITS / f"{sequence:0{_DIGITS}d}.json"
-
-
-def read_json(path: Path, kind: type[T]) -> T:
-    """Read a JSON file.
-
-    :raises ArchiveError: it is damaged.
-    """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.MsgspecError as error:
-        raise ArchiveError(f"{path} is damaged: {error}", next_step="restore it from a backup") from error

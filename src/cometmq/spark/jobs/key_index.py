@@ -20,12 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.durable import replace_file
 from cometmq.message.message import MessageExt
-from cometmq.paths import local_path
 from cometmq.quantity import quantity
 from cometmq.spark.archives.log import ArchiveLog, read_files, record_of
 from cometmq.spark.archives.table import DataFile, QueueTotals
@@ -37,13 +33,14 @@ from cometmq.spark.jobs.report.plots import Bars, Plot
 from cometmq.spark.jobs.report.report import Report
 from cometmq.spark.jobs.run import job_session
 from cometmq.spark.records.queues import Offsets, Queue
+from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BUCKETS: Final = 64
-_RUN: Final = re.compile(r"run=(\d+)")
 _DONE: Final = "_indexed.json"
+_RUN: Final = re.compile(rf"run=(\d+)/{_DONE}")
 MAX_FOUND: Final = 10_000
 """Maximum number of messages that one lookup returns."""
 
@@ -116,12 +113,12 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
     :raises OptionError: the directory has no archive.
     :raises SparkSourceError: it cannot be read, or the index cannot be written.
     """
-    index, dry_run, on_step = options.index, options.dry_run, options.on_step
+    index, dry_run, on_step = Directory(options.index), options.dry_run, options.on_step
     began = SYSTEM_CLOCK.monotonic()
     log = ArchiveLog(options.archive)
     log.demand_any()
-    runs = _runs(Path(index))
-    indexed = _reached(runs)
+    runs = _runs(index)
+    indexed = _reached(index, runs)
     totals = log.queues()  # before the files: what comes meanwhile is left to the next run
     files = [file for file in log.files() if file.end > indexed.get(file.queue, 0)]
     topics: tuple[IndexedTopic, ...] = ()
@@ -130,15 +127,16 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
             messages = _new_messages(session, log, files, totals, indexed)
             entries = _entries(messages)
             if not dry_run:
-                target = Path(index).absolute() / f"run={len(runs)}"
+                run = f"run={len(runs)}"
+                target = str(index.path(run))
                 on_step(f"indexing {quantity(len(files), 'file')} of the archive")
                 _write(entries, target)
-                entries = session.read.parquet(str(target))
+                entries = session.read.parquet(target)
             on_step("counting messages and keys")
             topics = _counted(messages, entries)
             if not dry_run:
-                replace_file(target / _DONE, msgspec.json.encode(totals))
-    return KeyIndexReport(str(log.root), str(index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
+                index.write_json(f"{run}/{_DONE}", totals)
+    return KeyIndexReport(str(log.root), str(options.index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
 
 
 def _new_messages(
@@ -152,7 +150,7 @@ def _new_messages(
         limits, "topic string, brokerName string, queueId int, indexedTo bigint, archivedTo bigint"
     )
     return (
-        read_files(spark, log.root, files)
+        read_files(spark, log, files)
         .join(f.broadcast(known), ["topic", "brokerName", "queueId"])
         .where("queueOffset >= indexedTo AND queueOffset < archivedTo")
     )
@@ -171,9 +169,9 @@ def _entries(messages: DataFrame) -> DataFrame:
     )
 
 
-def _write(entries: DataFrame, target: Path) -> None:
+def _write(entries: DataFrame, target: str) -> None:
     ordered = entries.repartition("bucket").sortWithinPartitions("bucket", "topic", "key")
-    ordered.write.partitionBy("bucket").mode("overwrite").parquet(str(target))
+    ordered.write.partitionBy("bucket").mode("overwrite").parquet(target)
 
 
 def _counted(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...]:
@@ -191,13 +189,15 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
     :raises ArchiveError: the archive has lost files.
     """
     import pyarrow.dataset as ds
-    import pyarrow.parquet as pq
 
-    log, runs = ArchiveLog(archive), _runs(local_path(index))
+    from cometmq.spark.archives.files import read_message
+
+    log, indexes = ArchiveLog(archive), Directory(index)
+    runs = _runs(indexes)
     if not runs:
         raise OptionError(f"{index} has no key index", next_step="create one: cometmq pipeline key-index")
     bucket = f"bucket={zlib.crc32(f'{topic}#{key}'.encode()) % BUCKETS}"
-    files = [str(path) for part in runs for path in sorted((part / bucket).glob("*.parquet"))]
+    files = [str(indexes.path(name)) for run in runs for name in indexes.names(f"{run}/{bucket}/*.parquet")]
     if not files:
         return []
     wanted = (ds.field("topic") == topic) & (ds.field("key") == key)
@@ -206,25 +206,22 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
     found: list[MessageExt] = []
     for place in places.to_pylist():
         for file in _files_with(files_of, reached, place):
-            rows = pq.read_table(log.root / file.path, filters=[("queueOffset", "=", place["queueOffset"])]).to_pylist()
+            rows = read_message(log.directory, file.path, place["queueOffset"]).to_pylist()
             messages = (MessageExt(record_of(row), 0, row["brokerName"]) for row in rows)
             found += (of for of in messages if key in of.keys or key == of.msg_id)  # else of another archive
     return found
 
 
-def _runs(index: Path) -> list[Path]:
+def _runs(index: Directory) -> list[str]:
     """Return the directories of the finished runs, in order."""
-    if not index.is_dir():
-        return []
-    found = ((_RUN.fullmatch(at.name), at) for at in index.iterdir())
-    return [at for _, at in sorted((int(match[1]), at) for match, at in found if match and (at / _DONE).exists())]
+    found = map(_RUN.fullmatch, index.names(f"run=*/{_DONE}"))
+    return [f"run={number}" for number in sorted(int(match[1]) for match in found if match)]
 
 
-def _reached(runs: list[Path]) -> Offsets:
+def _reached(index: Directory, runs: list[str]) -> Offsets:
     """Return the offset up to which each queue is indexed."""
-    if not runs:
-        return {}
-    return {of.queue: of.next for of in msgspec.json.decode((runs[-1] / _DONE).read_bytes(), type=list[QueueTotals])}
+    totals = index.read_json(f"{runs[-1]}/{_DONE}", list[QueueTotals]) if runs else None
+    return {of.queue: of.next for of in totals or ()}
 
 
 def _files_with(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:

@@ -14,8 +14,7 @@ from cometmq.client.blocking.offsets import Bounds
 from cometmq.options.forms import TIME
 from cometmq.remoting.security import Security
 from cometmq.spark.access import security_of, server_options
-from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
-from cometmq.spark.archives.marks import differing
+from cometmq.spark.archives.log import ArchiveLog, differing, read_archive, read_files
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, job_options, option
 from cometmq.spark.options import demand_forward, demand_present
@@ -297,7 +296,7 @@ def read_ranges(
             for file in log.files()
             if (part := wanted.get(file.queue)) is not None and file.first < part.end and part.first < file.end
         ]
-        frame = read_files(spark, log.root, files)
+        frame = read_files(spark, log, files)
         return rows_in(frame, ranges).select(*columns)
     return rows_in(replace(source, begin_ms=None, end_ms=None).read(spark, topics, columns), ranges)
 

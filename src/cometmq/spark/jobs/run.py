@@ -13,6 +13,7 @@ import msgspec
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.jobs.job import SparkOptions
 from cometmq.spark.session.environment import driver_session, tasks_at_a_time
+from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +52,12 @@ def new_directory(directory: str | Path | None) -> Path | None:
 
     :raises OptionError: the directory already exists.
     """
-    place = None if directory is None else Path(directory).absolute()
-    if place is not None and place.exists():
-        raise OptionError(f"{place} already exists", next_step="use a directory that does not exist")
-    return place
+    if directory is None:
+        return None
+    new = Directory(directory)
+    if new.exists():
+        raise OptionError(f"{new} already exists", next_step="use a directory that does not exist")
+    return new.root
 
 
 @contextmanager

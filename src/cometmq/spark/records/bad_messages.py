@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from cometmq.durable import replace_file
 from cometmq.spark.records.decode import OnBadBody, refuse_bad_body
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.storage import Directory
 
 _LINES: Final = 4096
 """Maximum number of lines in a file; lines are buffered in memory, several hundred bytes each."""
@@ -35,7 +34,7 @@ class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
 class BadMessageFiles:
     """Writes the bad messages of one task. Their offsets must rise within a queue."""
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Directory | None) -> None:
         """Write to ``directory``; if it is None, write nothing."""
         self._directory = directory
         self._queue: Queue | None = None
@@ -56,7 +55,7 @@ class BadMessageFiles:
             first = self._lines[0]
             name = f"{quote(first.topic, safe='')}-{quote(first.broker_name, safe='')}-{first.queue_id}"
             data = b"".join(msgspec.json.encode(line) + b"\n" for line in self._lines)
-            replace_file(self._directory / f"{name}-{first.queue_offset:020d}.jsonl", data)
+            self._directory.write_from_task(f"{name}-{first.queue_offset:020d}.jsonl", data)
         self._lines = []
 
 
@@ -69,6 +68,6 @@ def bad_bodies(*, fail: bool, directory: str | None) -> Iterator[OnBadBody]:
     if fail:
         yield refuse_bad_body
     else:
-        files = BadMessageFiles(None if directory is None else Path(directory))
+        files = BadMessageFiles(None if directory is None else Directory(directory))
         yield files.add
         files.flush()

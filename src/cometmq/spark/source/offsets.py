@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from cometmq.client.blocking.offsets import Bounds
-from cometmq.durable import replace_file
 from cometmq.paths import local_path
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.options import demand_present
@@ -39,6 +38,7 @@ from cometmq.spark.source.options import (
     offset_named,
     parse_options,
 )
+from cometmq.spark.storage import Directory
 
 _NAMES: Final = ("startingOffsets", "startingTimestamp")
 
@@ -182,12 +182,13 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
     :raises UnreachableError: nameservers or brokers do not answer.
     """
     path = local_path(path)
+    directory = Directory(path.parent)
     parsed = parse_options(dict(options))
     cluster = Cluster(parsed)
     queues = cluster.queues()
     demand_topics(parsed, queues)
     asked = {name: options[name] for name in _NAMES if name in options}
-    saved, marks = _saved(path, asked)
+    saved, marks = _saved(directory, path.name, asked)
     # Queues of an absent broker stay in the file; else the stream would later begin at other offsets. Queues
     # that were added to a topic since then are not in the file, so they begin at their first message.
     topics, known = {queue.topic for queue in queues}, {queue.topic for queue in saved}
@@ -203,20 +204,21 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
         begin |= now
         marks = {queue: mark for queue, mark in marks.items() if queue not in now} | cluster.marks_before(now)
         found = {"asked": asked, "offsets": offsets_to_json(saved | begin), "marks": marks_to_json(marks)}
-        replace_file(path, json.dumps(found).encode())
+        directory.write(path.name, json.dumps(found).encode())
     return json.dumps(offsets_to_json(begin))
 
 
-def _saved(path: Path, asked: Mapping[str, str]) -> tuple[Offsets, Marks]:
-    if not path.exists():
+def _saved(directory: Directory, name: str, asked: Mapping[str, str]) -> tuple[Offsets, Marks]:
+    content = directory.read(name)
+    if content is None:
         return {}, {}
     try:
-        found: Any = json.loads(path.read_bytes())
+        found: Any = json.loads(content)
         if found["asked"] != asked:
             return {}, {}
         return offsets_from_json(found["offsets"]), marks_from_json(found.get("marks", {}))
     except (ValueError, KeyError, TypeError, OptionError) as error:
         raise SparkSourceError(
-            f"{path} does not hold the offsets where a stream begins",
+            f"{directory.path(name)} does not hold the offsets where a stream begins",
             next_step="use another file; or remove it, and the stream begins where its options state",
         ) from error

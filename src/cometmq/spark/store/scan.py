@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import mmap
 import struct
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
 from cometmq.checksum import crc32
-from cometmq.durable import replace_file
 from cometmq.message.layout import RECORD
 from cometmq.message.record import (
     BLANK_MAGIC,
@@ -37,6 +35,7 @@ from cometmq.message.record import (
 )
 from cometmq.spark.errors import StoreReadError
 from cometmq.spark.records.decode import Records
+from cometmq.spark.storage import Directory
 from cometmq.spark.store.files import ConsumeQueues, LogFile, boundaries, log_files
 from cometmq.spark.store.options import StoreOptions
 from cometmq.store.log.commit_log import FILLER
@@ -294,12 +293,8 @@ def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: in
         else:
             lines.append(_line(split.file, found))
     if lines and bad_records_path is not None:
-        directory = Path(bad_records_path)
-        directory.mkdir(parents=True, exist_ok=True)
-        # A repeated task writes the same file again, possibly at the same time as another attempt.
-        fresh = directory / f"{uuid.uuid4().hex}.new"
-        replace_file(fresh, b"".join(lines))
-        fresh.replace(directory / f"bad-{split.begin:020d}-{split.end:020d}.json")
+        name = f"bad-{split.begin:020d}-{split.end:020d}.json"
+        Directory(bad_records_path).write_from_task(name, b"".join(lines))
 
 
 def _line(file: LogFile, damage: Damage) -> bytes:

@@ -19,7 +19,8 @@ from tests.spark.topics import Topics
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
-from cometmq.spark.jobs.archive.job import SET_ASIDE, archive, last_committed_batch, query_id_of, set_aside_dead_start
+from cometmq.spark.jobs.archive.checkpoint import SET_ASIDE, Checkpoint
+from cometmq.spark.jobs.archive.job import archive
 from cometmq.spark.jobs.archive.report import ArchivedBatch
 from cometmq.spark.source.offsets import kept_starting_offsets
 
@@ -113,7 +114,7 @@ def test_the_same_command_goes_on_from_every_write_that_a_kill_can_cut(
     found = list(states(whole, tmp_path))
     assert is_the_same(tmp_path / "made", whole), "Spark writes other files than this test knows"
     assert len(found) == 26
-    query_id = query_id_of(whole)
+    query_id = Checkpoint(whole).query_id()
     assert query_id is not None
 
     def go_on(state: State) -> Path:
@@ -131,44 +132,44 @@ def test_the_same_command_goes_on_from_every_write_that_a_kill_can_cut(
 
 
 def test_what_a_dead_start_left_is_set_aside_and_nothing_else_is_touched(tmp_path: Path) -> None:
-    assert set_aside_dead_start(tmp_path / "none") is None
+    assert Checkpoint(tmp_path / "none").set_aside_dead_start() is None
     root = tmp_path / "checkpoint"
     (root / "commits").mkdir(parents=True)
     (root / "offsets").mkdir()
     (root / "state" / "0").mkdir(parents=True)
     (root / "metadata").write_text(json.dumps({"id": "a"}))
     (root / "offsets" / ".0.a.tmp").write_text("v1")
-    aside = set_aside_dead_start(root)
+    aside = Checkpoint(root).set_aside_dead_start()
     assert aside == root / SET_ASIDE / "0"
     assert (aside / "offsets" / ".0.a.tmp").read_text() == "v1"
     assert (aside / "state" / "0").is_dir()
     assert (root / "metadata").exists()
-    assert set_aside_dead_start(root) is None, "once"
+    assert Checkpoint(root).set_aside_dead_start() is None, "once"
 
     (root / "offsets" / ".0.a.tmp").write_text("v1 again")
-    assert set_aside_dead_start(root) == root / SET_ASIDE / "1", "what was set aside before stays"
+    assert Checkpoint(root).set_aside_dead_start() == root / SET_ASIDE / "1", "what was set aside before stays"
 
     (root / "metadata").write_text("")
-    aside = set_aside_dead_start(root)
+    aside = Checkpoint(root).set_aside_dead_start()
     assert aside is not None
     assert (aside / "metadata").exists()
     for name in ("offsets/0", "commits/0"):
         (root / "offsets" / ".1.a.tmp").touch()
         (root / name).touch()
-        assert set_aside_dead_start(root) is None, "a batch was planned"
+        assert Checkpoint(root).set_aside_dead_start() is None, "a batch was planned"
         (root / name).unlink()
 
     other = tmp_path / "of-something-else"
     (other / "state").mkdir(parents=True)
     (other / "state" / "file").touch()
-    assert set_aside_dead_start(other) is None
+    assert Checkpoint(other).set_aside_dead_start() is None
 
 
 def test_only_batches_count_as_batches(tmp_path: Path) -> None:
     (tmp_path / "commits").mkdir()
     for name in ("2", "10", ".11.a.tmp", "12_sum.crc", "9.compact"):
         (tmp_path / "commits" / name).touch()
-    assert last_committed_batch(tmp_path) == 10
+    assert Checkpoint(tmp_path).last_committed_batch() == 10
 
 
 def dead_start(checkpoint: Path) -> None:

@@ -21,6 +21,7 @@ from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.jobs.archive import from_store as job
 from cometmq.spark.jobs.archive.from_store import archive_store, write_split
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.storage import Directory
 from cometmq.spark.store.options import parse_store_options
 from cometmq.spark.store.reader import StoreScan
 from cometmq.spark.store.scan import splits
@@ -103,7 +104,9 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
     options = parse_store_options({"path": str(tmp_path / "a"), "brokerName": "b", "useConsumeQueue": "false"})
     archived = {Queue("T", "b", 0): 2}
     [split] = splits(options)
-    covered = [made.covered for made in write_split(options, split, tmp_path / "lake", archived) if made.covered]
+    covered = [
+        made.covered for made in write_split(options, split, Directory(tmp_path / "lake"), archived) if made.covered
+    ]
     assert [(part.queue_id, part.first, part.end) for part in covered] == [(0, 2, 3), (1, 0, 3), (2, 0, 3)]
     by_queue = next(iter(StoreScan(options).records(split))).by_queue()
     twice = {Queue(topic, "b", queue_id): [records, records] for topic, queue_id, records in by_queue}
@@ -117,7 +120,7 @@ def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: 
     [split] = splits(options)
 
     def archived(name: str) -> list[Any]:
-        made = list(write_split(options, split, tmp_path / name, {}))
+        made = list(write_split(options, split, Directory(tmp_path / name), {}))
         assert [part.covered.end for part in made if part.covered] == [30, 30, 30]
         return [pq.read_table(tmp_path / name / part.file.path).to_pylist() for part in made if part.file]
 
@@ -133,7 +136,7 @@ def test_nothing_is_told_before_every_file_is_on_the_disk(
     write_store(tmp_path / "store", 90, body=lambda number: b"%0100d" % number)
     options = parse_store_options({"path": str(tmp_path / "store"), "brokerName": "b"})
     [split] = splits(options)
-    made = write_split(options, split, tmp_path / "lake", {})
+    made = write_split(options, split, Directory(tmp_path / "lake"), {})
     next(made)
     files = [path.stat().st_ino for path in (tmp_path / "lake").rglob("*.parquet")]
     assert len(files) == 3
@@ -144,7 +147,7 @@ def test_nothing_is_told_before_every_file_is_on_the_disk(
 
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(OSError, match="Input/output"):
-        next(write_split(options, split, tmp_path / "lake", {}))
+        next(write_split(options, split, Directory(tmp_path / "lake"), {}))
 
 
 def test_the_command_reads_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

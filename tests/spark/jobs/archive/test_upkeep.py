@@ -64,7 +64,7 @@ TOTALS = [QueueTotals(*OTHER, 0, 30, 30), QueueTotals(*ORDERS, 0, 45, 45)]
 def joined(log: ArchiveLog) -> None:
     """Compact without Spark."""
     for joining in planned_joinings(log.files(), 1 << 30, AT_MS + 2 * HOUR_MS):
-        log.replace(joining.files, [join_files(log.root, joining.files)])
+        log.replace(joining.files, [join_files(log.directory, joining.files)])
 
 
 def paths(log: ArchiveLog) -> set[str]:
@@ -121,19 +121,19 @@ def test_files_that_are_not_the_same_messages_are_refused(log: ArchiveLog) -> No
     old = [file for file in log.files() if file.queue == OTHER]
     with pytest.raises(ArchiveError, match="nothing was changed"):
         log.replace(old, written(log.root, OTHER, 0, 29))
-    made = join_files(log.root, old)
+    made = join_files(log.directory, old)
     log.replace(old, [made])
     with pytest.raises(ArchiveError, match="3 files were removed from the archive"):
-        log.replace(old, [join_files(log.root, old)])
+        log.replace(old, [join_files(log.directory, old)])
     short = [old[0], old[2]]
     (log.root / old[1].path).write_bytes((log.root / old[0].path).read_bytes())
     with pytest.raises(ArchiveError, match="does not hold the 10 messages"):
-        join_files(log.root, [short[0], old[1], short[1]])
+        join_files(log.directory, [short[0], old[1], short[1]])
 
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_compaction_that_dies_at_its_commit(log: ArchiveLog, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = type(table_at(log.root, None))
+    table = type(table_at(log.directory, None))
     commit = table.commit
 
     def dying(*given: Any) -> None:
@@ -196,7 +196,7 @@ def test_old_hours_leave_and_new_ones_stay(log: ArchiveLog, clock: VirtualClock)
 def test_hours_that_interleave_leave_a_trace_of_what_was_taken_out(tmp_path: Path, clock: VirtualClock) -> None:
     """An hour goes that has offsets between those of a later one; the totals say up to where, and before when."""
     log = ArchiveLog(tmp_path / "lake", clock=clock)
-    writer = QueueWriter(log.root, ORDERS, arrow_schema(ARCHIVE_COLUMNS))
+    writer = QueueWriter(log.directory, ORDERS, arrow_schema(ARCHIVE_COLUMNS))
     for offsets, at_ms in ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS)):
         writer.add(messages(ORDERS, offsets, at_ms))
     log.append("q", 0, [cover(ORDERS, 0, 7)], writer.close())

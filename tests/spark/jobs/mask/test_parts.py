@@ -53,6 +53,7 @@ from cometmq.spark.jobs.mask.task import (
 )
 from cometmq.spark.jobs.mask_rules import MaskRules, checked, parse_path, rules_from_options, rules_from_toml
 from cometmq.spark.records.columns import arrow_schema
+from cometmq.spark.storage import Directory
 
 SECRET = b"a secret of hashes that nobody knows"
 MARK = "⟦secret⟧"
@@ -291,7 +292,7 @@ def test_a_task_writes_what_no_calendar_has_and_leaves_out_what_cannot_be_unpack
     assert tuple(columns) == MASKED_COLUMNS
     batch = pa.RecordBatch.from_pydict(columns, schema=arrow_schema(MASKED_COLUMNS))
     nowhere = SecretPlace("nothing", "NO_SUCH_VARIABLE")
-    task = MaskTask(str(tmp_path), rules_from_options(["$.phone=drop"]), None, nowhere, nowhere)
+    task = MaskTask(Directory(tmp_path), rules_from_options(["$.phone=drop"]), None, nowhere, nowhere)
     [told] = mask_batches(task, [batch])
     results = [msgspec.json.decode(text, type=MaskResult) for text in told.column("result").to_pylist()]
     files = [result.file for result in results if result.file is not None]
@@ -386,7 +387,7 @@ def test_a_message_with_a_value_that_was_changed_goes_apart_and_the_rest_is_reve
     rows = messages(QUEUES[0], range(3))
     at = rows.schema.get_field_index("body")
     rows = rows.set_column(at, rows.schema.field(at), pa.array([body.encode() for body in bodies], pa.binary()))
-    writer = QueueWriter(log.root, QUEUES[0], rows.schema)
+    writer = QueueWriter(log.directory, QUEUES[0], rows.schema)
     writer.add(rows)
     log.append("q", 0, [cover(QUEUES[0], 0, 3)], writer.close())
 

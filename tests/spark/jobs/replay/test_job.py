@@ -106,7 +106,7 @@ def test_messages_come_back_as_they_were_and_once(
     placed = copied.committed_offsets(copied.queues(), "readers")
     assert placed[Queue(copy, topics.broker_name, 1)] == 42 + 5
     assert {of.queue_id: of.offset for of in report.translated}[1] == 47
-    mapping = spark.read.parquet(*ReplayLedger(tmp_path / "ledger").mappings())
+    mapping = spark.read.parquet(str(tmp_path / "ledger" / "mapping"))
     assert mapping.where("toOffset = queueOffset + if(queueId = 1, 5, 0) AND toQueue = queueId").count() == 902
 
     again = replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
@@ -154,7 +154,7 @@ def test_a_step_reads_of_each_file_what_it_sends(spark: Any, lake: tuple[str, Pa
     topic, to = lake
     log = ArchiveLog(to)
     ranges = [OffsetRange(Queue(topic, of.broker, of.queue_id), 7 + of.queue_id, 11) for of in log.queues()]
-    frame = rows_in(read_files(spark, log.root, log.files()), ranges, progress="progress")
+    frame = rows_in(read_files(spark, log, log.files()), ranges, progress="progress")
     rows = sorted((row.queueId, row.queueOffset, row.progress) for row in frame.collect())
     assert rows[:4] == [(0, 7, 0.0), (0, 8, 0.25), (0, 9, 0.5), (0, 10, 0.75)]
     assert [row[:2] for row in rows[4:]] == [(1, 8), (1, 9), (1, 10), (2, 9), (2, 10)]

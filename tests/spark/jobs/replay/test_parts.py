@@ -112,7 +112,10 @@ def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
     plan = Plan(0, [Range("b", 0, 0, 5)], [TargetEnd("b", 0, 9)])
     with ledger.opened(JOB, "first", log) as replay_id:
         assert replay_id == "first"
-        with pytest.raises(ArchiveError, match="another job"), ReplayLedger(ledger.root).opened(JOB, "x", log):
+        with (
+            pytest.raises(ArchiveError, match="another job"),
+            ReplayLedger(tmp_path / "ledger").opened(JOB, "x", log),
+        ):
             pass
         assert ledger.plan_of(0) is None
         ledger.write_plan(plan)

@@ -19,10 +19,8 @@ import numpy as np
 from pyspark.sql import functions as f
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.durable import flushing_beside
 from cometmq.spark.archives.files import QueueWriter
-from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.marks import demand_same_queues
+from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.archives.table import Covered
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.report import ArchiveReport, ArchiveRun, expected
@@ -36,6 +34,7 @@ from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import NO_MARKS, Mark, Marks, OffsetRange, Offsets, Queue
 from cometmq.spark.records.worker_memory import lasting_worker
+from cometmq.spark.storage import Directory
 from cometmq.spark.store.options import StoreOptions, parse_store_options
 from cometmq.spark.store.reader import StoreScan, demand_stored
 from cometmq.spark.store.scan import SPLIT_BYTES, LogSplit, splits
@@ -105,7 +104,7 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
                 if options.stop is not None and options.stop.is_set():
                     return run.report(finished=False)
                 some = parts[first : first + SPLITS_IN_COMMIT]
-                work = partial(write_split, wanted, root=log.root, archived=log.next_offsets(), marks=marks)
+                work = partial(write_split, wanted, directory=log.directory, archived=log.next_offsets(), marks=marks)
                 commit = commit_written(log, run_id, batch_id, run_tasks(session, some, work, Manifest))
                 if commit is not None:
                     run.committed(commit)
@@ -146,7 +145,7 @@ def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) ->
 
 
 def write_split(
-    options: StoreOptions, split: LogSplit, root: Path, archived: Offsets, marks: Marks = NO_MARKS
+    options: StoreOptions, split: LogSplit, directory: Directory, archived: Offsets, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
     """Write the messages of a split that are not yet in the archive; yield flushed files and their offsets.
 
@@ -155,21 +154,21 @@ def write_split(
     gathered: dict[Queue, list[Records]] = {}
     made: list[Manifest] = []
     size = 0
-    with lasting_worker(), flushing_beside() as flush:
+    with lasting_worker(), directory.flushing() as flush:
         for records in StoreScan(options).records(split, _CHUNK_BYTES):
             for topic, queue_id, part in records.by_queue():
                 queue = Queue(topic, options.broker_name, queue_id)
                 offsets = part.queue_offsets
                 if queue in marks:
-                    demand_same_queues(root, [queue] if _has_other(part, marks[queue]) else ())
+                    demand_same_queues(directory, [queue] if _has_other(part, marks[queue]) else ())
                 new = offsets >= archived.get(queue, 0)
                 if new.any():
                     gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
             size += len(records.source) + len(records) * _KNOWN_BYTES
             if size >= _GATHERED_BYTES:
-                made += _write(options, gathered, root, flush)
+                made += _write(options, gathered, directory, flush)
                 gathered, size = {}, 0
-        made += _write(options, gathered, root, flush)
+        made += _write(options, gathered, directory, flush)
     yield from made
 
 
@@ -180,7 +179,10 @@ def _has_other(records: Records, mark: Mark) -> bool:
 
 
 def _write(
-    options: StoreOptions, gathered: Mapping[Queue, list[Records]], root: Path, flush: Callable[[Path], None]
+    options: StoreOptions,
+    gathered: Mapping[Queue, list[Records]],
+    directory: Directory,
+    flush: Callable[[str], None],
 ) -> Iterator[Manifest]:
     schema = arrow_schema(ARCHIVE_COLUMNS)
     for queue in sorted(gathered):
@@ -195,7 +197,7 @@ def _write(
                 next_step="add the store's consume queues, or set startingTimestamp to when the topic was "
                 "created again",
             )
-        writer = QueueWriter(root, queue, schema, flush=flush)
+        writer = QueueWriter(directory, queue, schema, flush=flush)
         with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
             for part in chain.from_iterable(map(_portions, parts)):
                 for batch in decode(part, schema, broker_name=queue.broker, on_bad_body=on_bad_body):

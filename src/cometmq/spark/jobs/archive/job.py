@@ -11,19 +11,12 @@ A crash can happen
   and skip it;
 * together with the loss of the checkpoint: a new checkpoint continues where the archive's last commit ends;
 * before Spark has written the offsets of the first batch: the job moves the incomplete checkpoint aside and starts the
-  query again from the same offsets (:mod:`cometmq.spark.source.offsets`). Spark writes ``metadata``, then
-  ``offsets/0``, then, when batch 0 is done, ``commits/0``, each under a hidden name that it renames. If it is killed
-  while it writes ``offsets/0``, the directory that it leaves makes it refuse to start
-  (``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``), although no batch was planned.
+  query again from the same offsets (:mod:`.checkpoint`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import logging
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -34,14 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.durable import replace_file
 from cometmq.errors import CometMQError
 from cometmq.options.forms import DURATION
 from cometmq.spark.access import server_options
-from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.marks import demand_same_queues
+from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.archives.table import Commit, TableFormat
 from cometmq.spark.errors import ArchiveError, SparkSourceError
+from cometmq.spark.jobs.archive.checkpoint import Checkpoint
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
 from cometmq.spark.jobs.archive.writer import PATH_OPTION, ArchiveWriterSource, Manifest, commit_written
 from cometmq.spark.jobs.job import job
@@ -53,6 +45,7 @@ from cometmq.spark.session.environment import driver_session, is_connect
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets, resolve_start
 from cometmq.spark.source.options import EARLIEST, LATEST, SourceOptions, parse_options
+from cometmq.spark.storage import Directory, NumberedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,8 +53,6 @@ if TYPE_CHECKING:
 AVAILABLE_NOW: Final = "availableNow"
 LOOKED_EVERY: Final = "1s"
 """Interval at which the job polls for commits."""
-STARTING_OFFSETS: Final = "_starting_offsets.json"
-"""File in a checkpoint that contains the starting offsets of its first start."""
 _NEVER_SO_MANY: Final = str(10**18 - 1)
 _POLL_SECONDS: Final = 1
 _INTERVAL: Final = replace(DURATION, words=f"{AVAILABLE_NOW} or an interval such as 30s, 5m or 1h", minimum=1)
@@ -75,7 +66,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     :raises ArchiveError: another job holds the archive, or the archive was continued with another checkpoint.
     :raises SparkSourceError: the query failed; committed messages stay.
     """
-    checkpoint, trigger = options.checkpoint, options.trigger
+    checkpoint, trigger = Checkpoint(options.checkpoint), options.trigger
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
     servers = server_options(options.namesrv, options.access)
     given = {**servers, "startingOffsets": options.starting_offsets, **(options.options or {})}
@@ -100,17 +91,19 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
         began = SYSTEM_CLOCK.monotonic()
         return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
-        set_aside_dead_start(checkpoint)
+        checkpoint.set_aside_dead_start()
         continuation = _continuation(log, checkpoint)
         if continuation:
             given.pop("startingTimestamp", None)
         given |= continuation
-        _demand_what_is_read(parse_options(given), is_new=not continuation and last_committed_batch(checkpoint) is None)
-        if not continuation and not has_begun(checkpoint) and parse_options(given).starting_offsets != EARLIEST:
+        _demand_what_is_read(
+            parse_options(given), is_new=not continuation and checkpoint.last_committed_batch() is None
+        )
+        if not continuation and not checkpoint.has_begun() and parse_options(given).starting_offsets != EARLIEST:
             # so that a start that dies leaves nothing out
-            given["startingOffsets"] = kept_starting_offsets(Path(checkpoint) / STARTING_OFFSETS, given)
+            given["startingOffsets"] = kept_starting_offsets(checkpoint.starting_offsets_path, given)
         with driver_session(options.spark, options.master, "cometmq archive") as session:
-            run = _Run(session, log, wanted, Path(checkpoint).absolute(), given, options.on_batch)
+            run = _Run(session, log, wanted, checkpoint, given, options.on_batch)
             return run.run(timing, options.stop)
 
 
@@ -144,15 +137,15 @@ def _timing(trigger: str) -> dict[str, Any]:
     return {"processingTime": f"{parse_option('trigger', _INTERVAL, trigger)} milliseconds"}
 
 
-def _continuation(log: ArchiveLog, checkpoint: str | Path) -> dict[str, str]:
+def _continuation(log: ArchiveLog, checkpoint: Checkpoint) -> dict[str, str]:
     """Return the options with which a new query continues where the archive ends. An existing query uses its
     checkpoint.
 
     :raises ArchiveError: checkpoint and archive do not belong together.
     """
-    last, query_id = log.last(), query_id_of(checkpoint)
+    last, query_id = log.last(), checkpoint.query_id()
     archived = None if query_id is None else log.last_batch_of(query_id)
-    committed = last_committed_batch(checkpoint)
+    committed = checkpoint.last_committed_batch()
     if committed is not None and (archived is None or archived < committed):
         raise ArchiveError(
             f"the checkpoint {checkpoint} has batches that {log.root} does not hold",
@@ -176,7 +169,7 @@ class _Run:
         spark: SparkSession,
         log: ArchiveLog,
         wanted: TableFormat | str | None,
-        checkpoint: Path,
+        checkpoint: Checkpoint,
         options: Mapping[str, str],
         on_batch: Callable[[ArchivedBatch], object] | None,
     ) -> None:
@@ -185,7 +178,7 @@ class _Run:
         self._checkpoint = checkpoint
         self._options = options
         self._done = ArchiveRun(log, on_batch)
-        self._mailbox = CommitMailbox(log.root)
+        self._mailbox = CommitMailbox(log.directory)
         self._elsewhere = is_connect(spark)
         tell = self._mailbox.post if self._elsewhere else self._done.committed
         self._commits = BatchCommits(log.root, wanted, checkpoint, tell)
@@ -263,7 +256,7 @@ class BatchCommits:
     """
 
     def __init__(
-        self, root: Path, wanted: TableFormat | str | None, checkpoint: Path, tell: Callable[[Commit], None]
+        self, root: Path, wanted: TableFormat | str | None, checkpoint: Checkpoint, tell: Callable[[Commit], None]
     ) -> None:
         self._given = (root, wanted, checkpoint, tell)
         self._checkpoint = checkpoint
@@ -283,7 +276,7 @@ class BatchCommits:
 
         :raises ArchiveError: the batch overlaps archived offsets.
         """
-        query_id = query_id_of(self._checkpoint)
+        query_id = self._checkpoint.query_id()
         assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
         manifests = [msgspec.json.decode(row[0], type=Manifest) for row in frame.collect()]
         commit = commit_written(self._log, query_id, batch_id, manifests)
@@ -298,89 +291,20 @@ _TOLD: Final = "_told"
 class CommitMailbox:
     """Commits that the process of the batches passes to the process of the job as files."""
 
-    def __init__(self, root: Path) -> None:
-        self._directory = root / _TOLD
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._commits = NumberedFiles(directory, _TOLD, Commit)
 
     def clear(self) -> None:
         """Delete the commits that a killed run did not read."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.delete_tree(_TOLD)
 
     def post(self, commit: Commit) -> None:
         """Add a commit."""
-        self._directory.mkdir(exist_ok=True)
-        replace_file(self._directory / f"{commit.sequence:020d}.json", msgspec.json.encode(commit))
+        self._commits.write(commit.sequence, commit)
 
     def collect(self) -> Iterator[Commit]:
         """Read and delete the commits, in order."""
-        for path in sorted(self._directory.glob("[0-9]*.json")):
-            yield msgspec.json.decode(path.read_bytes(), type=Commit)
-            path.unlink()
-
-
-SET_ASIDE: Final = "_dead"
-"""Directory in a checkpoint for incomplete files of killed starts."""
-_LOGS: Final = ("offsets", "commits")
-
-_log = logging.getLogger(__name__)
-
-
-def query_id_of(checkpoint: str | Path) -> str | None:
-    """Return the id that Spark gave the query, or None if the checkpoint is new.
-
-    :raises ArchiveError: the directory is not a checkpoint.
-    """
-    path = Path(checkpoint) / "metadata"
-    if not path.is_file():
-        return None
-    try:
-        identity: Any = json.loads(path.read_bytes())
-        return str(identity["id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(
-            f"{path} is not the metadata of a Spark checkpoint",
-            next_step="use another checkpoint: a new one continues where the archive's last commit ends",
-        ) from error
-
-
-def last_committed_batch(checkpoint: str | Path) -> int | None:
-    """Return the last batch that Spark has marked as done."""
-    return max(_batches(Path(checkpoint) / "commits"), default=None)
-
-
-def has_begun(checkpoint: str | Path) -> bool:
-    """Return True if a batch was ever planned. From then on, the checkpoint determines where the query continues."""
-    return any(_batches(Path(checkpoint) / name) for name in _LOGS)
-
-
-def set_aside_dead_start(checkpoint: str | Path) -> Path | None:
-    """Move the files of a start that was killed before its first batch; return their new path, or None if nothing was
-    moved.
-
-    A checkpoint with a planned batch is not changed.
-    """
-    root = Path(checkpoint)
-    if not (root / "offsets").is_dir() or has_begun(root):
-        return None
-    left = [path for name in (*_LOGS, "state") for path in _listed(root / name)]
-    try:
-        query_id_of(root)
-    except ArchiveError:  # never by a kill, but by a power cut
-        left += [path for path in _listed(root) if path.name in ("metadata", ".metadata.crc")]
-    if not left:
-        return None
-    aside = next(path for path in (root / SET_ASIDE / str(n) for n in itertools.count()) if not path.exists())
-    for path in left:
-        target = aside / path.relative_to(root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # a driver of Spark Connect may still be at it
-            path.rename(target)
-    _log.warning("a killed start left %s without a first batch; its files are now in %s", root, aside)
-    return aside
-
-
-def _batches(directory: Path) -> list[int]:
-    return [int(path.name) for path in _listed(directory) if path.name.isdecimal()]
-
-
-def _listed(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir()) if directory.is_dir() else []
+        for sequence in self._commits.numbers():
+            yield self._commits.read(sequence)
+            self._commits.delete(sequence)

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -28,9 +27,7 @@ from cometmq.spark.jobs.report.parts import Notes, Part, Table
 from cometmq.spark.jobs.report.plots import Bars, Plot, bars
 from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 from cometmq.spark.jobs.run import job_session, run_tasks
-
-if TYPE_CHECKING:
-    from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.storage import Directory
 
 COMPACT: Final = "compact"
 EXPIRE: Final = "expire"
@@ -235,7 +232,7 @@ def compact(options: CompactOptions) -> UpkeepReport:
             for step in _steps(planned):
                 if options.stop is not None and options.stop.is_set():
                     return work.report(finished=False)
-                made = run_tasks(session, step, partial(_joined, log.root), DataFile)
+                made = run_tasks(session, step, partial(_joined, log.directory), DataFile)
                 log.replace([file for joining in step for file in joining.files], made)
                 for joining, file in zip(step, made, strict=True):
                     work.changed(joining.files, (file.bytes,))
@@ -272,31 +269,29 @@ def _steps(planned: Iterable[Joining]) -> Iterator[list[Joining]]:
         yield step
 
 
-def _joined(root: Path, joining: Joining) -> list[DataFile]:
-    return [join_files(root, joining.files)]
+def _joined(directory: Directory, joining: Joining) -> list[DataFile]:
+    return [join_files(directory, joining.files)]
 
 
-def join_files(root: Path, files: Sequence[DataFile]) -> DataFile:
+def join_files(directory: Directory, files: Sequence[DataFile]) -> DataFile:
     """Write the messages of some files of one queue and hour into one file, in offset order.
 
     :raises ArchiveError: the files do not hold the messages that the table states.
     """
     import numpy as np
-    import pyarrow.parquet as pq
 
-    from cometmq.spark.archives.files import QueueWriter
+    from cometmq.spark.archives.files import QueueWriter, read_batches
     from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 
     schema = arrow_schema(ARCHIVE_COLUMNS)
-    writer = QueueWriter(root, files[0].queue, schema, writing=JOINING)
+    writer = QueueWriter(directory, files[0].queue, schema, writing=JOINING)
     for file in files:
         rows, last = 0, file.first - 1
-        with pq.ParquetFile(root / file.path) as opened:
-            for batch in opened.iter_batches(use_threads=False):
-                offsets = np.concatenate(([last], batch.column("queueOffset").to_numpy()))
-                _demand(bool((np.diff(offsets) > 0).all()), file)
-                rows, last = rows + batch.num_rows, int(offsets[-1])
-                writer.add(batch.cast(schema))
+        for batch in read_batches(directory, file.path):
+            offsets = np.concatenate(([last], batch.column("queueOffset").to_numpy()))
+            _demand(bool((np.diff(offsets) > 0).all()), file)
+            rows, last = rows + batch.num_rows, int(offsets[-1])
+            writer.add(batch.cast(schema))
         _demand((rows, last + 1) == (file.rows, file.end), file)
     made = writer.close()
     _demand(len(made) == 1, files[0])

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
-from cometmq.durable import flushing_beside
 from cometmq.spark.archives.files import QueueWriter
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import Commit, Covered, DataFile
@@ -26,6 +24,7 @@ from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.source.options import SourceOptions, parse_options
 from cometmq.spark.source.reader import RangePartition
 from cometmq.spark.source.stream_reader import RocketMQStreamReader
+from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -98,13 +97,13 @@ class ArchiveStreamReader(RocketMQStreamReader):
                 next_step="leave them out",
             )
         super().__init__(options, schema)
-        self._root = root
+        self._directory = Directory(root)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into tasks that contain the archived ends. For a batch that is already committed, the tasks
         read nothing.
         """
-        archived = ArchiveLog(self._root).next_offsets()
+        archived = ArchiveLog(self._directory.root).next_offsets()
         dealt = super().partitions(start, end)
         return [
             ArchivePartition(
@@ -122,7 +121,7 @@ class ArchiveStreamReader(RocketMQStreamReader):
             archived, ranges = partition.archived, partition.ranges
             new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
             with lasting_worker():
-                for manifest in write_ranges(self._options, new, Path(self._root), partition.marks):
+                for manifest in write_ranges(self._options, new, self._directory, partition.marks):
                     yield manifest.to_row()
             for part in ranges:
                 if part not in new:
@@ -130,9 +129,9 @@ class ArchiveStreamReader(RocketMQStreamReader):
 
 
 def write_ranges(
-    options: SourceOptions, ranges: Sequence[OffsetRange], root: Path, marks: Marks = NO_MARKS
+    options: SourceOptions, ranges: Sequence[OffsetRange], directory: Directory, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Read ranges and write them below ``root``; yield written files, and each range when it is complete."""
+    """Read ranges and write them below ``directory``; yield written files, and each range when it is complete."""
     from cometmq.spark.records.bad_messages import bad_bodies
     from cometmq.spark.records.decode import Records, decode
     from cometmq.spark.source.fetch import Fetcher
@@ -141,11 +140,11 @@ def write_ranges(
     fetcher = Fetcher(options)
     files: list[DataFile] = []
     with (
-        flushing_beside() as flush,
+        directory.flushing() as flush,
         bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
     ):
         for queue, chunks in groupby(fetcher.fetch(ranges, marks), key=lambda chunk: chunk.queue):
-            writer = QueueWriter(root, queue, schema, flush=flush)
+            writer = QueueWriter(directory, queue, schema, flush=flush)
             for chunk in chunks:
                 for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body):
                     writer.add(batch)

@@ -74,7 +74,7 @@ def _log_of(directory: Path, topic: str) -> ArchiveLog:
     log = ArchiveLog(directory)
     log.demand_any((topic,))
     for file in log.files():
-        if file.topic == topic and not (log.root / file.path).is_file():
+        if file.topic == topic and not log.directory.exists(file.path):
             raise ArchiveError(f"the archive {directory} has lost {file.path}", next_step="restore it from a backup")
     return log
 

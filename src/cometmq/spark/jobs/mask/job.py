@@ -20,13 +20,11 @@ from pyspark.sql import functions as f
 
 from cometmq.client.blocking.offsets import Bounds
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.durable import replace_file
 from cometmq.message.properties import decode_properties
 from cometmq.quantity import are, quantity
 from cometmq.spark.access import server_options
-from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.marks import demand_same_queues
-from cometmq.spark.archives.table import Covered, read_json
+from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
+from cometmq.spark.archives.table import Covered
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.mask.keys import KeyStore, hash_secret_place, master_key_place
@@ -41,6 +39,7 @@ from cometmq.spark.jobs.report.plots import Line, Plot, bars
 from cometmq.spark.jobs.report.report import Report, RunReport, Step
 from cometmq.spark.jobs.run import job_session
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, steps_of
+from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,9 +184,9 @@ def mask(options: MaskOptions) -> MaskReport:
     """
     source, topics, rules, dry_run = options.source, options.topics, options.rules, options.dry_run
     named = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-    root = Path(options.to).absolute()
+    root = Directory(options.to)
     task = MaskTask(
-        str(root),
+        root,
         rules,
         None if options.keys is None else str(Path(options.keys).absolute()),
         master_key_place(options.master_key_file),
@@ -195,21 +194,21 @@ def mask(options: MaskOptions) -> MaskReport:
     )
     _demand_secrets(task, dry_run=dry_run)
     bounds = bounds_of(source, named)
-    log = ArchiveLog(root, options.table_format)
-    place = source.namesrv or str((source.archive or source.store or root).absolute())
+    log = ArchiveLog(options.to, options.table_format)
+    place = source.namesrv or str((source.archive or source.store or root.root).absolute())
     words = _Job(place, source.begin_ms, source.end_ms, rules.to_dict())
     with job_session(options, "cometmq mask") as session:
         run = _Run(session, options, task, named)
         demand_same_queues(log.root, other_queues(source, log.marks()))
         if dry_run:
-            _demand_same_job(root, log, words)
+            _demand_same_job(log, words)
             run.count(_left(bounds, log.next_offsets()))
             shown = tuple(run.samples(bounds, options.samples))
-            return run.report(root, log, finished=True, samples=shown)
+            return run.report(log, finished=True, samples=shown)
         with log.locked():
-            _demand_same_job(root, log, words)
-            if not (root / _JOB).exists():
-                replace_file(root / _JOB, msgspec.json.format(msgspec.json.encode(words), indent=1))
+            _demand_same_job(log, words)
+            if not root.exists(_JOB):
+                root.write_json(_JOB, words, indented=True)
             most = options.step_offsets if source.store is None else 1 << 62
             finished = True
             for ranges in steps_of(_left(bounds, log.next_offsets()), most):
@@ -217,7 +216,7 @@ def mask(options: MaskOptions) -> MaskReport:
                     finished = False
                     break
                 run.step(log, ranges)
-            return run.report(root, log, finished=finished)
+            return run.report(log, finished=finished)
 
 
 @job(MaskToTopicOptions)
@@ -265,17 +264,16 @@ def _demand_secrets(task: MaskTask, *, dry_run: bool) -> None:
         KeyStore(task.keys, task.master, make=True).close()
 
 
-def _demand_same_job(root: Path, log: ArchiveLog, job: _Job) -> None:
-    path = root / _JOB
-    if not path.exists():
+def _demand_same_job(log: ArchiveLog, job: _Job) -> None:
+    saved = log.directory.read_json(_JOB, _Job)
+    if saved is None:
         if log.last() is not None:
-            raise ArchiveError(f"{root} holds an archive that is not masked", next_step="use another directory")
+            raise ArchiveError(f"{log.root} holds an archive that is not masked", next_step="use another directory")
         return
-    saved = read_json(path, _Job)
     changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved, name)]
     if changed:
         raise ArchiveError(
-            f"{root} is a copy with other options: {', '.join(changed)} differ",
+            f"{log.root} is a copy with other options: {', '.join(changed)} differ",
             next_step="use the same options as before to continue, or use another directory",
         )
 
@@ -363,16 +361,14 @@ class _Run:
                 properties_after=decode_properties(after.properties_text) if after is not None else {},
             )
 
-    def report(
-        self, root: Path, log: ArchiveLog, *, finished: bool, samples: tuple[MaskedSample, ...] = ()
-    ) -> MaskReport:
+    def report(self, log: ArchiveLog, *, finished: bool, samples: tuple[MaskedSample, ...] = ()) -> MaskReport:
         """Build the report of the run."""
         warnings = [f"{gap} was gone before it could be copied" for gap in self._gaps]
         if self._messages:
             warnings += [f"no message has {field}" for field, count in self._values.items() if not count]
         return MaskReport(
             source=str(self._source),
-            to=str(root),
+            to=str(log.root),
             dry_run=self._options.dry_run,
             finished=finished,
             messages=self._messages,

@@ -361,6 +361,10 @@ class Revealer:
         return found if isinstance(found, str) and is_sealed(document) else json.dumps(found, ensure_ascii=False)
 
 
+_REVEALED_ROWS: Final = 1024
+"""Number of messages that are decrypted together."""
+
+
 def revealed_messages(
     archive: str | Path, revealer: Revealer, topics: Sequence[str] = (), *, apart: Callable[[BadMessage], object]
 ) -> Iterator[dict[str, Any]]:
@@ -369,7 +373,7 @@ def revealed_messages(
     :param apart: called with each message that is left out because an encrypted value in it was changed.
     :raises OptionError: the archive or a topic in it does not exist.
     """
-    import pyarrow.parquet as pq
+    from cometmq.spark.archives.files import read_batches
 
     columns = ["topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "properties", "body"]
     log = ArchiveLog(archive)
@@ -377,19 +381,16 @@ def revealed_messages(
     for file in log.files():
         if topics and file.topic not in topics:
             continue
-        with pq.ParquetFile(log.root / file.path) as parquet:
-            for batch in parquet.iter_batches(batch_size=1024, columns=columns):
-                for row in batch.to_pylist():
-                    counts = (revealer.opened, revealer.erased)
-                    try:
-                        found = _revealed(row, revealer)
-                    except ValueError as error:
-                        revealer.opened, revealer.erased = counts
-                        apart(
-                            BadMessage(row["topic"], row["brokerName"], row["queueId"], row["queueOffset"], str(error))
-                        )
-                    else:
-                        yield found
+        for batch in read_batches(log.directory, file.path, columns, rows=_REVEALED_ROWS):
+            for row in batch.to_pylist():
+                counts = (revealer.opened, revealer.erased)
+                try:
+                    found = _revealed(row, revealer)
+                except ValueError as error:
+                    revealer.opened, revealer.erased = counts
+                    apart(BadMessage(row["topic"], row["brokerName"], row["queueId"], row["queueOffset"], str(error)))
+                else:
+                    yield found
 
 
 def _revealed(row: dict[str, Any], revealer: Revealer) -> dict[str, Any]:

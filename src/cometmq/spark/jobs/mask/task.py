@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -43,6 +42,7 @@ from cometmq.spark.records.bad_messages import BadMessageFiles
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.storage import Directory
 
 STAR: Final = "*"
 NOTHING: Final = b"null"
@@ -318,7 +318,7 @@ _UNREADABLE: Final = RefusedError("its body cannot be decompressed")
 class MaskTask:
     """The work of every task. It contains the locations of secrets, not the secrets."""
 
-    root: str | None
+    root: Directory | None
     """Directory of the copy. Without a directory, messages are only masked and counted."""
     rules: MaskRules
     keys: str | None
@@ -370,7 +370,7 @@ def mask_batches(task: MaskTask, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -> list[MaskResult]:
-    writing = _Writing(None if task.root is None else Path(task.root))
+    writing = _Writing(task.root)
     messages = 0
     refused: dict[str, int] = {}
     for batch in batches:
@@ -409,7 +409,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 class _Writing:
     """Splits rows into runs of one queue with rising offsets. Each run has its own writer."""
 
-    def __init__(self, root: Path | None) -> None:
+    def __init__(self, root: Directory | None) -> None:
         self._root = root
         self._schema = arrow_schema(ARCHIVE_COLUMNS)
         self._queue: Queue | None = None
@@ -417,7 +417,7 @@ class _Writing:
         self._writer: QueueWriter | None = None
         self._records: list[bytes] = []
         self._bytes = 0
-        self._apart = BadMessageFiles(None if root is None else root / APART)
+        self._apart = BadMessageFiles(None if root is None else Directory(root.path(APART)))
         self._files: list[DataFile] = []
 
     def add(self, row: dict[str, Any], outcome: Plain | RefusedError) -> str | None:

@@ -14,11 +14,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import functions as f
 
 from cometmq.client.pace import Pace
@@ -144,24 +141,12 @@ def step_of(per_second: float | None) -> int:
     return int(min(max(STEP_OFFSETS, per_second * STEP_SECONDS), MOST_STEP_OFFSETS))
 
 
-def _counted(mapping: Path) -> tuple[int, int]:
-    """Count, without Spark, the messages of a step that were sent, and the messages that the topic
-    already contained.
-    """
-    rows = found = 0
-    for path in mapping.glob("*.parquet"):
-        column = pq.read_table(path, columns=["found"]).column("found")
-        rows += len(column)
-        found += pc.sum(column).as_py() or 0
-    return rows - found, found
-
-
 class _Run:
     """One run of a replay."""
 
     def __init__(self, options: ReplayOptions, log: ArchiveLog, job: ReplayJob, servers: Mapping[str, str]) -> None:
         self._log = log
-        self._ledger = ReplayLedger(Path(options.ledger).absolute())
+        self._ledger = ReplayLedger(options.ledger)
         self._job = job
         self._servers = servers
         self._options = options
@@ -277,10 +262,10 @@ class _Run:
                 )
                 .drop("task", "progress")
             )
-            mapping = str(self._ledger.mapping_of(plan.step))
+            mapping = self._ledger.mapping_of(plan.step)
             try:
                 ordered.mapInArrow(send, SENT_DDL).write.mode("overwrite").parquet(mapping)
-                sent, found = _counted(self._ledger.mapping_of(plan.step))
+                sent, found = self._ledger.count_sent(plan.step)
             except Exception as error:
                 raise SparkSourceError(
                     cause_of(str(error)), next_step="fix the cause and run it again with the same ledger"
@@ -294,7 +279,7 @@ class _Run:
         self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], servers: Mapping[str, str]
     ) -> ReplayReport:
         """Translate the offsets of groups, and set them except in a dry run."""
-        mappings = [path for path in self._ledger.mappings() if Path(path).is_dir()]
+        mappings = self._ledger.mappings(done.step for done in self._ledger.steps())
         found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
         if not report.dry_run:
             if not report.finished:
@@ -316,7 +301,7 @@ class _Run:
         files = files_of(self._files, self._job.topic, ranges, self._job.selection)
         if not files:
             return None
-        frame = read_files(spark, self._log.root, files)
+        frame = read_files(spark, self._log, files)
         parts = [OffsetRange(Queue(self._job.topic, of.broker, of.queue_id), of.first, of.end) for of in ranges]
         chosen = rows_in(select(frame, self._job.topic, self._job.selection), parts, progress="progress")
         target = target_by_key(len(self._queues)) if self._same_queues is None else target_by_queue(self._same_queues)
@@ -334,7 +319,7 @@ class _Run:
         return loads
 
     def _queues_of(self, spark: SparkSession, steps: range) -> Any:
-        paths = [str(self._ledger.mapping_of(step)) for step in steps if self._ledger.mapping_of(step).is_dir()]
+        paths = self._ledger.mappings(steps)
         if not paths:
             return ()
         rows = (
@@ -363,7 +348,7 @@ class _Run:
             archive=str(self._log.root),
             topic=self._job.topic,
             to=self._job.to,
-            ledger=str(self._ledger.root),
+            ledger=str(self._ledger.directory),
             replay_id=replay_id,
             dry_run=dry_run,
             finished=finished,

@@ -22,25 +22,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as f
 
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.durable import replace_file
 from cometmq.message.ids import index_hash, java_hash
 from cometmq.message.properties import SHARDING_KEY
-from cometmq.spark.archives.log import ArchiveLog, locked
-from cometmq.spark.archives.marks import differing
-from cometmq.spark.archives.table import DataFile, QueueTotals, read_json
+from cometmq.spark.archives.log import ArchiveLog, differing
+from cometmq.spark.archives.table import DataFile, QueueTotals
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.options import Selection
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, steps_of
+from cometmq.spark.storage import Directory, NumberedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MAPPING: Final = "mapping"
-_DIGITS: Final = 20
+_JOB: Final = "job.json"
 
 
 class ReplayJob(msgspec.Struct, frozen=True):
@@ -105,7 +106,9 @@ class ReplayLedger:
     """The ledger in a directory."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+        self.directory = Directory(root)
+        self._plans = NumberedFiles(self.directory, "plans", Plan)
+        self._done = NumberedFiles(self.directory, "commits", StepDone)
 
     @contextmanager
     def opened(self, job: ReplayJob, new_id: str, log: ArchiveLog) -> Iterator[str]:
@@ -114,16 +117,16 @@ class ReplayLedger:
         :param log: the archive of the job.
         :raises ArchiveError: another process holds the lock, or the ledger belongs to another replay or archive.
         """
-        with locked(self.root):
-            saved = self._saved()
+        with self.directory.locked():
+            saved = self.directory.read_json(_JOB, _SavedJob)
             if saved is None:
                 marks = [(*queue[1:], mark) for queue, mark in log.marks().items() if queue.topic == job.topic]
                 saved = _SavedJob(new_id, job, marks)
-                replace_file(self._job_path, msgspec.json.format(msgspec.json.encode(saved), indent=1))
+                self.directory.write_json(_JOB, saved, indented=True)
             elif saved.job != job:
                 changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved.job, name)]
                 raise ArchiveError(
-                    f"the ledger {self.root} belongs to another replay: {', '.join(changed)} differ",
+                    f"the ledger {self.directory} belongs to another replay: {', '.join(changed)} differ",
                     next_step="use the same options as before to continue, or use a new ledger",
                 )
             self._demand_same_archive(log, {Queue(job.topic, broker, of): mark for broker, of, mark in saved.marks})
@@ -135,48 +138,51 @@ class ReplayLedger:
         shorter = [queue for queue, mark in marks.items() if ends.get(queue, 0) <= mark.offset]
         if other := [*differing(marks, there), *shorter]:
             raise ArchiveError(
-                f"the archive {log.root} has other messages of {min(other)} than when the ledger {self.root} was "
+                f"the archive {log.root} has other messages of {min(other)} than when the ledger {self.directory} was "
                 "created",
                 next_step="use a new ledger",
             )
 
-    @property
-    def _job_path(self) -> Path:
-        return self.root / "job.json"
-
-    def _saved(self) -> _SavedJob | None:
-        if not self._job_path.exists():
-            return None
-        return read_json(self._job_path, _SavedJob)
-
     def plan_of(self, step: int) -> Plan | None:
         """Read the plan of a step that was started."""
-        path = self._path("plans", step)
-        return read_json(path, Plan) if path.exists() else None
+        return self._plans.find(step)
 
     def write_plan(self, plan: Plan) -> None:
         """Write a plan, before any of its messages is sent."""
-        replace_file(self._path("plans", plan.step), msgspec.json.encode(plan))
+        self._plans.write(plan.step, plan)
 
     def write_done(self, plan: Plan, sent: int, found: int) -> None:
         """Mark a step as finished."""
         done = StepDone(plan.step, plan.ranges, sent, found, SYSTEM_CLOCK.now_ms())
-        replace_file(self._path("commits", plan.step), msgspec.json.encode(done))
+        self._done.write(plan.step, done)
 
     def steps(self) -> list[StepDone]:
         """Read the finished steps, in order."""
-        return [read_json(path, StepDone) for path in sorted((self.root / "commits").glob("[0-9]*.json"))]
+        return [self._done.read(step) for step in self._done.numbers()]
 
-    def mapping_of(self, step: int) -> Path:
-        """Return the directory of a step's mapping."""
-        return self.root / MAPPING / f"step={step}"
+    def mapping_of(self, step: int) -> str:
+        """Return the path at which Spark writes a step's mapping."""
+        return str(self.directory.path(_mapping(step)))
 
-    def mappings(self) -> list[str]:
-        """Return the directories with the mappings of all finished steps."""
-        return [str(self.mapping_of(done.step)) for done in self.steps()]
+    def mappings(self, steps: Iterable[int]) -> list[str]:
+        """Return the paths of the mappings of some steps. A step without selected messages has no mapping."""
+        return [self.mapping_of(step) for step in steps if self.directory.exists(_mapping(step))]
 
-    def _path(self, kind: str, step: int) -> Path:
-        return self.root / kind / f"{step:0{_DIGITS}d}.json"
+    def count_sent(self, step: int) -> tuple[int, int]:
+        """Count in a step's mapping the messages that were sent, and the messages that the topic already contained.
+
+        Spark is not needed.
+        """
+        rows = found = 0
+        for name in self.directory.names(f"{_mapping(step)}/*.parquet"):
+            column = pq.read_table(self.directory.path(name), columns=["found"]).column("found")
+            rows += len(column)
+            found += pc.sum(column).as_py() or 0
+        return rows - found, found
+
+
+def _mapping(step: int) -> str:
+    return f"{MAPPING}/step={step}"
 
 
 def ranges_left(

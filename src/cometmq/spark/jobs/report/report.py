@@ -91,25 +91,21 @@ class Report:
 
         :param header: a line below the title.
         """
-        from cometmq.durable import replace_file
         from cometmq.spark.jobs.report.drawing import figures
         from cometmq.spark.jobs.report.page import body, page
+        from cometmq.spark.storage import Directory
 
-        replace_file(
-            local_path(path),
-            page(
-                self.title,
-                body(
-                    title=self.title,
-                    header=header,
-                    verdict=self.verdict,
-                    is_good=self.exit_code == 0,
-                    figures=self._figures(),
-                    parts=list(self._parts()),
-                    plots=figures(self._plots()),
-                ),
-            ),
+        content = body(
+            title=self.title,
+            header=header,
+            verdict=self.verdict,
+            is_good=self.exit_code == 0,
+            figures=self._figures(),
+            parts=list(self._parts()),
+            plots=figures(self._plots()),
         )
+        path = local_path(path)
+        Directory(path.parent).write(path.name, page(self.title, content))
 
 
 class RunReport(Report):

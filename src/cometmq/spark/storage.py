@@ -1,0 +1,230 @@
+"""The files of archives, ledgers, key indexes, bad records and reports, by their names below a directory.
+
+All file-system calls for these files are here, one way for each operation, so that another kind of storage replaces one
+class. Spark itself and PyArrow read and write Parquet files by their paths (:meth:`Directory.path`). Stores of brokers,
+which are local by nature, and key stores, which are SQLite databases, do not use this module.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from cometmq.durable import flush_directory, flush_file, replace_file
+from cometmq.paths import local_path
+from cometmq.spark.errors import ArchiveError
+
+T = TypeVar("T")
+
+LOCK: Final = "_lock"
+_DIGITS: Final = 20
+
+
+class FileInfo(NamedTuple):
+    """Size and modification time of a file."""
+
+    size: int
+    modified_ms: float
+
+
+class Directory:
+    """A directory whose files are named by their paths relative to it. It can be pickled."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Store the path; the directory may not exist yet.
+
+        :raises PathError: the path has an unsupported scheme.
+        """
+        self.root: Final = local_path(root).absolute()
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file or directory, for Spark and PyArrow."""
+        return self.root / name
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def exists(self, name: str = "") -> bool:
+        """Return True if the file or directory exists; without a name, if this directory exists."""
+        return self.path(name).exists()
+
+    def info(self, name: str) -> FileInfo | None:
+        """Return size and modification time of a file, or None if the file does not exist."""
+        try:
+            found = self.path(name).stat()
+        except FileNotFoundError:
+            return None
+        return FileInfo(found.st_size, found.st_mtime * 1000)
+
+    def names(self, pattern: str) -> list[str]:
+        """Return the names of the files and directories that match a glob pattern, sorted."""
+        return [path.relative_to(self.root).as_posix() for path in sorted(self.root.glob(pattern))]
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or None if the file does not exist."""
+        try:
+            return self.path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def read_json(self, name: str, kind: type[T]) -> T | None:
+        """Return the value in a JSON file, or None if the file does not exist.
+
+        :raises ArchiveError: the file is damaged.
+        """
+        content = self.read(name)
+        if content is None:
+            return None
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise ArchiveError(
+                f"{self.path(name)} is damaged: {error}", next_step="restore it from a backup"
+            ) from error
+
+    # Writing --------------------------------------------------------------------------------------
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a complete file, or replace it. After a crash, the old or the new content is on disk."""
+        replace_file(self.path(name), content)
+
+    def write_from_task(self, name: str, content: bytes) -> None:
+        """Write a file that another attempt of the same task may write at the same time, with the same content."""
+        fresh = self.path(name).with_name(f"{uuid.uuid4().hex}.new")
+        replace_file(fresh, content)
+        fresh.replace(self.path(name))
+
+    def write_json(self, name: str, value: Any, *, indented: bool = False) -> None:
+        """Write a value as a JSON file."""
+        content = msgspec.json.encode(value)
+        self.write(name, msgspec.json.format(content, indent=1) if indented else content)
+
+    def new_path(self, name: str) -> Path:
+        """Return the path at which PyArrow creates a file; the directory of the file exists then."""
+        path = self.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def flush(self, name: str) -> None:
+        """Flush a file that PyArrow wrote, so that its content survives a power cut."""
+        flush_file(self.path(name))
+
+    @contextmanager
+    def flushing(self) -> Iterator[Callable[[str], None]]:
+        """Provide a :meth:`flush` that does not wait: a thread flushes, and the end of the block waits for it.
+
+        :raises OSError: at the end of the block; a flush failed.
+        """
+        with ThreadPoolExecutor(1, "flush") as thread:
+            pending: list[Future[None]] = []
+            yield lambda name: pending.append(thread.submit(self.flush, name))
+            for flush in pending:
+                flush.result()
+
+    def move(self, targets: Mapping[str, str]) -> None:
+        """Move files to the names that they are mapped to, so that the new names survive a power cut.
+
+        :raises FileNotFoundError: a file does not exist.
+        """
+        changed: set[Path] = set()
+        for name, target in targets.items():
+            path = self.new_path(target)
+            self.path(name).replace(path)
+            changed.update(above for above in path.parents if above.is_relative_to(self.root))
+        for directory in changed:
+            flush_directory(directory)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it exists."""
+        self.path(name).unlink(missing_ok=True)
+
+    def delete_tree(self, name: str) -> None:
+        """Delete a directory and everything in it, if it exists."""
+        shutil.rmtree(self.path(name), ignore_errors=True)
+
+    # Locks ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self, name: str = LOCK, *, wait: bool = False) -> Iterator[None]:
+        """Lock the directory for one writer, and create the directory if it is missing. The lock is released when the
+        process ends.
+
+        :param name: name of the lock; different locks are independent.
+        :param wait: wait until the lock is free.
+        :raises ArchiveError: another process holds the lock.
+        """
+        with self.locked_if_free(name, wait=wait) as is_locked:
+            if not is_locked:
+                raise ArchiveError(
+                    f"another job is writing to {self.root}", next_step="wait for it, or write to another directory"
+                )
+            yield
+
+    @contextmanager
+    def locked_if_free(self, name: str = LOCK, *, wait: bool = False) -> Iterator[bool]:
+        """Lock the directory unless another process holds the lock; yield True if this process now holds it."""
+        import fcntl
+
+        with self.new_path(name).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_locked = False
+            else:
+                is_locked = True
+            yield is_locked
+
+
+class NumberedFiles(Generic[T]):
+    """JSON files with numbers as names, such as ``commits/00000000000000000007.json``."""
+
+    def __init__(self, directory: Directory, place: str, kind: type[T], *, indented: bool = False) -> None:
+        """Use the files in ``place``, which contain values of type ``kind``."""
+        self._directory = directory
+        self._place = place
+        self._kind = kind
+        self._indented = indented
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all files, sorted."""
+        return [int(Path(name).stem) for name in self._directory.names(f"{self._place}/[0-9]*.json")]
+
+    def find(self, number: int) -> T | None:
+        """Return the value with a number, or None if the file does not exist.
+
+        :raises ArchiveError: the file is damaged.
+        """
+        return self._directory.read_json(self._name(number), self._kind)
+
+    def read(self, number: int) -> T:
+        """Return the value with a number.
+
+        :raises ArchiveError: the file is missing or damaged.
+        """
+        found = self.find(number)
+        if found is None:
+            raise ArchiveError(
+                f"{self._directory.path(self._name(number))} is missing", next_step="restore it from a backup"
+            )
+        return found
+
+    def write(self, number: int, value: T) -> None:
+        """Write a value."""
+        self._directory.write_json(self._name(number), value, indented=self._indented)
+
+    def delete(self, number: int) -> None:
+        """Delete a value, if it exists."""
+        self._directory.delete(self._name(number))
+
+    def _name(self, number: int) -> str:
+        return f"{self._place}/{number:0{_DIGITS}d}.json"
