@@ -14,20 +14,19 @@ broker that recovers from a power cut may truncate it.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from cometmq import __version__
-from cometmq.backup.copies import clone, copy_data, digest_of, link
+from cometmq.backup.files import BackupFiles
 from cometmq.backup.log_end import end_of_records, is_begun, segments_of
-from cometmq.backup.manifest import MANIFEST, STORE, BackupError, Manifest, StoredFile, read_manifest
+from cometmq.backup.manifest import MANIFEST, BackupError, Manifest, StoredFile
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.durable import flush_directory, flush_file, replace_file
 from cometmq.errors import reason_of
 from cometmq.paths import take_local_paths
 from cometmq.store.queue.directory_remover import REMOVED
@@ -81,7 +80,7 @@ class Made:
 @dataclass(slots=True)
 class _Work:
     options: Options
-    root: Path
+    backup: BackupFiles
     before: dict[str, StoredFile]
     report: Callable[[str], None]
     files: dict[str, StoredFile] = field(default_factory=dict)
@@ -105,18 +104,16 @@ def create_backup(
             next_step="use storePathRootDir; with cometmq serve it is the directory broker-0 in its data directory",
         )
     created_ms = clock.now_ms()
-    before = {} if options.previous is None else dict(read_manifest(options.previous).files)
+    before = {} if options.previous is None else dict(BackupFiles(options.previous).manifest().files)
     try:
-        root = _empty(options.target) / STORE
-        root.mkdir(parents=True)
-        work = _Work(options, root, before, report)
+        backup = BackupFiles(options.target)
+        backup.create()
+        work = _Work(options, backup, before, report)
         _copy_tables(work)
         for name in _QUEUES:
             _copy_queues(work, options.store / name)
         _copy_index(work, options.store / _INDEX)
         begin, end = _copy_log(work, log)
-        for directory, _, _ in os.walk(root):
-            flush_directory(Path(directory))
         manifest = Manifest(
             cometmq=__version__,
             created_ms=created_ms,
@@ -125,7 +122,7 @@ def create_backup(
             log_end=end,
             files=dict(sorted(work.files.items())),
         )
-        replace_file(options.target / MANIFEST, manifest.encode())
+        backup.finish(manifest)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise BackupError(
@@ -143,19 +140,12 @@ def last_backup_beside(target: Path, store: Path) -> Path | None:
         return None
     for path in beside:
         try:
-            manifest = read_manifest(path)
+            manifest = BackupFiles(path).manifest()
         except BackupError:
             continue
         if manifest.source == str(store.absolute()):
             found.append((manifest.created_ms, path))
     return max(found)[1] if found else None
-
-
-def _empty(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    if any(directory.iterdir()):
-        raise BackupError(f"{directory} is not empty", next_step="use a directory that does not exist yet")
-    return directory
 
 
 def _copy_tables(work: _Work) -> None:
@@ -179,7 +169,7 @@ def _copy_tables(work: _Work) -> None:
         if _bases_of(journaled[0]) == named:
             return
         for name in copied:
-            (work.root / name).unlink(missing_ok=True)
+            work.backup.delete(name)
             work.files.pop(name, None)
     raise BackupError("the broker replaced its tables while they were copied", next_step="try again")
 
@@ -271,45 +261,35 @@ def _share(work: _Work, path: Path, name: str) -> bool:
         stat = path.stat()
     except FileNotFoundError:
         return False
-    target = work.root / name
-    target.parent.mkdir(parents=True, exist_ok=True)
     known = work.before.get(name)
     if known is not None and known.sealed and (known.size, known.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
         assert work.options.previous is not None
-        if link(work.options.previous / STORE / name, target):
+        if work.backup.reuse(BackupFiles(work.options.previous), name):
             work.files[name] = known
             work.reused += known.size
             return True
     try:
-        if not (work.options.share and (clone(path, target) or link(path, target))):
-            return _copy(work, path, name, sealed=True)
+        shared = work.backup.share(path, name) if work.options.share else None
     except FileNotFoundError:
         return False
-    flush_file(target)
-    digest = digest_of(target, stat.st_size)
-    assert digest is not None
-    work.files[name] = StoredFile(stat.st_size, stat.st_size, digest, stat.st_mtime_ns, sealed=True)
-    work.shared += stat.st_size
+    if shared is None:
+        return _copy(work, path, name, sealed=True)
+    work.files[name] = shared
+    work.shared += shared.size
     return True
 
 
 def _copy(work: _Work, path: Path, name: str, *, data: int | None = None, sealed: bool = False) -> bool:
     """Copy a file; return False if the file no longer exists."""
-    target = work.root / name
-    target.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):
-        target.unlink(missing_ok=True)
         try:
-            stat = path.stat()
-            copied, digest = copy_data(path, target, data, stat.st_size if data is not None else None)
+            copied = work.backup.copy(path, name, data)
         except FileNotFoundError:
             if not path.exists():
-                target.unlink(missing_ok=True)
+                work.backup.delete(name)
                 return False
             continue
-        size = target.stat().st_size
-        shutil.copystat(path, target, follow_symlinks=False)
-        work.files[name] = StoredFile(size, copied, digest, stat.st_mtime_ns, sealed=sealed)
-        work.copied += copied
+        work.files[name] = msgspec.structs.replace(copied, sealed=sealed)
+        work.copied += copied.data
         return True
     return False

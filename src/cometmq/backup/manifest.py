@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.errors import CometMQError, reason_of
+from cometmq.errors import CometMQError
 
 MANIFEST: Final = "manifest.json"
 STORE: Final = "store"
@@ -70,29 +70,18 @@ class _Head(msgspec.Struct):
     version: int = 0
 
 
-def read_manifest(backup: Path) -> Manifest:
-    """Read the manifest of a backup.
+def decode(text: bytes, path: Path) -> Manifest:
+    """Decode the manifest in a file.
 
-    :raises BackupError: the manifest is missing, damaged, or of a version that cannot be read.
+    :raises BackupError: the manifest is damaged, or of a version that cannot be read.
     """
-    path = backup / MANIFEST
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_MANIFEST_BYTES + 1)
-    except FileNotFoundError:
-        raise BackupError(
-            f"{backup} is not a complete backup: it has no {MANIFEST}",
-            next_step="create another one; cometmq backup create was interrupted, or never ran there",
-        ) from None
-    except OSError as error:
-        raise BackupError(f"{path}: {reason_of(error)}") from error
     try:
         head = msgspec.json.decode(text, type=_Head)
         if head.format != FORMAT:
             raise BackupError(f"{path} is not a manifest of a CometMQ backup")
         if head.version != VERSION:
             raise BackupError(
-                f"{backup} has backup version {head.version}, and this CometMQ reads version {VERSION}",
+                f"{path.parent} has backup version {head.version}, and this CometMQ reads version {VERSION}",
                 next_step="restore it with the CometMQ that created it, or a newer one",
             )
         manifest = msgspec.json.decode(text, type=Manifest)
