@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from tests.spark.store_files import damage, rows_of, write_store
 
 from cometmq.cli.jobs.pipeline import command
-from cometmq.durable import flush_file
 from cometmq.spark.archives.log import ArchiveLog, read_archive
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.jobs.archive import from_store as job
@@ -110,8 +109,9 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
     assert [(part.queue_id, part.first, part.end) for part in covered] == [(0, 2, 3), (1, 0, 3), (2, 0, 3)]
     by_queue = next(iter(StoreScan(options).records(split))).by_queue()
     twice = {Queue(topic, "b", queue_id): [records, records] for topic, queue_id, records in by_queue}
+    other = Directory(tmp_path / "other")
     with pytest.raises(ArchiveError, match="deleted topic"):
-        list(job._write(options, twice, tmp_path / "other", flush_file))
+        list(job._write(options, twice, other, other.flush))
 
 
 def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

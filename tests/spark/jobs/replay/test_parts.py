@@ -112,10 +112,8 @@ def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
     plan = Plan(0, [Range("b", 0, 0, 5)], [TargetEnd("b", 0, 9)])
     with ledger.opened(JOB, "first", log) as replay_id:
         assert replay_id == "first"
-        with (
-            pytest.raises(ArchiveError, match="another job"),
-            ReplayLedger(tmp_path / "ledger").opened(JOB, "x", log),
-        ):
+        other = ReplayLedger(tmp_path / "ledger")
+        with pytest.raises(ArchiveError, match="another job"), other.opened(JOB, "x", log):
             pass
         assert ledger.plan_of(0) is None
         ledger.write_plan(plan)
@@ -127,7 +125,7 @@ def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
     changed = ReplayJob("/lake", "t", "127.0.0.1:9876", "elsewhere", False, False, Selection(tags=("a",)))
     with pytest.raises(ArchiveError, match="to, selection differ"), ledger.opened(changed, "x", log):
         pass
-    (ledger.root / "job.json").write_text("{")
+    ledger.directory.path("job.json").write_text("{")
     with pytest.raises(ArchiveError, match=r"job\.json is damaged"), ledger.opened(JOB, "x", log):
         pass
 
