@@ -28,6 +28,7 @@ from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.upkeep import join_files, planned_joinings
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.storage import Directory
 from cometmq.testing import VirtualClock
 
 ORDERS = Queue("orders", "broker-a", 0)
@@ -315,17 +316,15 @@ def test_archives_that_begin_at_once_share_a_catalog_that_is_made_meanwhile(
 
 def test_an_iceberg_archive_is_there_when_its_table_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks while it is made sees none; one that nobody could see yet is gone on with after a kill."""
-    import cometmq.spark.archives.iceberg as module
-
     root = tmp_path / "lake"
     log = ArchiveLog(root, TableFormat("iceberg"))
 
-    def killed(_path: Path, _content: bytes) -> None:
+    def killed(*_: object) -> None:
         assert ArchiveLog(root).last() is None
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "replace_file", killed)
+        patch.setattr(Directory, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             append(log, 0, ORDERS, 0, 5)
     assert ArchiveLog(root).last() is None
