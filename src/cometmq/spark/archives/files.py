@@ -8,7 +8,7 @@ elsewhere and committed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -159,7 +159,7 @@ class _PartFile:
 
 
 def read_batches(
-    directory: Directory, path: str, columns: Sequence[str] | None = None, *, rows: int = _READ_ROWS
+    directory: Directory, path: str, columns: list[str] | None = None, *, rows: int = _READ_ROWS
 ) -> Iterator[Any]:
     """Yield the messages in a data file as Arrow record batches.
 
@@ -170,7 +170,7 @@ def read_batches(
         yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
 
 
-def read_message(directory: Directory, path: str, offset: int, columns: Sequence[str] | None = None) -> Any:
+def read_message(directory: Directory, path: str, offset: int, columns: list[str] | None = None) -> Any:
     """Return the message at a queue offset in a data file, as an Arrow table of one row, or without rows.
 
     :raises ArchiveError: the file is lost.

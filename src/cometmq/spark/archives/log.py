@@ -64,7 +64,7 @@ WRITING_SPARED_MS: Final = 24 * 3_600_000
 """Age from which a file without a commit cannot belong to a batch that a running job is about to commit."""
 _UPKEEP_LOCK: Final = "_upkeep_lock"
 _COMMIT_LOCK: Final = "_commit_lock"
-_MARK_COLUMNS: Final = ("queueOffset", "physicalOffset", "storeTimestamp")
+_MARK_COLUMNS: Final = ["queueOffset", "physicalOffset", "storeTimestamp"]
 
 
 class ArchiveLog:
