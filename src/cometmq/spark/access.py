@@ -79,10 +79,10 @@ class Access:
             secret = os.environ.get(self.secret_key_env, "")
             if not secret:
                 raise OptionError(
-                    f"names no variable of the environment: {self.secret_key_env}",
+                    f"names a missing environment variable: {self.secret_key_env}",
                     option="secretKeyEnv",
-                    next_step=f"executors get it by spark.executorEnv.{self.secret_key_env}, "
-                    "the driver where it is started",
+                    next_step=f"set it for executors with spark.executorEnv.{self.secret_key_env}, "
+                    "and in the driver's own environment",
                 )
         else:
             secret = _content("secretKeyFile", self.secret_key_file or "")
@@ -122,22 +122,22 @@ def parse_access(values: Mapping[str, str]) -> Access:
             given[name] = parse_option(name, form, text)
     secrets = [name for name in _SECRETS if name in given]
     if "credentialsFile" in given and ({"accessKey", "securityToken", *secrets} & given.keys()):
-        raise OptionError("credentialsFile has everything; leave accessKey and the secret out")
+        raise OptionError("credentialsFile contains all credentials; leave out accessKey and the secret")
     if len(secrets) > 1:
-        raise OptionError(f"options {' and '.join(secrets)} exclude each other")
+        raise OptionError(f"options {' and '.join(secrets)} cannot be combined")
     if ("accessKey" in given) != bool(secrets):
         raise OptionError(
-            "is of no use alone",
+            "has no effect alone",
             option=secrets[0] if secrets else "accessKey",
-            next_step="give accessKey, and one of secretKeyFile, secretKeyEnv and secretKey",
+            next_step="set accessKey, and one of secretKeyFile, secretKeyEnv and secretKey",
         )
     if "securityToken" in given and not secrets:
-        raise OptionError("is of no use alone", option="securityToken", next_step="give accessKey and its secret too")
+        raise OptionError("has no effect alone", option="securityToken", next_step="set accessKey and its secret too")
     use_tls = given.get("useTLS")
     if not use_tls and (lonely := [name for name in _TLS if name in given]):
-        raise OptionError("is of no use without TLS", option=lonely[0], next_step="give useTLS=true too")
+        raise OptionError("has no effect without TLS", option=lonely[0], next_step="set useTLS=true too")
     if "tlsKeyPassword" in given and "tlsKeyPasswordFile" in given:
-        raise OptionError("options tlsKeyPassword and tlsKeyPasswordFile exclude each other")
+        raise OptionError("options tlsKeyPassword and tlsKeyPasswordFile cannot be combined")
     tls = Tls(
         trust_cert_path=given.get("tlsTrustCertPath"),
         cert_path=given.get("tlsCertPath"),

@@ -161,4 +161,4 @@ def demand_forward(begin: str, begin_ms: int | None, end: str, end_ms: int | Non
     :raises OptionError: the range ends before it begins; the error names both limits.
     """
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-        raise OptionError(f"{end} is before {begin}", next_step="are they exchanged?")
+        raise OptionError(f"{end} is before {begin}", next_step="check whether they are swapped")

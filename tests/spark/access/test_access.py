@@ -45,7 +45,7 @@ def test_a_secret_may_stand_in_a_file_or_a_variable(tmp_path: Path, monkeypatch:
     by_variable = parse_access({"accessKey": "sales", "secretKeyEnv": "SALES_SECRET"})
     with pytest.raises(OptionError, match=r"secretKeyFile names a file that cannot be read: .*secret: no such file"):
         by_file.security()
-    with pytest.raises(OptionError, match="secretKeyEnv names no variable of the environment: SALES_SECRET") as missing:
+    with pytest.raises(OptionError, match="secretKeyEnv names a missing environment variable: SALES_SECRET") as missing:
         by_variable.security()
     assert "spark.executorEnv.SALES_SECRET" in str(missing.value)
     for secret in (SECRET, "another-secret"):  # a secret that was changed counts from the next connection on
@@ -95,17 +95,17 @@ def test_what_options_leave_open_the_environment_says(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"accessKey": "sales"}, "accessKey is of no use alone"),
-        ({"secretKey": SECRET}, "secretKey is of no use alone"),
-        ({"secretKeyEnv": "S"}, "secretKeyEnv is of no use alone"),
-        ({"securityToken": SECRET}, "securityToken is of no use alone"),
+        ({"accessKey": "sales"}, "accessKey has no effect alone"),
+        ({"secretKey": SECRET}, "secretKey has no effect alone"),
+        ({"secretKeyEnv": "S"}, "secretKeyEnv has no effect alone"),
+        ({"securityToken": SECRET}, "securityToken has no effect alone"),
         ({"accessKey": "sales", "secretKey": SECRET, "secretKeyFile": "f"}, "secretKey and secretKeyFile exclude"),
         ({"credentialsFile": "f", "secretKey": SECRET}, "leave accessKey and the secret out"),
         ({"accessKey": "sales", "secretKey": " "}, "secretKey is empty"),
         ({"useTLS": "yes"}, "useTLS must be true or false"),
-        ({"tlsKeyPassword": SECRET}, "tlsKeyPassword is of no use without TLS"),
-        ({"useTLS": "false", "tlsCheckHost": "true"}, "tlsCheckHost is of no use without TLS"),
-        ({"useTLS": "true", "tlsKeyPassword": SECRET, "tlsKeyPasswordFile": "f"}, "exclude each other"),
+        ({"tlsKeyPassword": SECRET}, "tlsKeyPassword has no effect without TLS"),
+        ({"useTLS": "false", "tlsCheckHost": "true"}, "tlsCheckHost has no effect without TLS"),
+        ({"useTLS": "true", "tlsKeyPassword": SECRET, "tlsKeyPasswordFile": "f"}, "cannot be combined"),
         ({"accessKey": "a", "secretKey": SECRET, "SecretKey": "another-secret"}, "secretKey is given twice"),
         ({"secretkeys": SECRET}, "did you mean secretKey"),
     ],
@@ -128,7 +128,7 @@ def test_jobs_take_these_options_and_no_others() -> None:
     assert len({source, MessageSource("a:1", access=account)}) == 1
     for given, words in (
         ({"topic": "orders"}, "has no option 'topic'"),
-        ({"secretKey": SECRET}, "secretKey is of no use alone"),
+        ({"secretKey": SECRET}, "secretKey has no effect alone"),
         ({"useTLS": "yes"}, "useTLS must be true or false"),
     ):
         with pytest.raises(OptionError, match=words) as refused:

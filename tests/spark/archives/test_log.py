@@ -202,7 +202,7 @@ def test_the_format_is_found_and_another_is_refused(log: ArchiveLog) -> None:
 def test_reading_what_is_no_archive_is_an_error_that_names_the_path(tmp_path: Path) -> None:
     no_spark: Any = None
     for place in (tmp_path, tmp_path / "typo"):
-        with pytest.raises(OptionError, match=f"{place} holds no archive"):
+        with pytest.raises(OptionError, match=f"{place} contains no archive"):
             read_archive(no_spark, place)
     assert not (tmp_path / "typo").exists()
 

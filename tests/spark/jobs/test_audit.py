@@ -235,7 +235,7 @@ def test_arguments_that_do_not_fit_are_told(topics: Topics, tmp_path: Path) -> N
     with pytest.raises(OptionError, match="has topic nosuch"):
         audit(topics.namesrv, "nosuch")
     topic = topics.create(1)
-    with pytest.raises(OptionError, match="holds no archive"):
+    with pytest.raises(OptionError, match="contains no archive"):
         audit(topics.namesrv, topic, archive=tmp_path)
     wrong = CliRunner().invoke(command, ["audit", "--namesrv", topics.namesrv, "--topic", "nosuch"])
     assert wrong.exit_code == 2

@@ -86,7 +86,7 @@ def test_what_is_not_there_is_wrong_use(words: str, topic: str, topics: Topics, 
     assert done.exit_code == 2, done.output
     known = (
         "no-such",
-        *(f"{empty} {what}" for what in ("holds no archive", "has no topic", "has no log files")),
+        *(f"{empty} {what}" for what in ("contains no archive", "has no topic", "has no log files")),
     )
     assert any(words in done.output for words in (*known, f"the store {empty} has no consume queues")), done.output
     assert "starting Spark" not in done.output
@@ -122,7 +122,7 @@ CONTRADICTIONS = {
     "archive --topic {topic} --broker-name b --to {there} --checkpoint {there}": "--broker-name needs --store",
     "archive --topic {topic} --pattern p.* --to {there} --checkpoint {there}": "exactly one of",
     "archive --topic {topic} --starting-offsets latest --option startingTimestamp=5 --to {there} --dry-run": (
-        "startingOffsets and startingTimestamp exclude each other"
+        "startingOffsets and startingTimestamp cannot be combined"
     ),
     "skew --topic {topic} --broker-name b": "the broker's name is only for a store",
     "skew --topic {topic} --archive {lake} --store {store}": "exactly one",

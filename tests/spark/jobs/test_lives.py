@@ -26,7 +26,7 @@ from cometmq.testing import SyncCluster
 pytestmark = pytest.mark.spark
 
 TOLERANT = {"failOnDataLoss": "false"}
-OTHER = r"@.*:0 is not the queue whose messages .* holds: its topic was created again, or its end was lost"
+OTHER = r"@.*:0 is not the queue whose messages are in .*: its topic was created again, or its end was lost"
 
 
 def places_of(spark: Any, archived: Path) -> set[int]:

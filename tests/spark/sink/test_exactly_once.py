@@ -245,7 +245,7 @@ def test_a_broker_without_an_index_is_told_apart(tmp_path: Path, monkeypatch: py
 
 
 def test_what_cannot_go_in_batches_is_refused_when_planned() -> None:
-    with pytest.raises(OptionError, match=r"no packed messages in batches .leave compressionType out"):
+    with pytest.raises(OptionError, match=r"RocketMQ allows no compressed messages .leave out compressionType"):
         parse_sink_options({"namesrvAddr": "a:1", "compressionType": "zlib"} | EXACTLY)
     fields = [("body", "string"), ("deliverAt", "timestamp"), ("delayLevel", "int")]
     with pytest.raises(OptionError, match="leave out delayLevel, deliverAt, or use at-least-once"):

@@ -58,8 +58,8 @@ def test_what_is_wrong_is_named(given: dict[str, str], message: str) -> None:
             "column body .* is binary or string, not struct<a:int> .*to_json",
         ),
         ([("body", "binary"), ("queueId", "bigint")], "queueId of the rocketmq sink is int, not bigint"),
-        ([("tags", "string")], "from one column, body or value, and there is neither"),
-        ([("body", "binary"), ("value", "string")], "body or value, not from both"),
+        ([("tags", "string")], "exactly one of the columns body and value, and both are missing"),
+        ([("body", "binary"), ("value", "string")], "body and value, not both"),
         ([("body", "binary"), ("brokerName", "string")], "which broker queueId is on, and there is no queueId"),
     ],
 )

@@ -99,7 +99,7 @@ def test_lag_is_asked_for_as_the_source_asks(topics: Topics) -> None:
     queue = Queue(topics.create(queues=1), topics.broker_name, 0)
     source = {"endOffset": {"v": 1, "from": {}, "queues": offsets_to_json({queue: 0})}, "latestOffset": None}
     assert lag_now(source, topics.namesrv, {"accessKey": "sales", "secretKey": "zq7-secret"}).messages == 0
-    with pytest.raises(OptionError, match="names no variable of the environment: NOT_THERE"):
+    with pytest.raises(OptionError, match="names a missing environment variable: NOT_THERE"):
         lag_now(source, topics.namesrv, {"accessKey": "sales", "secretKeyEnv": "NOT_THERE"})
     with pytest.raises(UnreachableError):  # it speaks no TLS
         lag_now(source, topics.namesrv, {"useTLS": "true"})

@@ -5,9 +5,9 @@ largest values) and removes, the transaction ``<query id>: <batch id>`` by which
 and ``cometmq.commit``, the rest of the commit, in its ``commitInfo``.
 
 The upkeep jobs do not use deltalake's own functions. ``optimize.compact`` names its files at random, but an archive's
-file names state queue and offsets. ``vacuum`` tells the files of a batch about to be committed from those of a dead
-batch only by age: a short ``--keep`` would delete the files of the former, a long one would leave those of the latter.
-``vacuum`` also counts in whole hours.
+file names state queue and offsets. ``vacuum`` cannot distinguish the files of a batch that is about to be committed
+from those of a dead batch: a short ``--keep`` would delete both, a long one would keep both. It also counts in whole
+hours.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class DeltaArchive:
             raise ArchiveError(
                 f"the log of the Delta table {self._directory} begins at {np.datetime64(begun_ms, 'ms')}Z, older "
                 "entries are cleaned up, so the files removed before are unknown",
-                next_step="use a shorter --keep; for a longer one, first raise the table's property "
-                "delta.logRetentionDuration beforehand",
+                next_step="use a shorter --keep; to keep files longer, raise the table's property "
+                "delta.logRetentionDuration in advance",
             )
         found = set()
         for version in versions:

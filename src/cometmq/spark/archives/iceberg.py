@@ -327,7 +327,7 @@ def _current_since(table: Any, time_ms: int) -> list[Any]:
 
 
 def _milliseconds(stored: bytes) -> int:
-    """Encode a bound of ``storeTimestamp``: microseconds, little-endian."""
+    """Convert a bound of ``storeTimestamp``, which is stored as little-endian microseconds."""
     return int.from_bytes(stored, "little", signed=True) // 1000
 
 

@@ -157,12 +157,12 @@ class ArchiveLog:
     def demand_any(self, topics: Iterable[str] = ()) -> None:
         """Check that the directory holds an archive.
 
-        :param topics: topics that it must hold.
-        :raises OptionError: nothing was committed here, or nothing of one of the topics.
+        :param topics: topics that the archive must contain.
+        :raises OptionError: the archive does not exist, or lacks one of the topics.
         """
         last = self.last()
         if last is None:
-            raise OptionError(f"{self.root} holds no archive", next_step="create one: cometmq pipeline archive")
+            raise OptionError(f"{self.root} contains no archive", next_step="create one: cometmq pipeline archive")
         there = {of.topic for of in last.queues}
         beginning = f"the archive {self.root} has no topic"
         demand_present(topics, there, beginning, next_step=f"it has {', '.join(sorted(there))}")
@@ -301,7 +301,7 @@ class ArchiveLog:
 
         :param keep_ms: files removed from the archive within this time stay.
         :raises ArchiveError: another upkeep job is running.
-        :raises OptionError: there is no archive here.
+        :raises OptionError: the directory contains no archive.
         """
         self.demand_any()
         with self.kept_up(), self.directory.locked_if_free() as alone:
@@ -366,7 +366,7 @@ def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
     """
     for queue in sorted(changed):
         raise ArchiveError(
-            f"{queue} is not the queue whose messages {place} holds: its topic was created again, or its end was lost",
+            f"{queue} is not the queue whose messages are in {place}: its topic was created again, or its end was lost",
             next_step="continue in another directory; this one keeps the earlier messages",
         )
 
@@ -388,7 +388,7 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
 
     The DataFrame contains the commits made before the call. Call this function again to read later commits.
 
-    :raises OptionError: the directory holds no archive.
+    :raises OptionError: the directory contains no archive.
     :raises ArchiveError: the package of the archive's format is not installed.
     """
     log = ArchiveLog(directory)

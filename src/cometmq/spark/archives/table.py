@@ -62,7 +62,7 @@ class DataFile(msgspec.Struct, frozen=True):
     min_store_ms: int
     max_store_ms: int
     bad_bodies: int
-    """Size of the file; known when the file is committed. Iceberg does not store it."""
+    """Number of messages whose bodies could not be decompressed. Iceberg does not store it."""
     committed_ms: int = 0
     """Time, in ms since 1970, when the file's last message was committed; 0 if unknown."""
 
@@ -79,7 +79,7 @@ class _OfQueue(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> Queue:
-        """Return the queue."""
+        """Return the queue of these offsets."""
         return Queue(self.topic, self.broker, self.queue_id)
 
 
@@ -91,7 +91,7 @@ class Covered(_OfQueue, frozen=True):
 
     @classmethod
     def of(cls, part: OffsetRange) -> Covered:
-        """Create it from a range."""
+        """Return the offsets of a range."""
         return cls(*part.queue, part.first, part.end)
 
     def __str__(self) -> str:

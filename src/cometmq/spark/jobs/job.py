@@ -137,7 +137,7 @@ class Job(Protocol[P, O_contra, R_co]):
 
     @property
     def options(self) -> type[Any]:
-        """The class."""
+        """Return the class of the job's options."""
 
     @overload
     def __call__(self, options: O_contra, /) -> R_co: ...
@@ -165,7 +165,7 @@ def job(options: Callable[P, O_contra]) -> Callable[[Callable[[O_contra], R_co]]
 
 
 def _documented(work: Callable[..., Any], options: type) -> str:
-    """The docstring of a job's function, with its parameters."""
+    """Return the docstring of a job's function, with its parameters."""
     text = inspect.getdoc(work) or ""
     before, raises, errors = text.partition(":raises")
     lines = []

@@ -71,7 +71,7 @@ class KeyIndexReport(Report):
 
     @property
     def messages(self) -> int:
-        """The total of all topics."""
+        """Return the number of messages of all topics."""
         return sum(of.messages for of in self.topics)
 
     @property

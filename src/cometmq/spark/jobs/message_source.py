@@ -156,7 +156,7 @@ class MessageSource:
         return [Queue(topic, self.broker_name, queue_id) for topic, queue_id in queues.named()]
 
     def __str__(self) -> str:
-        """Return the name of the source, as a report shows it."""
+        """Return the name of the source for a report."""
         return self.namesrv or str(self.archive or self.store)
 
     def servers(self) -> dict[str, str]:

@@ -44,12 +44,12 @@ MAX_DAYS: Final = 366
 _NAMESRV: Final = "Nameservers, host:port separated by semicolons."
 _ACCESS: Final = "Credentials and TLS"
 _TOPIC: Final = "A topic; may be given several times."
-_STEPS: Final = "called with a sentence when the job begins its next step"
-_STOP: Final = "when set, ends the run after the step under way"
+_STEPS: Final = "called with a sentence at the start of each step"
+_STOP: Final = "event that ends the run after the current step"
 
 
 def _silent(_: Any) -> None:
-    """Do nothing."""
+    """Ignore a step."""
 
 
 # Archives --------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def _silent(_: Any) -> None:
 
 @job_options
 class TableOptions(TableFormat):
-    """The format of an archive's table, as a command has it."""
+    """The format of an archive's table, with the options of a command."""
 
     name: str = option(
         "Format of an archive that does not exist yet.  [default: parquet]",
@@ -72,13 +72,13 @@ class TableOptions(TableFormat):
 
     @classmethod
     def of_command(cls, name: str | None, catalog: str | None, table: str | None) -> TableFormat | None:
-        """Make the format of a command; None if it says nothing."""
+        """Return the format that a command's options describe; None without these options."""
         return TableFormat(name or ICEBERG, catalog, table) if name or catalog or table else None
 
 
 @job_options
 class _IntoArchive(SparkOptions):
-    """Both ways into an archive."""
+    """The options that are common to both sources of an archive."""
 
     _: KW_ONLY
     table_format: TableFormat | str | None = options_from(
@@ -87,19 +87,19 @@ class _IntoArchive(SparkOptions):
     options: Mapping[str, str] | None = option(
         "Any other option of the source; may be given several times.", "--option", default=None, form=SETTINGS
     )
-    dry_run: bool = option("Archive nothing; say how many messages would be archived.", default=False)
+    dry_run: bool = option("Archive nothing; print how many messages would be archived.", default=False)
     on_batch: OnStep | None = argument("called after each commit", default=None)
-    stop: threading.Event | None = argument("when set, ends the run after the commit under way", default=None)
+    stop: threading.Event | None = argument("event that ends the run after the current commit", default=None)
 
 
 @job_options
 class ArchiveOptions(_IntoArchive):
-    """Archive topics into Parquet, Delta Lake or Iceberg, exactly once, and go on where the last run stopped.
+    """Archive topics into Parquet, Delta Lake or Iceberg, exactly once, and continue where the last run stopped.
 
-    compact, expire and vacuum keep an archive in order; see their --help.
+    Use compact, expire and vacuum to maintain an archive; see their --help.
 
-    Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped early, messages were
-    gone before they were read (with --option failOnDataLoss=false), or bodies could not be unpacked.
+    Exit codes: 0 done; 1 failed, commits are kept; 2 wrong use; 3 partly done: stopped early, messages were
+    deleted before they were read (with --option failOnDataLoss=false), or bodies could not be decompressed.
     """
 
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
@@ -109,18 +109,18 @@ class ArchiveOptions(_IntoArchive):
     _: KW_ONLY
     trigger: str = option("availableNow, or an interval such as 30s, 5m, 1h.", default="availableNow")
     commit_interval: str | None = option(
-        "Go on until Ctrl-C or SIGTERM, and commit when messages have waited so long (30s, 5m), or a commit is full.",
+        "Run until Ctrl-C or SIGTERM, and commit when messages have waited this long (30s, 5m), or a commit is full.",
         default=None,
         key="maxTriggerDelay",
     )
     starting_offsets: str = option(
-        "Where queues that are not in the archive yet begin: earliest, latest or JSON.", default="earliest"
+        "Start of queues that are not in the archive yet: earliest, latest or JSON.", default="earliest"
     )
     max_offsets_per_trigger: int | None = option(
-        "Most messages in one commit.", "--commit-rows", "--max-offsets", default=1_000_000, form=whole(1)
+        "Maximum number of messages in one commit.", "--commit-rows", "--max-offsets", default=1_000_000, form=whole(1)
     )
     commit_bytes: str | None = option(
-        "Most bytes in one commit, about: 64m, 2g.", default="2g", key="maxBytesPerTrigger"
+        "Approximate maximum number of bytes in one commit: 64m, 2g.", default="2g", key="maxBytesPerTrigger"
     )
     access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
 
@@ -130,13 +130,13 @@ class ArchiveStoreOptions(_IntoArchive):
     """Archive the topics in the files of a store."""
 
     store: str | Path = option(
-        "Read a broker's store from this directory, instead of asking brokers; needs no checkpoint.",
+        "Read a broker's store in this directory instead of brokers; needs no checkpoint.",
         form=OLD_DIRECTORY,
         required=False,
     )
     to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
     _: KW_ONLY
-    broker_name: str = option("With --store: the name of the broker that it belongs to.", default="")
+    broker_name: str = option("With --store: the name of the store's broker.", default="")
     topics: str | Sequence[str] = option(_TOPIC, "--topic", default=(), many=True)
 
 
@@ -146,32 +146,32 @@ class _UpkeepOptions:
 
     archive: str | Path = option("Directory of the archive.", "archive", form=OLD_DIRECTORY)
     _: KW_ONLY
-    dry_run: bool = option("Change nothing; say what would be done.", default=False)
-    clock: Clock = argument("tells the time", default=SYSTEM_CLOCK)
+    dry_run: bool = option("Change nothing; print what would be done.", default=False)
+    clock: Clock = argument("the clock", default=SYSTEM_CLOCK)
 
 
 @job_options
 class CompactOptions(_UpkeepOptions, SparkOptions):
-    """Join small files, beside readers and a job that archives.
+    """Join small files while readers and an archive job may be running.
 
-    Exit codes: 0 done; 1 failed, what was committed stays; 2 wrong use; 3 partly done: stopped before its end.
+    Exit codes: 0 done; 1 failed, commits are kept; 2 wrong use; 3 partly done: stopped before its end.
     """
 
     _: KW_ONLY
     topics: Sequence[str] = option("Only this topic; may be given several times.", "--topic", default=(), many=True)
     target_bytes: int = option("Join files up to this size, MiB.", "--target-mb", default=128 << 20, form=MEBIBYTES)
     settled_ms: int = option(
-        "Only hours that ended so long ago: 30m, 1d.", "--settled", default=3_600_000, form=DURATION
+        "Only hours that ended at least this long ago: 30m, 1d.", "--settled", default=3_600_000, form=DURATION
     )
     on_step: OnStep = argument("called after each commit", default=_silent)
-    stop: threading.Event | None = argument("when set, ends the run after the commit under way", default=None)
+    stop: threading.Event | None = argument("event that ends the run after the current commit", default=None)
 
 
 @job_options
 class ExpireOptions(_UpkeepOptions):
-    """Take hours older than --keep out of an archive.
+    """Remove hours older than --keep from an archive.
 
-    vacuum then deletes their files. Exit codes: 0 done; 1 failed; 2 wrong use.
+    vacuum deletes their files later. Exit codes: 0 done; 1 failed; 2 wrong use.
     """
 
     _: KW_ONLY
@@ -197,9 +197,9 @@ class VacuumOptions(_UpkeepOptions):
 
 @job_options
 class KeyIndexOptions(SparkOptions):
-    """Index an archive by key, or find the messages of a key that no broker may have any more.
+    """Index an archive by key, or find archived messages with a key.
 
-    Each run adds the messages that are new in the archive. Looking up needs no Spark.
+    Each run adds the new messages of the archive. A lookup needs no Spark.
 
     Exit codes: 0 done; 1 failed, or no message has the key; 2 wrong use.
     """
@@ -207,13 +207,13 @@ class KeyIndexOptions(SparkOptions):
     archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
     index: str | Path = option("Directory of its index.", form=DIRECTORY)
     _: KW_ONLY
-    dry_run: bool = option("Write nothing; say how many messages would be indexed.", default=False)
+    dry_run: bool = option("Write nothing; print how many messages would be indexed.", default=False)
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
 @job_options
 class Selection:
-    """The messages of an archive that meet every condition given."""
+    """The messages from an archive that meet every given condition."""
 
     since_ms: int | None = option("Only messages stored at or after this time.", "--since", default=None, form=TIME)
     until_ms: int | None = option("Only messages stored before this time.", "--until", default=None, form=TIME)
@@ -228,43 +228,45 @@ class Selection:
 
 @job_options
 class ReplayOptions(SparkOptions):
-    """Send messages of an archive to a topic, and go on where the last run stopped.
+    """Send messages from an archive to a topic, and continue where the last run stopped.
 
-    Exit codes: 0 done; 1 failed, what was sent is known and is not sent again; 2 wrong use; 3 partly done: stopped
+    Exit codes: 0 done; 1 failed, sent messages are not sent again; 2 wrong use; 3 partly done: stopped
     early, or there are warnings.
     """
 
     archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     ledger: str | Path = option(
-        "Directory of the ledger, which says how far the replay is; driver and executors share it.", form=DIRECTORY
+        "Directory of the ledger with the progress of the replay; driver and executors share it.", form=DIRECTORY
     )
     _: KW_ONLY
-    topic: str | None = option("Topic of the archive; may be left out where the archive holds one.", default=None)
-    to: str | None = option("Topic to send to, which must exist; by default one of the same name.", default=None)
+    topic: str | None = option("Topic in the archive; optional if the archive contains only one.", default=None)
+    to: str | None = option("Topic to send to, which must exist; by default the same name.", default=None)
     selection: Selection | None = options_from(Selection, "the messages to send; all by default", default=None)
-    by_key: bool = option("Choose queues anew by key, instead of keeping them.", default=False)
+    by_key: bool = option("Choose new queues by key, instead of keeping the old ones.", default=False)
     per_second: float | None = option(
-        "Most messages a second; at most a tenth more in any one.", "--rate", default=None, form=POSITIVE
+        "Maximum number of messages per second, with a tolerance of a tenth.",
+        "--rate",
+        default=None,
+        form=POSITIVE,
     )
     keep_born_time: bool = option(
-        "Give messages their born times again; slower. Otherwise they are in the property REPLAY_ORIGIN.", default=False
+        "Send messages with their old born times; slower. By default only REPLAY_ORIGIN has them.",
+        default=False,
     )
     translate_groups: Sequence[str] = option(
-        "Groups, separated by commas, that go on in the new topic where they are.", default=(), form=NAMES
+        "Groups, separated by commas, that continue in the new topic at their current position.", default=(), form=NAMES
     )
-    groups_namesrv: str | None = option(
-        "Nameservers of the brokers where those groups are, if not --namesrv.", default=None
-    )
+    groups_namesrv: str | None = option("Nameservers of the brokers with these groups, if not --namesrv.", default=None)
     access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
     groups_access: Mapping[str, str] | None = option(
         "For --groups-namesrv, if not --access: credentials and TLS", default=None, form=ACCESS, secret=True
     )
-    dry_run: bool = option("Send nothing and write nothing; say how much would be sent.", default=False)
+    dry_run: bool = option("Send nothing and write nothing; print how much would be sent.", default=False)
     step_offsets: int | None = option(
-        "Offsets of one step; by default as many as suit the rate.", "--step", default=None, form=whole(1)
+        "Number of offsets of one step; by default it depends on the rate.", "--step", default=None, form=whole(1)
     )
-    timeout_ms: int = argument("how long messages may wait for their acknowledgement, ms", default=120_000)
+    timeout_ms: int = argument("maximum time for the acknowledgement of messages, ms", default=120_000)
     on_step: OnStep = argument("called after each step", default=_silent)
     stop: threading.Event | None = argument(_STOP, default=None)
 
@@ -286,7 +288,7 @@ class AuditOptions(SparkOptions):
     )
     trace_topic: str = option("The topic with the traces of producers.", default=TRACE_TOPIC)
     allow_duplicates: bool = option(
-        "Only note unique keys that are stored twice, which otherwise are a disagreement.", default=False
+        "Report unique keys that are stored twice as a note, not as a disagreement.", default=False
     )
     detail: str | Path | None = option(
         "A new directory for the counts per queue and minute, as Parquet.", default=None, form=DIRECTORY
@@ -300,19 +302,19 @@ class AuditOptions(SparkOptions):
 
 @job_options
 class TraceOptions(SparkOptions):
-    """Join the clients' message traces: latencies by topic and group, slow consumers, the way of one message.
+    """Join the clients' message traces: latencies by topic and group, slow consumers, the path of one message.
 
-    Exit codes: 0 done; 1 failed, or no trace names the message asked for; 2 wrong use.
+    Exit codes: 0 done; 1 failed, or the message has no trace; 2 wrong use.
     """
 
-    source: MessageSource = options_from(MessageSource, "brokers, or an archive that holds the trace topic")
+    source: MessageSource = options_from(MessageSource, "brokers, or an archive that contains the trace topic")
     _: KW_ONLY
     trace_topic: str = option("The topic with the clients' traces.", default=TRACE_TOPIC)
     to: str | Path | None = option(
         "Write the joined rows to this new directory, as Parquet.", default=None, form=DIRECTORY
     )
     message_id: str | None = option(
-        "Show the way of this message too, by the client's id (unique key).", "--message", default=None
+        "Also show the path of this message, by the client's id (unique key).", "--message", default=None
     )
     top: int = option("Number of slow consumers.", default=10, form=whole(1, 1000))
     on_step: Tell = argument(_STEPS, default=_silent)
@@ -320,30 +322,30 @@ class TraceOptions(SparkOptions):
 
 @job_options
 class DelayOptions(SparkOptions):
-    """Show how exact delayed messages were, when waiting messages are due, and which messages are stuck.
+    """Show how late delayed messages were, when waiting messages are due, and which messages are stuck.
 
     Exit codes: 0 done; 1 failed; 2 wrong use; 3 something is stuck.
     """
 
     source: MessageSource = options_from(
         MessageSource,
-        "brokers, a store, or an archive that holds the topics where messages wait too. With ``begin_ms`` only "
-        "messages that were delivered or due since count; ``end_ms`` is the moment of the report",
+        "brokers, a store, or an archive that also contains the topics with waiting messages. With ``begin_ms`` only "
+        "messages that were delivered or due since then count; ``end_ms`` is the time of the report",
     )
     topics: Sequence[str] = option("A topic; all but system topics by default.", "--topic", default=(), many=True)
     _: KW_ONLY
     delay_levels: str | None = option("messageDelayLevel of an archive's or store's brokers.", default=None)
     grace_ms: int = option(
-        "A message that is later than so many seconds is stuck.", "--grace", default=60_000, form=SECONDS
+        "Number of seconds after its due time from which a message is stuck.", "--grace", default=60_000, form=SECONDS
     )
-    days: int = option("Days of the histogram of due times.", default=7, form=whole(1, MAX_DAYS))
-    top: int = option("Number of topics and messages that are named.", default=20, form=whole(1, 10_000))
+    days: int = option("Number of days in the histogram of due times.", default=7, form=whole(1, MAX_DAYS))
+    top: int = option("Maximum number of listed topics and messages.", default=20, form=whole(1, 10_000))
     on_step: Tell = argument(_STEPS, default=_silent)
-    clock: Clock = argument("tells the time to a source of brokers", default=SYSTEM_CLOCK)
+    clock: Clock = argument("the clock for a source of brokers", default=SYSTEM_CLOCK)
 
 
 KEYS: Final = ("keys", "shardingKey", "tags")
-"""Fields that may count as a message's key; of several KEYS each counts."""
+"""Fields that can be used as a message's key; each of several KEYS counts."""
 
 
 @job_options
@@ -356,11 +358,11 @@ class SkewOptions(SparkOptions):
     source: MessageSource = options_from(MessageSource, "brokers, an archive or a store")
     topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
     _: KW_ONLY
-    by: str = option("The field that counts as a message's key.", default=KEYS[0], form=one_of(*KEYS))
+    by: str = option("The field that is used as a message's key.", default=KEYS[0], form=one_of(*KEYS))
     top: int = option("Number of hot keys.", default=20, form=whole(1, 10_000))
     consumers: int = option("Consumers of the largest group.", default=1, form=whole(1))
     handled_per_s: float = option(
-        "Messages a second that a consumer handles of one queue.", "--handled", default=1000.0, form=POSITIVE
+        "Messages per second from one queue that a consumer handles.", "--handled", default=1000.0, form=POSITIVE
     )
     on_step: Tell = argument(_STEPS, default=_silent)
 
@@ -374,14 +376,14 @@ class DeadLetterOptions(SparkOptions):
 
     source: MessageSource = options_from(MessageSource, "brokers, an archive or a store")
     groups: Sequence[str] = option(
-        "A consumer group; all with dead letters by default.", "--group", default=(), many=True
+        "A consumer group; by default all groups with dead letters.", "--group", default=(), many=True
     )
     _: KW_ONLY
-    selection: DeadLetterSelection | None = argument("the dead letters that are meant; all by default", default=None)
+    selection: DeadLetterSelection | None = argument("the chosen dead letters; by default all", default=None)
     reason: str | None = option(
-        "Count by this property too, in which the application says why a message failed.", default=None
+        "Also count by this property, which contains the application's reason for a failure.", default=None
     )
-    top: int = option("Number of topics, tags and keys that are named.", default=20, form=whole(1, 10_000))
+    top: int = option("Maximum number of listed topics, tags and keys.", default=20, form=whole(1, 10_000))
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
@@ -391,15 +393,15 @@ class SendAgainOptions:
 
     namesrv: str = argument("nameservers, ``host:port`` separated by semicolons")
     groups: Sequence[str] = argument("consumer groups")
-    selection: DeadLetterSelection = argument("the dead letters that are meant")
+    selection: DeadLetterSelection = argument("the chosen dead letters")
     _: KW_ONLY
     ledgers: Path = option(
-        "With --resend: directory of dlq-GROUP.ledger, the record of sent messages that cometmq dlq resend has too.",
+        "With --resend: directory of dlq-GROUP.ledger, the record of sent messages; cometmq dlq resend uses it too.",
         default=Path(),
         form=DIRECTORY,
     )
-    rate: float | None = option("With --resend: messages a second at most.", default=None, form=POSITIVE)
-    dry_run: bool = option("With --resend: only say how many would be sent.", default=False)
+    rate: float | None = option("With --resend: maximum number of messages per second.", default=None, form=POSITIVE)
+    dry_run: bool = option("With --resend: only print how many would be sent.", default=False)
     access: Mapping[str, str] | None = argument("credentials and TLS, by the options of the source", default=None)
     on_step: Tell = argument(_STEPS, default=_silent)
 
@@ -409,22 +411,24 @@ class SendAgainOptions:
 
 @job_options
 class CopyOptions(SparkOptions):
-    """Both kinds of a masked copy."""
+    """The options that are common to both kinds of a masked copy."""
 
     _: KW_ONLY
     keys: str | Path | None = option(
-        "File of the subjects' keys, for rules that encrypt; made where it does not exist.", default=None, form=FILE
+        "File of the subjects' keys, for rules that encrypt; created if missing.",
+        default=None,
+        form=FILE,
     )
     master_key_file: str | Path | None = option(
-        "Holds the master key, base64; otherwise $COMETMQ_MASK_MASTER_KEY.", default=None, form=FILE
+        "File with the master key, base64; by default $COMETMQ_MASK_MASTER_KEY.", default=None, form=FILE
     )
     hash_secret_file: str | Path | None = option(
-        "Secret of hashes; otherwise $COMETMQ_MASK_HASH_SECRET.", default=None, form=FILE
+        "File with the secret for hashes; by default $COMETMQ_MASK_HASH_SECRET.", default=None, form=FILE
     )
     dry_run: bool = option("Write nothing; count, and show messages before and after.", default=False)
     samples: int = option("With --dry-run: number of messages shown.", default=3, form=whole(0, 100))
     step_offsets: int = option(
-        "Offsets of one step, which is read again after a crash.", "--step", default=200_000, form=whole(1)
+        "Number of offsets of one step, which is repeated after a crash.", "--step", default=200_000, form=whole(1)
     )
     on_step: OnStep = argument("called after each step", default=_silent)
     stop: threading.Event | None = argument(_STOP, default=None)
@@ -434,16 +438,16 @@ class CopyOptions(SparkOptions):
 class MaskOptions(CopyOptions):
     """Copy topics with fields dropped, masked, hashed or encrypted.
 
-    The copy is an archive (--to-archive) or another topic (--to). The same command goes on where the last run
-    stopped. Exit codes: 0 done; 1 failed, what was copied stays; 2 wrong use; 3 partly done: stopped early, or some
+    The copy is an archive (--to-archive) or another topic (--to). The same command continues where the last run
+    stopped. Exit codes: 0 done; 1 failed, copied messages are kept; 2 wrong use; 3 partly done: stopped early, or some
     messages could not be masked and were not copied.
     """
 
     source: MessageSource = options_from(
-        MessageSource, "brokers, an archive or a store; with times only messages stored between them are copied"
+        MessageSource, "brokers, an archive or a store; with times, only messages stored between them are copied"
     )
     topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
-    rules: MaskRules = argument("of ``rules_from_toml`` or ``rules_from_options``")
+    rules: MaskRules = argument("result of ``rules_from_toml`` or ``rules_from_options``")
     to: str | Path = option("Directory of the copy.", "--to-archive", form=DIRECTORY, required=False)
     _: KW_ONLY
     table_format: TableFormat | str | None = options_from(
@@ -459,13 +463,15 @@ class MaskToTopicOptions(CopyOptions):
     topic: str = argument("the topic")
     rules: MaskRules = argument("as of ``mask``")
     work: str | Path = option(
-        "With --to: directory of the masked messages and of the ledger of the replay.", form=DIRECTORY, required=False
+        "With --to: directory of the masked messages and of the replay's ledger.", form=DIRECTORY, required=False
     )
     namesrv: str = option("With --to: nameservers of that topic, if not --namesrv.", "--to-namesrv", required=False)
     to: str = option("Topic to send the copy of one topic to, which must exist; needs --work.", required=False)
     _: KW_ONLY
-    by_key: bool = option("With --to: choose queues anew by key, instead of keeping them.", default=False)
-    per_second: float | None = option("With --to: most messages a second.", "--rate", default=None, form=POSITIVE)
+    by_key: bool = option("With --to: choose new queues by key, instead of keeping the old ones.", default=False)
+    per_second: float | None = option(
+        "With --to: maximum number of messages per second.", "--rate", default=None, form=POSITIVE
+    )
     to_access: Mapping[str, str] | None = option(
         "With --to, if not --access: credentials and TLS", default=None, form=ACCESS, secret=True
     )
@@ -473,20 +479,20 @@ class MaskToTopicOptions(CopyOptions):
 
 @job_options
 class RebuildOptions(SparkOptions):
-    """Make the consume queues and the index of a store anew from its log, byte for byte as a broker writes them.
+    """Rebuild the consume queues and the index of a store from its log, byte for byte as a broker writes them.
 
-    The old ones go to comet/quarantine in the store. Exit codes: 0 done, or all agrees; 1 failed, or (--dry-run)
-    queues differ from the log; 2 wrong use.
+    The old files are moved to comet/quarantine in the store. Exit codes: 0 done, or no difference; 1 failed, or
+    (--dry-run) queues differ from the log; 2 wrong use.
     """
 
     store: str | Path = option("Directory of the store; no broker may run on it.", form=OLD_DIRECTORY)
     _: KW_ONLY
     dry_run: bool = option("Only compare the consume queues with the log.", default=False)
     config: StoreConfig | Path | None = option(
-        "The broker's broker.conf: delay levels; files keep their sizes.", default=None, form=FILE
+        "The broker's broker.conf, with delay levels and file sizes.", default=None, form=FILE
     )
     bad_records_path: str | Path | None = option(
-        "Directory for damaged records, which get no unit; without it the first one ends the job.",
+        "Directory for damaged records, which get no unit; without it, the job fails at the first one.",
         "--bad-records",
         default=None,
         form=DIRECTORY,

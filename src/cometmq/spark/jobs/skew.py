@@ -107,7 +107,7 @@ class SkewReport(Report):
 
     @property
     def title(self) -> str:
-        """The title of the page."""
+        """Return the title of the page."""
         return f"Skew of {', '.join(of.topic for of in self.topics)}"
 
     @property

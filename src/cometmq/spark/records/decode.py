@@ -80,7 +80,7 @@ def record_starts(buffer: bytes | memoryview) -> Positions:
 
 
 class Records:
-    """Some records of one buffer; columns are decoded when requested.
+    """Records in one buffer; columns are decoded when requested.
 
     A selection of records (:meth:`rows`) keeps the fields that were already read: records are far apart in memory, and
     reading a field again takes longer than processing it.
@@ -183,9 +183,9 @@ class Records:
     # Geometry -------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check that all records are :attr:`whole`.
+        """Check that all records are complete and valid (:attr:`whole`).
 
-        :raises RecordError: a record is not; the error names the first one.
+        :raises RecordError: a record is invalid; the error names the first one.
         """
         if not self.whole.all():
             at = int(self.starts[int(np.argmin(self.whole))])
@@ -357,7 +357,7 @@ def _moments(milliseconds: Any, kind: Any) -> Any:
 
 
 _TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
-"""Compression types by the two bits of the sysFlag."""
+"""Transaction types by the two bits of the sysFlag."""
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),

@@ -77,7 +77,7 @@ class Delivery(Sender):
                 answer_s=min(ANSWER_SECONDS, options.send_timeout_s),
                 error=SinkError,
                 too_large=_TOO_LARGE,
-                too_late="is the broker healthy? option sendTimeoutMs waits longer",
+                too_late="check that the broker is healthy, or raise option sendTimeoutMs",
             ),
             routes.address_of,
             clock=clock,

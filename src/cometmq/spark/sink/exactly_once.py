@@ -191,7 +191,7 @@ class ExactlyOnce(Guard):
             if not patience.again():
                 raise SinkError(
                     f"broker {broker} ({address}) did not open a producer: {reason}",
-                    next_step="is it running? option sendTimeoutMs waits longer",
+                    next_step="check that it is running, or raise option sendTimeoutMs",
                 )
 
 

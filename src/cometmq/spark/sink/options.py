@@ -101,8 +101,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         )
     if options.guarantee is Guarantee.EXACTLY_ONCE and options.compression is not None:
         raise OptionError(
-            "deliveryGuarantee exactly-once sends batches only, and RocketMQ has no packed messages in batches",
-            next_step="leave compressionType out",
+            "deliveryGuarantee exactly-once sends batches, in which RocketMQ allows no compressed messages",
+            next_step="leave out compressionType",
         )
     return options
 
@@ -163,27 +163,28 @@ def check_sink_schema(
                 if name == "key"
                 else f"did you mean {near}?"
                 if near
-                else f"it has {', '.join(SINK_BY_NAME)}; leave others out with .select(...)",
+                else f"it has {', '.join(SINK_BY_NAME)}; leave out other columns with .select(...)",
             )
         if kind not in column.types:
             raise OptionError(
                 f"column {name} of the rocketmq sink is {' or '.join(column.types)}, not {kind}",
-                next_step="cast it with .withColumn, or make text of it with to_json(struct(...))",
+                next_step="cast it with .withColumn, or convert it to text with to_json(struct(...))",
             )
         names.add(name)
     if len(names & {"body", "value"}) != 1:
         raise OptionError(
-            "the rocketmq sink takes the message's body from one column, body or value"
-            + (", not from both" if "body" in names else ", and there is neither"),
+            "the rocketmq sink needs exactly one of the columns body and value"
+            + (", not both" if "body" in names else ", and both are missing"),
             next_step="as in .select(to_json(struct('*')).alias('body'))",
         )
     if not topic_given and "topic" not in names:
-        raise OptionError("no topic: neither option topic nor a column topic", next_step="give one of them")
+        raise OptionError("the topic is missing", next_step="set option topic, or add a column topic")
     delays = [name for name in DELAY_COLUMNS if name in names]
     if guarantee is not Guarantee.AT_LEAST_ONCE and delays:
         raise OptionError(
-            f"deliveryGuarantee {guarantee.value} has no delayed messages, which wait under another topic first",
+            f"deliveryGuarantee {guarantee.value} does not allow delayed messages: brokers first store them in another "
+            "topic",
             next_step=f"leave out {', '.join(delays)}, or use at-least-once",
         )
     if "brokerName" in names and "queueId" not in names:
-        raise OptionError("column brokerName says which broker queueId is on, and there is no queueId")
+        raise OptionError("column brokerName requires column queueId")

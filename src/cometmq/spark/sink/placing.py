@@ -47,7 +47,7 @@ class WriteRoute:
 class _Cluster(BlockingCluster):
     unreachable: ClassVar[type[CometMQError]] = UnreachableError
     refused: ClassVar[type[CometMQError]] = SparkSourceError
-    namesrv_step = "is option namesrvAddr right, and is it running?"
+    namesrv_step = "check option namesrvAddr, and that the nameserver is running"
 
 
 def look_up(options: SinkOptions, topic: str) -> WriteRoute:

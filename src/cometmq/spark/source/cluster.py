@@ -50,8 +50,8 @@ class Cluster(OffsetClient):
 
     unreachable: ClassVar[type[CometMQError]] = UnreachableError
     refused: ClassVar[type[CometMQError]] = SparkSourceError
-    namesrv_step = "is option namesrvAddr right, and is it running?"
-    broker_step = "is it running? option pollTimeoutMs waits longer"
+    namesrv_step = "check option namesrvAddr, and that the nameserver is running"
+    broker_step = "check that it is running, or raise option pollTimeoutMs"
 
     def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options

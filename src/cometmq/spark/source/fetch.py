@@ -55,7 +55,7 @@ class Segment:
 
     @property
     def queue(self) -> Queue:
-        """The queue of the messages."""
+        """Return the queue of the messages."""
         return self.part.queue
 
     @property
@@ -341,7 +341,7 @@ class Fetcher:
 
 
 _AT_END: Final = "the queue ends before them"
-_OF_MASTER: Final = "is the slave connected to it? option readFrom=master reads without it, pollTimeoutMs waits longer"
+_OF_MASTER: Final = "check that the slave is connected; or set readFrom=master, or raise pollTimeoutMs"
 _PULL_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,

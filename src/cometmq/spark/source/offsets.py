@@ -76,8 +76,8 @@ def demand_forward(start: Offsets, end: Offsets) -> None:
     for queue in sorted(start):
         if start[queue] > end[queue]:
             raise OptionError(
-                f"the read of {queue} begins at offset {start[queue]} and ends before that, at {end[queue]}",
-                next_step="check whether begin and end are swapped",
+                f"the read of {queue} begins at offset {start[queue]} and ends earlier, at {end[queue]}",
+                next_step="check whether start and end are swapped",
             )
 
 

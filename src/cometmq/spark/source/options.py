@@ -75,7 +75,7 @@ def _check_offsets(value: Any, depth: int) -> None:
     elif isinstance(value, bool) or not (value in (EARLIEST, LATEST) or (isinstance(value, int) and value >= -2)):
         raise OptionError(f"is invalid: {value!r} is not an offset", next_step=f"the form is {_OFFSETS_FORM}")
     elif isinstance(value, int) and value >= 0 and depth < 3:
-        raise OptionError(f"is invalid: offset {value} must stand below a topic, a broker and a queue")
+        raise OptionError(f"is invalid: offset {value} must be nested in a topic, a broker and a queue")
 
 
 def _read_assigned(text: str) -> Assigned:
@@ -187,18 +187,18 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     topics = _topics(values, declared.get("assign"))
     options = SourceOptions(parse_addresses(values), *topics, parse_access(values), **declared)
     if options.starting_offsets is not None and options.starting_timestamp is not None:
-        raise OptionError("startingOffsets and startingTimestamp exclude each other")
+        raise OptionError("startingOffsets and startingTimestamp cannot be combined")
     if options.tags and options.sql_filter:
-        raise OptionError("tags and sqlFilter exclude each other", next_step="SQL92 can say TAGS = 'TagA' too")
+        raise OptionError("tags and sqlFilter cannot be combined", next_step="add TAGS = 'TagA' to sqlFilter")
     if "endingOffsets" in values and options.ending_timestamp is not None:
-        raise OptionError("endingOffsets and endingTimestamp exclude each other")
+        raise OptionError("endingOffsets and endingTimestamp cannot be combined")
     if (options.max_offsets_per_trigger or options.min_offsets_per_trigger) < options.min_offsets_per_trigger:
         raise OptionError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
     if options.starting_timestamp is not None and options.ending_timestamp is not None:
         _demand_forward(options.starting_timestamp, options.ending_timestamp)
     if options.bad_records_path is not None and options.fail_on_bad_body:
         raise OptionError(
-            "has no use while badBodies is fail", option="badRecordsPath", next_step="give badBodies=null too"
+            "has no effect while badBodies is fail", option="badRecordsPath", next_step="set badBodies=null too"
         )
     return options
 
@@ -207,7 +207,7 @@ def _topics(values: Mapping[str, str], assigned: Assigned | None) -> tuple[tuple
     if assigned is None:
         return parse_topics(values, also="assign")
     if given := [name for name in TOPIC_OPTION_NAMES if name in values]:
-        raise OptionError(f"assign and {given[0]} exclude each other", next_step="assign names topics and queues")
+        raise OptionError(f"assign and {given[0]} cannot be combined", next_step="assign names topics and queues")
     return tuple(assigned), None
 
 
@@ -240,9 +240,7 @@ def demand_batch(options: SourceOptions) -> None:
         if is_given:
             raise OptionError("is for streams", option=name, next_step="use endingOffsets to read less")
     if options.commit_group is not None:
-        raise OptionError(
-            "is for streams", option="commitGroup", next_step="a batch has no progress to show to a group"
-        )
+        raise OptionError("is for streams", option="commitGroup", next_step="a batch does not commit offsets")
 
 
 def demand_stream(options: SourceOptions) -> None:
@@ -253,10 +251,10 @@ def demand_stream(options: SourceOptions) -> None:
     if options.ending_timestamp is not None or options.ending_offsets != LATEST:
         raise OptionError(
             "a stream has no endingOffsets or endingTimestamp",
-            next_step="use .trigger(availableNow=True) to stop at what is there now, or spark.read",
+            next_step="use .trigger(availableNow=True) to stop at the current end, or spark.read",
         )
     if options.push_filters:
-        raise OptionError("is for batches", option="pushFilters", next_step="a stream narrows by tags and sqlFilter")
+        raise OptionError("is for batches", option="pushFilters", next_step="filter a stream with tags or sqlFilter")
 
 
 def _words(offsets: Start | None, others: Start | None) -> set[str]:

@@ -259,7 +259,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if self._target is not None:
             raise UnreachableError(what, next_step="start the master, or raise option pollTimeoutMs")
-        log.warning("%s; they are waited for", what)
+        log.warning("%s; the stream waits for them", what)
 
     def _gone(self, unrouted: set[Queue]) -> list[Queue]:
         """Return the queues of the last batch that a registered master no longer has. Their remaining messages are
@@ -285,7 +285,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         what = f"{len(absent)} queues are on brokers that are away, the first is {min(absent)}"
         if self._target is not None and self._options.fail_on_data_loss:
             raise DataLossError(what, next_step="start the broker; option failOnDataLoss=false continues without it")
-        log.warning("%s; they are waited for", what)
+        log.warning("%s; the stream waits for them", what)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the queues' ends at the last poll, and figures of the micro-batch chosen then.

@@ -164,7 +164,7 @@ def test_data_loss_fails_or_is_reported(spark: Any, topics: Topics, places: tupl
     tolerant = {"failOnDataLoss": "false"}
     archive(topics.namesrv, topic, to, checkpoint, spark=spark, options=tolerant)
     topics.send(topic, 0, [b"new"] * 50)
-    with pytest.raises(ArchiveError, match=r"is not the queue whose messages .* holds: its topic was created again"):
+    with pytest.raises(ArchiveError, match=r"is not the queue whose messages are in .*: its topic was created again"):
         archive(topics.namesrv, topic, to, checkpoint, spark=spark, options=tolerant)
     assert {file.path: (to / file.path).read_bytes() for file in ArchiveLog(to).files()} == before
 

@@ -275,7 +275,7 @@ def test_a_directory_that_holds_no_archive_is_left_alone(tmp_path: Path) -> None
         lambda: expire(tmp_path, keep_ms=DAY_MS),
     ]
     for work in works:
-        with pytest.raises(OptionError, match="holds no archive"):
+        with pytest.raises(OptionError, match="contains no archive"):
             work()
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 

@@ -211,7 +211,7 @@ def test_arguments_that_do_not_fit_are_told(
         replay(to, topics.namesrv, tmp_path / "ledger", selection=bad, dry_run=True, spark=spark)
     with pytest.raises(OptionError, match="groups already consume topic"):
         replay(to, topics.namesrv, tmp_path / "ledger", translate_groups=["g"], spark=spark)
-    with pytest.raises(OptionError, match="holds no archive"):
+    with pytest.raises(OptionError, match="contains no archive"):
         replay(tmp_path / "none", topics.namesrv, tmp_path / "ledger", spark=spark)
     base = ["replay", "--namesrv", topics.namesrv, "--archive", str(to), "--ledger", str(tmp_path / "ledger")]
     wrong = CliRunner().invoke(command, [*base, "--topic", "other", "--to", topic])

@@ -114,7 +114,7 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
 
 
 def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
-    """Check that the log had messages of the named topics, if the consume queues could not show it before."""
+    """Check that the log contained messages of the named topics; without consume queues, this is not known earlier."""
     demand_present(
         options.topics,
         (queue.topic for queue in found),

@@ -300,7 +300,7 @@ class CommitMailbox:
         self._directory.delete_tree(_TOLD)
 
     def post(self, commit: Commit) -> None:
-        """Add a commit."""
+        """Pass a commit to the job."""
         self._commits.write(commit.sequence, commit)
 
     def collect(self) -> Iterator[Commit]:

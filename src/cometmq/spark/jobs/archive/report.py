@@ -129,7 +129,7 @@ class ArchiveRun:
         self._gaps: list[str] = []
 
     def committed(self, commit: Commit) -> None:
-        """Add a commit."""
+        """Pass a commit to the job."""
         size = sum(file.bytes for file in commit.files)
         self._batches += 1
         self._rows += commit.rows

@@ -1,10 +1,11 @@
 """Upkeep of an archive: join small files, remove old hours, delete files that the table does not name.
 
-:func:`compact` joins files that are adjacent in the order of offsets, up to a maximum size. Tasks write the new files,
-    and one commit replaces the old ones: readers see the old files or the new ones, never both. A killed run leaves at
-    most files that no commit names; the next run plans the rest. :func:`expire` removes, in one commit, whole files
-    whose last message was stored before the keep window. The archived end of each queue stays the same. Both jobs leave
-    the old files on disk, for readers that already use them. :func:`vacuum` deletes them later.
+* :func:`compact` joins files that are adjacent in the order of offsets, up to a maximum size. Tasks write the new
+  files, and one commit replaces the old ones: readers see the old files or the new ones, never both. A killed run
+  leaves at most files that no commit names; the next run plans the rest.
+* :func:`expire` removes, in one commit, whole files whose last message was stored before the keep window. The archived
+  end of each queue stays the same.
+* Both jobs leave the old files on disk for readers that already use them; :func:`vacuum` deletes them later.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Manifest(msgspec.Struct, frozen=True):
     lost: Covered | None = None
 
     def to_row(self) -> tuple[str]:
-        """Encode as JSON text, the one column of the source."""
+        """Encode the result as JSON text, the only column of the source."""
         return (msgspec.json.encode(self).decode(),)
 
 

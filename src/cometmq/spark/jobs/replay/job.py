@@ -131,7 +131,7 @@ def _only_topic(log: ArchiveLog) -> str:
         return topics[0]
     if topics:
         raise OptionError(f"the archive holds several topics: {', '.join(topics)}", next_step="choose one")
-    raise OptionError(f"{log.root} holds no archive", next_step="create one: cometmq pipeline archive")
+    raise OptionError(f"{log.root} contains no archive", next_step="create one: cometmq pipeline archive")
 
 
 def step_of(per_second: float | None) -> int:

@@ -76,7 +76,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class TextOnly:
-    """A line of the text report. The page contains the same information in its verdict or in a caption."""
+    """A line that only the text report has: the page shows it in its verdict or in a caption."""
 
     text: str
 

@@ -28,9 +28,9 @@ class Step:
 
     messages: int
     total: int
-    """Return the messages of this run so far."""
+    """Number of messages of this run so far."""
     seconds: float
-    """Return the duration of this run so far."""
+    """Duration of this run so far, in seconds."""
 
     def __str__(self) -> str:
         return f"{self._done()}; {self.total:,} so far, {per_second(self.total, self.seconds):,.0f} messages/s"
