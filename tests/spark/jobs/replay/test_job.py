@@ -106,7 +106,7 @@ def test_messages_come_back_as_they_were_and_once(
     placed = copied.committed_offsets(copied.queues(), "readers")
     assert placed[Queue(copy, topics.broker_name, 1)] == 42 + 5
     assert {of.queue_id: of.offset for of in report.translated}[1] == 47
-    mapping = spark.read.parquet(str(tmp_path / "ledger" / "mapping"))
+    mapping = spark.read.parquet(*ReplayLedger(tmp_path / "ledger").mappings())
     assert mapping.where("toOffset = queueOffset + if(queueId = 1, 5, 0) AND toQueue = queueId").count() == 902
 
     again = replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)

@@ -279,7 +279,7 @@ class _Run:
         self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], servers: Mapping[str, str]
     ) -> ReplayReport:
         """Translate the offsets of groups, and set them except in a dry run."""
-        mappings = self._ledger.mappings(done.step for done in self._ledger.steps())
+        mappings = self._ledger.mappings()
         found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
         if not report.dry_run:
             if not report.finished:

@@ -164,9 +164,12 @@ class ReplayLedger:
         """Return the path at which Spark writes a step's mapping."""
         return str(self.directory.path(_mapping(step)))
 
-    def mappings(self, steps: Iterable[int]) -> list[str]:
-        """Return the paths of the mappings of some steps. A step without selected messages has no mapping."""
-        return [self.mapping_of(step) for step in steps if self.directory.exists(_mapping(step))]
+    def mappings(self, steps: Iterable[int] | None = None) -> list[str]:
+        """Return the paths of the mappings of some steps, by default of all finished steps. A step without selected
+        messages has no mapping.
+        """
+        wanted = self._done.numbers() if steps is None else steps
+        return [self.mapping_of(step) for step in wanted if self.directory.exists(_mapping(step))]
 
     def count_sent(self, step: int) -> tuple[int, int]:
         """Count in a step's mapping the messages that were sent, and the messages that the topic already contained.
