@@ -121,19 +121,19 @@ class SinkColumn:
 
 
 SINK_COLUMNS: Final = (
-    SinkColumn("body", _BYTES, "body of the message; needed, never null or empty"),
-    SinkColumn("value", _BYTES, "the same, under the name that Kafka's sink has for it"),
-    SinkColumn("topic", _TEXT, "topic of this message; option topic where null or absent"),
+    SinkColumn("body", _BYTES, "body of the message; required, never null or empty"),
+    SinkColumn("value", _BYTES, "the body, under the name of Kafka's sink"),
+    SinkColumn("topic", _TEXT, "topic of the message; if null or absent, option topic"),
     SinkColumn("tags", _TEXT, "tag (property TAGS)"),
-    SinkColumn("keys", ("string", "array<string>"), "index keys, one array element each or separated by blanks"),
-    SinkColumn("shardingKey", _TEXT, "messages with equal ones go to one queue, in their order"),
-    SinkColumn("brokerName", _TEXT, "broker of queueId, needed where the topic is on several"),
+    SinkColumn("keys", ("string", "array<string>"), "index keys: array elements, or separated by blanks"),
+    SinkColumn("shardingKey", _TEXT, "messages with the same key are sent to one queue, in their order"),
+    SinkColumn("brokerName", _TEXT, "broker of queueId, required if the topic is on several"),
     SinkColumn("queueId", ("int",), "queue to send to, instead of the sink's choice"),
     SinkColumn("properties", ("map<string,string>",), "the application's own properties"),
     SinkColumn("flag", ("int",), "the application's own flag"),
     SinkColumn("delayLevel", ("int",), "delay level from 1 on (brokers have 18); 0 or null for none"),
-    SinkColumn("delayMs", ("bigint",), "milliseconds to wait before delivery (brokers with TIMER_DELAY_MS)"),
-    SinkColumn("deliverAt", ("timestamp",), "when to deliver (brokers with TIMER_DELIVER_MS)"),
+    SinkColumn("delayMs", ("bigint",), "milliseconds before delivery (brokers with TIMER_DELAY_MS)"),
+    SinkColumn("deliverAt", ("timestamp",), "time of delivery (brokers with TIMER_DELIVER_MS)"),
 )
 
 SINK_BY_NAME: Final = {column.name: column for column in SINK_COLUMNS}
