@@ -126,7 +126,7 @@ def main(root: str, name: str, batches: str, point: str) -> None:
 def join(root: str, name: str, point: str) -> None:
     """Compact without Spark."""
     log = ArchiveLog(root, TableFormat(name))
-    with log.kept_up():
+    with log.locked_for_upkeep():
         for joining in planned_joinings(log.files(), 1 << 30, AT_MS + HOUR_MS):
             made = join_files(log.directory, joining.files)
             _reached("before", point)

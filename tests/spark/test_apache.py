@@ -94,7 +94,7 @@ def test_apache_tells_how_large_messages_are(apache: Topics) -> None:
     apache.send(topic, 0, [bytes(100)] * 40)
     apache.send(topic, 1, [bytes(10_000)] * 40)
     cluster = Cluster(parse_options({"namesrvAddr": apache.namesrv, "topic": topic}))
-    small, large = cluster.sized([OffsetRange(queue, 0, 40) for queue in cluster.queues()])[::3]
+    small, large = cluster.sized_ranges([OffsetRange(queue, 0, 40) for queue in cluster.queues()])[::3]
     assert small.mean_bytes == pytest.approx(250, abs=60)
     assert large.mean_bytes == pytest.approx(10_150, abs=60)
     assert cluster.record_sizes([(large.part.queue, 1000, 16)]) == [None]

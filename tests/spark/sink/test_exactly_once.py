@@ -76,15 +76,15 @@ def test_however_often_a_task_dies_each_row_is_stored_once_in_order(
     found = numbers(topics, topic, 3)
     assert sorted(itertools.chain(*found)) == list(range(count))
     assert all(queue == sorted(queue) for queue in found)
-    assert done.messages + done.passed_over == count
+    assert done.messages + done.already_stored == count
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY, EFFECTIVELY])
 def test_a_task_that_is_repeated_as_a_whole_stores_nothing_more(topics: Topics, guarantee: dict[str, Any]) -> None:
     topic, name = topics.create(queues=3), job()
-    assert sink(topics, topic, cut(rows(1000), 300), job=name, **guarantee).passed_over == 0
+    assert sink(topics, topic, cut(rows(1000), 300), job=name, **guarantee).already_stored == 0
     done = sink(topics, topic, cut(rows(1000), 700), job=name, **guarantee)
-    assert (done.messages, done.passed_over, done.requests) == (0, 1000, 0)
+    assert (done.messages, done.already_stored, done.requests) == (0, 1000, 0)
     next_batch = sink(topics, topic, cut(rows(10, 1000), 10), job=name, batch=1, **guarantee)
     assert next_batch.messages == 10
     assert sorted(itertools.chain(*numbers(topics, topic, 3))) == list(range(1010))

@@ -27,7 +27,7 @@ from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.fetch import Fetcher
 from cometmq.spark.source.offsets import kept_starting_offsets
 from cometmq.spark.source.reader import RangePartition, RocketMQReader
-from cometmq.spark.source.stream_reader import LIFE_SECONDS, RocketMQStreamReader
+from cometmq.spark.source.stream_reader import LIFE_CHECK_SECONDS, RocketMQStreamReader
 from cometmq.testing import VirtualClock
 
 
@@ -78,7 +78,7 @@ def test_an_idle_query_sees_a_topic_made_anew_with_as_many_messages(topics: Topi
     query.reader = RocketMQStreamReader(given, PLACE, clock=clock)
     assert query.batch() == everything(10)
     topics.make_anew(topic, 10)
-    clock.advance(LIFE_SECONDS)
+    clock.advance(LIFE_CHECK_SECONDS)
     assert query.batch() == everything(10)
     assert query.batch() is None
 
@@ -187,7 +187,7 @@ def test_batches_of_other_topics_do_not_hide_a_topic_made_anew(topics: Topics, o
     topics.make_anew(quiet, 10)
     topics.send(busy, 0, [b"x"])
     assert query.batch() == [(0, 2)]
-    clock.advance(LIFE_SECONDS)
+    clock.advance(LIFE_CHECK_SECONDS)
     assert query.batch() == everything(10)
 
 

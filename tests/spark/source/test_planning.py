@@ -29,7 +29,7 @@ from cometmq.spark.records.queues import (
     offsets_to_json,
 )
 from cometmq.spark.source.options import MAX_PARTITION_BYTES
-from cometmq.spark.source.planning import SMALL_PARTITION, SizedRange, dealt, limited, partition_count
+from cometmq.spark.source.planning import SMALL_PARTITION, SizedRange, divide_ranges, limit_messages, partition_count
 from cometmq.spark.source.pushdown import asked_for_filters, window_of
 
 QUEUES = st.builds(Queue, st.sampled_from(["a", "b", "T%"]), st.sampled_from(["x", "y"]), st.integers(0, 20))
@@ -59,7 +59,7 @@ def test_partitions_hold_every_offset_once_and_in_order(
 ) -> None:
     """And about as many bytes each, but for one message."""
     pieces = [SizedRange(part, mean) for part, mean in zip(ranges, means, strict=False)]
-    partitions = dealt(pieces, count)
+    partitions = divide_ranges(pieces, count)
     flat = [(part.queue, offset) for piece in partitions for part in piece for offset in range(part.first, part.end)]
     assert flat == [(part.queue, offset) for part in ranges for offset in range(part.first, part.end)]
     assert len(partitions) <= count
@@ -73,7 +73,7 @@ def test_partitions_hold_every_offset_once_and_in_order(
 @given(OFFSETS, st.data(), st.integers(1, 10_000))
 def test_a_limit_is_kept_and_starves_no_queue(start: dict[Queue, int], data: st.DataObject, most: int) -> None:
     end = {queue: first + data.draw(st.integers(0, 5000)) for queue, first in start.items()}
-    chosen = limited(start, end, most)
+    chosen = limit_messages(start, end, most)
     taken = {queue: chosen[queue] - start[queue] for queue in start}
     assert all(0 <= taken[queue] <= end[queue] - start[queue] for queue in start)
     assert all(taken[queue] for queue in start if end[queue] > start[queue])
@@ -98,8 +98,8 @@ def test_parts_of_a_queue_are_joined_again() -> None:
     """A partition reads a queue in one go, also one that was looked at in several places."""
     queue = Queue("a", "x", 0)
     pieces = [SizedRange(OffsetRange(queue, at, at + 10), mean) for at, mean in ((0, 100.0), (10, 300.0))]
-    assert dealt(pieces, 1) == [[OffsetRange(queue, 0, 20)]]
-    assert dealt(pieces, 2) == [[OffsetRange(queue, 0, 13)], [OffsetRange(queue, 13, 20)]]
+    assert divide_ranges(pieces, 1) == [[OffsetRange(queue, 0, 20)]]
+    assert divide_ranges(pieces, 2) == [[OffsetRange(queue, 0, 13)], [OffsetRange(queue, 13, 20)]]
 
 
 MOMENT = datetime(2024, 1, 1, tzinfo=UTC)

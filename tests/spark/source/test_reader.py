@@ -88,7 +88,7 @@ def test_a_broker_that_does_not_tell_sizes_is_cut_by_messages(topics: Topics, op
         None,
         None,
     ]
-    known, unknown = cluster.sized([OffsetRange(queue, 0, 10), OffsetRange(queue, 1000, 1010)])
+    known, unknown = cluster.sized_ranges([OffsetRange(queue, 0, 10), OffsetRange(queue, 1000, 1010)])
     assert known.mean_bytes == unknown.mean_bytes
 
 

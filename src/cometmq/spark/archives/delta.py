@@ -29,7 +29,7 @@ from cometmq.spark.archives.table import (
     HOUR_MS,
     Commit,
     DataFile,
-    file_named,
+    data_file_from_name,
     hour_ended_ms,
     hour_of,
 )
@@ -44,7 +44,7 @@ PARTITIONS: Final = ["topic", "hour"]
 _INFO: Final = "cometmq.commit"
 _DIGITS: Final = 20
 """Digits of a version in the name of its file."""
-_LOOKED_AT: Final = (1, 100, None)
+_SEARCHED_VERSIONS: Final = (1, 100, None)
 """Number of versions to search for the last commit of an archive job, which is usually the newest version.
 """
 
@@ -77,7 +77,7 @@ class DeltaArchive:
         table = self._open()
         if table is None:
             return None
-        for most in _LOOKED_AT:
+        for most in _SEARCHED_VERSIONS:
             for version in table.history(most):
                 if _INFO in version:
                     return msgspec.json.decode(version[_INFO], type=Commit)
@@ -100,7 +100,7 @@ class DeltaArchive:
         if table is None:
             return []
         rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        return sorted((_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
+        return sorted((_data_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
         """Write the next version. Of two concurrent writers, the first one succeeds."""
@@ -108,7 +108,7 @@ class DeltaArchive:
         from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
         moves = commit.kind != COMPACTED
-        actions: list[Any] = [_added(file, moves) for file in commit.files]
+        actions: list[Any] = [_add_action(file, moves) for file in commit.files]
         actions += [
             RemoveAction(file.path, moves, commit.committed_ms, file.bytes, _partition(file)) for file in removed
         ]
@@ -188,31 +188,31 @@ def _partition(file: DataFile) -> dict[str, str | None]:
     return {"topic": file.topic, "hour": hour_of(file.path)}
 
 
-def _added(file: DataFile, moves: bool) -> Any:
+def _add_action(file: DataFile, moves: bool) -> Any:
     from deltalake.transaction import AddAction
 
     place = {"brokerName": file.broker, "queueId": file.queue_id}
     stats = {
         "numRecords": file.rows,
-        "minValues": place | {"queueOffset": file.first} | _stored_at(file.min_store_ms),
-        "maxValues": place | {"queueOffset": file.end - 1} | _stored_at(file.max_store_ms),
+        "minValues": place | {"queueOffset": file.first} | _time_bound(file.min_store_ms),
+        "maxValues": place | {"queueOffset": file.end - 1} | _time_bound(file.max_store_ms),
         "nullCount": {"body": file.bad_bodies},
     }
     return AddAction(file.path, file.bytes, _partition(file), file.committed_ms, moves, json.dumps(stats))
 
 
-def _stored_at(time_ms: int) -> dict[str, str]:
+def _time_bound(time_ms: int) -> dict[str, str]:
     """Return a bound of ``storeTimestamp``, or None after the year 9999, which Delta's log cannot express."""
     if not 0 <= time_ms <= MAX_TIME_MS:
         return {}
     return {"storeTimestamp": f"{np.datetime64(time_ms, 'ms')}Z"}
 
 
-def _file(row: dict[str, Any]) -> DataFile:
+def _data_file(row: dict[str, Any]) -> DataFile:
     path = unquote(row["path"])
     times = (row.get("min.storeTimestamp"), row.get("max.storeTimestamp"))
     end_ms = hour_ended_ms(path)
-    return file_named(
+    return data_file_from_name(
         path,
         row["num_records"],
         row["size_bytes"],

@@ -27,7 +27,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.spark.archives.table import APPENDED, ICEBERG, ICEBERG_POINTER, Commit, DataFile, TableFormat, file_named
+from cometmq.spark.archives.table import (
+    APPENDED,
+    ICEBERG,
+    ICEBERG_POINTER,
+    Commit,
+    DataFile,
+    TableFormat,
+    data_file_from_name,
+)
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, BY_NAME
 from cometmq.spark.storage import Directory
@@ -107,7 +115,11 @@ class IcebergArchive:
         table = self._open()
         if table is None or table.current_snapshot() is None:
             return []
-        times = {of.snapshot_id: _committed_ms(of) for of in table.metadata.snapshots if _said(of, _KIND) == APPENDED}
+        times = {
+            of.snapshot_id: _committed_ms(of)
+            for of in table.metadata.snapshots
+            if _summary_value(of, _KIND) == APPENDED
+        }
         at = table.schema().find_field("storeTimestamp").field_id
         found = []
         for entry in _entries(table, table.current_snapshot()):
@@ -115,7 +127,7 @@ class IcebergArchive:
             edges = (_milliseconds(file.lower_bounds[at]), _milliseconds(file.upper_bounds[at]))
             came_ms = times.get(entry.snapshot_id, 0)
             place = self._place(file.file_path)
-            found.append(file_named(place, file.record_count, file.file_size_in_bytes, edges, 0, came_ms))
+            found.append(data_file_from_name(place, file.record_count, file.file_size_in_bytes, edges, 0, came_ms))
         return sorted(found, key=lambda file: (file.committed_ms, file.path))
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
@@ -179,7 +191,7 @@ class IcebergArchive:
     def _catalog(self) -> Any:
         if self._pointer.catalog is not None:
             try:
-                return _made(lambda: self._load_catalog(self._pointer.catalog))
+                return _retry_once(lambda: self._load_catalog(self._pointer.catalog))
             except ValueError as error:
                 raise ArchiveError(
                     f"pyiceberg's configuration has no catalog {self._pointer.catalog}: {error}",
@@ -190,7 +202,7 @@ class IcebergArchive:
             "uri": f"sqlite:///{self._directory.path(OWN_CATALOG)}",
             "warehouse": f"file://{self._directory}",
         }
-        return _made(lambda: self._load_catalog("archive", **own))
+        return _retry_once(lambda: self._load_catalog("archive", **own))
 
     def _open(self) -> Any:
         """Load the table, or return None if it does not exist yet.
@@ -229,7 +241,7 @@ class IcebergArchive:
 
         namespace = self._pointer.table.rpartition(".")[0]
         if namespace:
-            _made(lambda: self._catalog.create_namespace_if_not_exists(namespace))
+            _retry_once(lambda: self._catalog.create_namespace_if_not_exists(namespace))
         schema = _schema()
         spec = PartitionSpec(
             PartitionField(schema.find_field("topic").field_id, 1000, IdentityTransform(), "topic"),
@@ -262,7 +274,7 @@ class IcebergArchive:
         return location.removeprefix(prefix)
 
 
-def _made(make: Callable[[], T]) -> T:
+def _retry_once(make: Callable[[], T]) -> T:
     """Open or create something in a catalog; try again once if that fails.
 
     SQL catalogs first check that the object does not exist, and fail if another job creates it between check and
@@ -309,14 +321,14 @@ def _entries(table: Any, snapshot: Any) -> Iterable[Any]:
         yield from manifest.fetch_manifest_entry(table.io)
 
 
-def _said(snapshot: Any, name: str) -> str | None:
+def _summary_value(snapshot: Any, name: str) -> str | None:
     said: str | None = None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
     return said
 
 
 def _committed_ms(snapshot: Any) -> int:
     """Return the time of a snapshot, by the clock of the job that wrote it."""
-    return int(_said(snapshot, _AT) or snapshot.timestamp_ms)
+    return int(_summary_value(snapshot, _AT) or snapshot.timestamp_ms)
 
 
 def _current_since(table: Any, time_ms: int) -> list[Any]:

@@ -44,10 +44,10 @@ from cometmq.spark.archives.table import (
     DataFile,
     QueueTotals,
     TableFormat,
-    advanced,
-    merged,
+    advance_totals,
+    merge_ranges,
     part_path,
-    without,
+    reduce_totals,
 )
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.options import demand_present
@@ -182,7 +182,7 @@ class ArchiveLog:
             yield
 
     @contextmanager
-    def kept_up(self) -> Iterator[None]:
+    def locked_for_upkeep(self) -> Iterator[None]:
         """Lock the archive for one upkeep job; another job may archive into it meanwhile.
 
         :raises ArchiveError: another process holds the lock.
@@ -208,16 +208,16 @@ class ArchiveLog:
         :param lost: offsets within ``covered`` whose messages were deleted before they could be read.
         :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
         """
-        joined = merged(covered)
+        joined = merge_ranges(covered)
         for file in files:
             self._demand_file(file)
         with self.directory.locked(_COMMIT_LOCK, wait=True):
             last = self.last()
             if last is not None and self.holds(query_id, batch_id):
                 return None
-            queues, gaps = advanced([] if last is None else last.queues, joined, files)
+            queues, gaps = advance_totals([] if last is None else last.queues, joined, files)
             now = self._clock.now_ms()
-            new = [msgspec.structs.replace(file, committed_ms=now) for file in self._placed(files)]
+            new = [msgspec.structs.replace(file, committed_ms=now) for file in self._move_into_place(files)]
             commit = Commit(
                 sequence=0 if last is None else last.sequence + 1,
                 query_id=query_id,
@@ -226,7 +226,7 @@ class ArchiveLog:
                 covered=joined,
                 files=new,
                 queues=queues,
-                gaps=[*gaps, *map(str, merged(lost))],
+                gaps=[*gaps, *map(str, merge_ranges(lost))],
             )
             self._table.commit(commit, [])
         return commit
@@ -238,12 +238,12 @@ class ArchiveLog:
         """
         for file in new:
             self._demand_file(file)
-        if _rows(old) != _rows(new):
+        if _rows_by_queue(old) != _rows_by_queue(new):
             raise ArchiveError(
                 f"{len(new)} new files do not hold the messages of {len(old)} old ones; nothing was changed"
             )
         with self.directory.locked(_COMMIT_LOCK, wait=True):
-            self._take(COMPACTED, old, new)
+            self._change_files(COMPACTED, old, new)
 
     def expire(self, old: Sequence[DataFile]) -> None:
         """Remove files from the archive; the archived end of each queue stays the same.
@@ -251,9 +251,9 @@ class ArchiveLog:
         :raises ArchiveError: one of the files was removed from the archive meanwhile.
         """
         with self.directory.locked(_COMMIT_LOCK, wait=True):
-            self._take(EXPIRED, old, [])
+            self._change_files(EXPIRED, old, [])
 
-    def _take(self, kind: str, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+    def _change_files(self, kind: str, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
         last = self.last()
         there = {file.path: file for file in self.files()}
         gone = [there.pop(file.path) for file in old if file.path in there]
@@ -262,8 +262,8 @@ class ArchiveLog:
                 f"{len(old) - len(gone)} files were removed from the archive {self.root} meanwhile",
                 next_step="run it again",
             )
-        queues = last.queues if kind == COMPACTED else without(last.queues, gone, there.values())
-        new = self._placed(new)
+        queues = last.queues if kind == COMPACTED else reduce_totals(last.queues, gone, there.values())
+        new = self._move_into_place(new)
         commit = msgspec.structs.replace(
             last,
             sequence=last.sequence + 1,
@@ -277,7 +277,7 @@ class ArchiveLog:
         )
         self._table.commit(commit, gone)
 
-    def _placed(self, files: Sequence[DataFile]) -> list[DataFile]:
+    def _move_into_place(self, files: Sequence[DataFile]) -> list[DataFile]:
         """Move files that tasks have written to their final paths, in the order of their names."""
         paths = {file.path: part_path(file.queue, file.min_store_ms, file.first, file.end) for file in files}
         self.directory.move(paths)
@@ -304,7 +304,7 @@ class ArchiveLog:
         :raises OptionError: the directory contains no archive.
         """
         self.demand_any()
-        with self.kept_up(), self.directory.locked_if_free() as alone:
+        with self.locked_for_upkeep(), self.directory.locked_if_free() as alone:
             now = self._clock.now_ms()
             found = [
                 name
@@ -332,7 +332,7 @@ def table_at(directory: Directory, wanted: TableFormat | str | None) -> ArchiveT
     :raises OptionError: the format is unknown.
     :raises ArchiveError: the directory holds an archive of another format, or the format's package is missing.
     """
-    found = _found(directory)
+    found = _format_of(directory)
     wanted = TableFormat(wanted) if isinstance(wanted, str) else wanted
     if wanted is not None:
         wanted.check()
@@ -353,7 +353,7 @@ def table_at(directory: Directory, wanted: TableFormat | str | None) -> ArchiveT
     return ParquetArchive(directory)
 
 
-def _found(directory: Directory) -> str | None:
+def _format_of(directory: Directory) -> str | None:
     marks = {DELTA_LOG: DELTA, ICEBERG_POINTER: ICEBERG, COMMITS: PARQUET}
     return next((table for name, table in marks.items() if directory.exists(name)), None)
 
@@ -376,7 +376,7 @@ def differing(marks: Marks, there: Marks) -> list[Queue]:
     return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]
 
 
-def _rows(files: Sequence[DataFile]) -> dict[Queue, int]:
+def _rows_by_queue(files: Sequence[DataFile]) -> dict[Queue, int]:
     rows: dict[Queue, int] = {}
     for file in files:
         rows[file.queue] = rows.get(file.queue, 0) + file.rows

@@ -167,7 +167,9 @@ def place_of(path: str) -> tuple[str, str]:
     return ("", "") if match is None else (unquote(match[1]), match[2])
 
 
-def file_named(path: str, rows: int, size: int, times: tuple[int, int], bad_bodies: int, committed_ms: int) -> DataFile:
+def data_file_from_name(
+    path: str, rows: int, size: int, times: tuple[int, int], bad_bodies: int, committed_ms: int
+) -> DataFile:
     """Build a data file from its name and a table's metadata.
 
     :param times: the first and the last store time in the file, ms since 1970.
@@ -189,7 +191,7 @@ def _parsed(path: str) -> re.Match[str]:
     return match
 
 
-def merged(covered: Iterable[Covered]) -> list[Covered]:
+def merge_ranges(covered: Iterable[Covered]) -> list[Covered]:
     """Join adjacent offset ranges of each queue, since several tasks may have read parts of one queue."""
     joined: list[Covered] = []
     for part in sorted(covered, key=lambda c: (c.topic, c.broker, c.queue_id, c.first)):
@@ -201,7 +203,7 @@ def merged(covered: Iterable[Covered]) -> list[Covered]:
     return joined
 
 
-def advanced(
+def advance_totals(
     totals: Sequence[QueueTotals], covered: Sequence[Covered], files: Sequence[DataFile]
 ) -> tuple[list[QueueTotals], list[str]]:
     """Return the totals after a batch, and the gaps before the batch.
@@ -229,7 +231,9 @@ def advanced(
     return [found[queue] for queue in sorted(found)], gaps
 
 
-def without(totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]) -> list[QueueTotals]:
+def reduce_totals(
+    totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]
+) -> list[QueueTotals]:
     """Return the totals after hours were removed; the archived end of each queue stays the same.
 
     :param left: files that remain in the archive.
@@ -240,10 +244,10 @@ def without(totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Itera
     first: dict[Queue, int] = {}
     for file in left:
         first[file.queue] = min(file.first, first.get(file.queue, file.first))
-    return [_without(of, taken[of.queue], first.get(of.queue, of.next)) if of.queue in taken else of for of in totals]
+    return [_reduced(of, taken[of.queue], first.get(of.queue, of.next)) if of.queue in taken else of for of in totals]
 
 
-def _without(of: QueueTotals, gone: Sequence[DataFile], first: int) -> QueueTotals:
+def _reduced(of: QueueTotals, gone: Sequence[DataFile], first: int) -> QueueTotals:
     expired_to = max(of.expired_to, *(file.end for file in gone))
     before_ms = max(of.expired_before_ms, *(hour_ended_ms(file.path) for file in gone))
     expired = (expired_to, before_ms) if expired_to > first else (0, 0)

@@ -118,7 +118,7 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
     log = ArchiveLog(options.archive)
     log.demand_any()
     runs = _runs(index)
-    indexed = _reached(index, runs)
+    indexed = _indexed_offsets(index, runs)
     totals = log.queues()  # before the files: what comes meanwhile is left to the next run
     files = [file for file in log.files() if file.end > indexed.get(file.queue, 0)]
     topics: tuple[IndexedTopic, ...] = ()
@@ -133,7 +133,7 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
                 _write(entries, target)
                 entries = session.read.parquet(target)
             on_step("counting messages and keys")
-            topics = _counted(messages, entries)
+            topics = _count_topics(messages, entries)
             if not dry_run:
                 index.write_json(f"{run}/{_DONE}", totals)
     return KeyIndexReport(str(log.root), str(options.index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
@@ -174,7 +174,7 @@ def _write(entries: DataFrame, target: str) -> None:
     ordered.write.partitionBy("bucket").mode("overwrite").parquet(target)
 
 
-def _counted(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...]:
+def _count_topics(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...]:
     keys: dict[str, int] = dict(entries.groupBy("topic").count().collect())
     found = sorted((topic, count) for topic, count in messages.groupBy("topic").count().collect())
     return tuple(IndexedTopic(topic, count, keys.get(topic, 0)) for topic, count in found)
@@ -205,7 +205,7 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
     files_of, reached = log.files(), log.next_offsets()
     found: list[MessageExt] = []
     for place in places.to_pylist():
-        for file in _files_with(files_of, reached, place):
+        for file in _files_containing(files_of, reached, place):
             rows = read_message(log.directory, file.path, place["queueOffset"]).to_pylist()
             messages = (MessageExt(record_of(row), 0, row["brokerName"]) for row in rows)
             found += (of for of in messages if key in of.keys or key == of.msg_id)  # else of another archive
@@ -218,13 +218,13 @@ def _runs(index: Directory) -> list[str]:
     return [f"run={number}" for number in sorted(int(match[1]) for match in found if match)]
 
 
-def _reached(index: Directory, runs: list[str]) -> Offsets:
+def _indexed_offsets(index: Directory, runs: list[str]) -> Offsets:
     """Return the offset up to which each queue is indexed."""
     totals = index.read_json(f"{runs[-1]}/{_DONE}", list[QueueTotals]) if runs else None
     return {of.queue: of.next for of in totals or ()}
 
 
-def _files_with(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:
+def _files_containing(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:
     """Return the files that may contain a message; an empty list if retention has removed them."""
     queue, offset = Queue(place["topic"], place["brokerName"], place["queueId"]), place["queueOffset"]
     if offset >= reached.get(queue, 0):

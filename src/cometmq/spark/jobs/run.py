@@ -47,7 +47,7 @@ def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
             raise SparkSourceError(cause_of(str(error))) from error
 
 
-def new_directory(directory: str | Path | None) -> Path | None:
+def demand_new_directory(directory: str | Path | None) -> Path | None:
     """Return the absolute path of a directory for a new table; None for None.
 
     :raises OptionError: the directory already exists.

@@ -30,7 +30,7 @@ from cometmq.spark.jobs.options import TraceOptions
 from cometmq.spark.jobs.report.parts import Part, Table, TextOnly
 from cometmq.spark.jobs.report.plots import Bars, Plot, Spans, bars
 from cometmq.spark.jobs.report.report import FAILED, Report
-from cometmq.spark.jobs.run import job_session, new_directory, persisted
+from cometmq.spark.jobs.run import demand_new_directory, job_session, persisted
 from cometmq.spark.records.columns import MAX_TIME_MS
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def trace(options: TraceOptions) -> TraceReport:
     source, trace_topic, on_step = options.source, options.trace_topic, options.on_step
     message_id = options.message_id
     source.queues((trace_topic,))
-    target = new_directory(options.to)
+    target = demand_new_directory(options.to)
     began = SYSTEM_CLOCK.monotonic()
     with job_session(options, "cometmq trace") as session:
         on_step(f"joining the records of {trace_topic}")

@@ -4,7 +4,7 @@ While brokers store the chunks of some queues, the task encodes those of the nex
 :mod:`cometmq.client.blocking.outbox`, whose theory of operation applies here too:
 
 * Before a chunk is sent the guard removes the rows that an earlier attempt of the task has stored.
-* After a failure the guard decides which rows of the chunk are sent again. :class:`Guard` itself chooses all rows;
+* After a failure the guard decides which rows of the chunk are sent again. :class:`RowGuard` itself chooses all rows;
   :mod:`~cometmq.spark.sink.effectively_once` asks the broker which rows it finds;
   :mod:`~cometmq.spark.sink.exactly_once` chooses all rows, and the broker drops the rows that it has already stored, by
       their numbers.
@@ -39,13 +39,13 @@ from cometmq.spark.sink.placing import Chunk, Routes, WriteRoute
 _TOO_LARGE: Final = "options maxMessageSize and maxBatchBytes must not exceed the maxMessageSize there"
 
 
-class Guard:
+class RowGuard:
     """Decides which rows of a repeated task are sent. A guard receives the rows of each queue in their order.
 
     This class guarantees at-least-once: it sends everything, and sends again when a result is unknown.
     """
 
-    def settle(self, _topic: str, route: WriteRoute) -> WriteRoute:
+    def choose_queues(self, _topic: str, route: WriteRoute) -> WriteRoute:
         """Return the queues to use for a topic: the current queues, or the queues of the task's first attempt."""
         return route
 
@@ -68,7 +68,7 @@ class Guard:
 class Delivery(Sender):
     """Sends the chunks of one task; ``close`` must be called at the end."""
 
-    def __init__(self, options: SinkOptions, routes: Routes, guard: Guard, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, options: SinkOptions, routes: Routes, guard: RowGuard, *, clock: Clock = SYSTEM_CLOCK) -> None:
         security = options.access.security()
         super().__init__(
             SenderOptions(
@@ -87,7 +87,7 @@ class Delivery(Sender):
         self._compression, self._compress_over = options.compression, options.compress_over
         self._now_ms = clock.now_ms
         self.guard = guard
-        self.passed_over = 0
+        self.already_stored = 0
         """Number of messages that an earlier attempt has stored."""
 
     def deliver(self, chunk: Chunk) -> None:
@@ -97,7 +97,7 @@ class Delivery(Sender):
         """
         self.wait_for(chunk.queue)
         unsent = self.guard.unsent(chunk)
-        self.passed_over += len(chunk) - (0 if unsent is None else len(unsent))
+        self.already_stored += len(chunk) - (0 if unsent is None else len(unsent))
         if unsent is not None:
             self.submit(_ChunkRequest(self, unsent, self.guard.properties(unsent)))
 

@@ -40,7 +40,7 @@ from cometmq.remoting.security import Security
 from cometmq.spark.errors import SinkError
 from cometmq.spark.options import DEFAULT_GROUP
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.sink.delivery import Guard
+from cometmq.spark.sink.delivery import RowGuard
 from cometmq.spark.sink.encoding import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk, WriteRoute
@@ -60,7 +60,7 @@ _proven: set[str] = set()
 """Addresses of the brokers whose index is known to work, as long as this worker runs."""
 
 
-class EffectivelyOnce(Guard):
+class EffectivelyOnce(RowGuard):
     """The guard that searches brokers for the rows of one task."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0) -> None:
@@ -76,7 +76,7 @@ class EffectivelyOnce(Guard):
         """Queues that contain no further rows of earlier attempts."""
         self._last_of: dict[str, Chunk] = {}
 
-    def settle(self, _topic: str, route: WriteRoute) -> WriteRoute:
+    def choose_queues(self, _topic: str, route: WriteRoute) -> WriteRoute:
         """Return the current queues of the topic."""
         self._masters.update(route.masters)
         return route

@@ -43,7 +43,7 @@ from cometmq.remoting.errors import denial_step
 from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader
 from cometmq.spark.errors import SinkError
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.sink.delivery import Guard
+from cometmq.spark.sink.delivery import RowGuard
 from cometmq.spark.sink.encoding import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk, WriteRoute
@@ -65,7 +65,7 @@ class _Lane:
     crc: int = 0
 
 
-class ExactlyOnce(Guard):
+class ExactlyOnce(RowGuard):
     """The guard that numbers the rows of one task."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
@@ -79,7 +79,7 @@ class ExactlyOnce(Guard):
         self._notes: dict[str, str] = {}
         self._properties: dict[Queue, str] = {}
 
-    def settle(self, topic: str, route: WriteRoute) -> WriteRoute:
+    def choose_queues(self, topic: str, route: WriteRoute) -> WriteRoute:
         """Return the queues over which an earlier attempt distributed the rows, else the current queues.
 
         :raises SinkError: a broker does not support sequences, does not answer, or knows a later run of this task.

@@ -50,7 +50,7 @@ class _Cluster(BlockingCluster):
     namesrv_step = "check option namesrvAddr, and that the nameserver is running"
 
 
-def look_up(options: SinkOptions, topic: str) -> WriteRoute:
+def look_up_route(options: SinkOptions, topic: str) -> WriteRoute:
     """Query a nameserver for the route of a topic.
 
     :raises UnreachableError: no nameserver answers.
@@ -84,23 +84,23 @@ class Routes:
         self,
         options: SinkOptions,
         known: dict[str, WriteRoute],
-        settle: Callable[[str, WriteRoute], WriteRoute] = lambda _, route: route,
+        choose_queues: Callable[[str, WriteRoute], WriteRoute] = lambda _, route: route,
     ) -> None:
-        """Start with the routes that the driver knows; ``settle`` returns the queues to use for each topic."""
+        """Start with the routes that the driver knows; ``choose_queues`` returns the queues to use for each topic."""
         self._options = options
         self._planned = known
-        self._settle = settle
+        self._choose_queues = choose_queues
         self._known: dict[str, WriteRoute] = {}
 
     def of(self, topic: str) -> WriteRoute:
         """Return the route of a topic.
 
-        :raises SinkError: as :func:`look_up`.
+        :raises SinkError: as :func:`look_up_route`.
         """
         route = self._known.get(topic)
         if route is None:
-            found = self._planned.get(topic) or look_up(self._options, topic)
-            route = self._known[topic] = self._settle(topic, found)
+            found = self._planned.get(topic) or look_up_route(self._options, topic)
+            route = self._known[topic] = self._choose_queues(topic, found)
         return route
 
     def address_of(self, queue: Queue, again: bool = False) -> str:
@@ -108,7 +108,7 @@ class Routes:
 
         :raises UnreachableError: the broker is not registered now, or no nameserver answers.
         """
-        masters = look_up(self._options, queue.topic).masters if again else self.of(queue.topic).masters
+        masters = look_up_route(self._options, queue.topic).masters if again else self.of(queue.topic).masters
         if queue.broker not in masters:
             raise UnreachableError(f"broker {queue.broker} of {queue} is not registered with the nameserver")
         return masters[queue.broker]

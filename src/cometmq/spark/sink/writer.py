@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from cometmq.spark.errors import OptionError, sentence_first
 from cometmq.spark.sink.encoding import TaskIdentity, encode_rows, parts_of, task_attempt, task_identity
 from cometmq.spark.sink.options import Guarantee, SinkOptions, check_sink_schema, parse_sink_options
-from cometmq.spark.sink.placing import Placing, Routes, WriteRoute, look_up
+from cometmq.spark.sink.placing import Placing, Routes, WriteRoute, look_up_route
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.sink.delivery import Guard
+    from cometmq.spark.sink.delivery import RowGuard
 
 log = logging.getLogger("cometmq.spark")
 
@@ -96,7 +96,7 @@ def _plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) -> S
     options = parse_sink_options(given)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     check_sink_schema(fields, topic_given=options.topic is not None, guarantee=options.guarantee)
-    routes = {} if options.topic is None else {options.topic: look_up(options, options.topic)}
+    routes = {} if options.topic is None else {options.topic: look_up_route(options, options.topic)}
     producer = options.producer_id if streaming else options.producer_id or uuid.uuid4().hex
     return SinkPlan(options, producer, streaming, routes)
 
@@ -111,7 +111,7 @@ class SinkCommit(WriterCommitMessage):
     requests: int
     repeated: int
     """Number of requests that were sent again."""
-    passed_over: int = 0
+    already_stored: int = 0
     """Number of messages that an earlier attempt has stored."""
 
 
@@ -138,7 +138,7 @@ def write_rows(
     from cometmq.spark.sink.delivery import Delivery
 
     guard = _guard(plan.options, identity, attempt)
-    routes = Routes(plan.options, plan.routes, guard.settle)
+    routes = Routes(plan.options, plan.routes, guard.choose_queues)
     placing = Placing(plan.options, routes, identity.partition)
     delivery = Delivery(plan.options, routes, guard)
     row = 0
@@ -155,11 +155,11 @@ def write_rows(
         raise
     finally:
         delivery.close()
-    return SinkCommit(done.messages, done.bytes, done.requests, done.repeated, delivery.passed_over)
+    return SinkCommit(done.messages, done.bytes, done.requests, done.repeated, delivery.already_stored)
 
 
-def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> Guard:
-    from cometmq.spark.sink.delivery import Guard
+def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> RowGuard:
+    from cometmq.spark.sink.delivery import RowGuard
     from cometmq.spark.sink.effectively_once import EffectivelyOnce
     from cometmq.spark.sink.exactly_once import ExactlyOnce
 
@@ -167,17 +167,17 @@ def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> Guard:
         return ExactlyOnce(options, identity)
     if options.guarantee is Guarantee.EFFECTIVELY_ONCE:
         return EffectivelyOnce(options, identity, attempt)
-    return Guard()
+    return RowGuard()
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
     """Sum up the tasks of a write in one line."""
     commits = [message for message in messages if isinstance(message, SinkCommit)]
     repeated = sum(commit.repeated for commit in commits)
-    passed_over = sum(commit.passed_over for commit in commits)
+    already_stored = sum(commit.already_stored for commit in commits)
     return (
         f"{sum(commit.messages for commit in commits)} messages, {sum(commit.bytes for commit in commits)} bytes "
         f"in {sum(commit.requests for commit in commits)} requests of {len(commits)} tasks"
         + (f", {repeated} requests sent again" if repeated else "")
-        + (f", {passed_over} messages were stored already" if passed_over else "")
+        + (f", {already_stored} messages were stored already" if already_stored else "")
     )

@@ -21,7 +21,7 @@ from cometmq.remoting.command import RemotingCommand
 from cometmq.spark.errors import SparkSourceError, UnreachableError
 from cometmq.spark.records.queues import Mark, Marks, OffsetRange, Offsets
 from cometmq.spark.source.options import SourceOptions
-from cometmq.spark.source.planning import SizedRange, sample_places, sized
+from cometmq.spark.source.planning import SizedRange, sample_places, sized_ranges
 
 log = logging.getLogger("cometmq.spark")
 
@@ -102,13 +102,13 @@ class Cluster(OffsetClient):
         means = zip(places, self.record_sizes(places), strict=True)
         return {queue: mean for (queue, _, _), mean in means if mean is not None}
 
-    def sized(self, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
+    def sized_ranges(self, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
         """Split ranges into parts, each with the approximate mean size of its records.
 
         :raises UnreachableError: a broker does not answer.
         """
         places = sample_places(ranges)
-        return sized(ranges, dict(zip(places, self.record_sizes(places), strict=True)))
+        return sized_ranges(ranges, dict(zip(places, self.record_sizes(places), strict=True)))
 
     # Lives ----------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Segments:
         """Return the queue of the next segment."""
         return self._waiting[0].queue
 
-    def cut(self) -> Segment:
+    def next_segment(self) -> Segment:
         """Return the next segment."""
         part = self._waiting.popleft()
         end = min(part.first + self._offsets, part.end)
@@ -94,7 +94,7 @@ class Segments:
             self._waiting.appendleft(OffsetRange(part.queue, end, part.end))
         return Segment(OffsetRange(part.queue, part.first, end), part.first)
 
-    def learn(self, segment: Segment, before: int, size: int) -> None:
+    def adjust_to_answer(self, segment: Segment, before: int, size: int) -> None:
         """Adjust the segment length to an answer of ``size`` bytes that advanced a segment from offset ``before``."""
         self.in_flight = MAX_IN_FLIGHT
         self._most_bytes = max(self._most_bytes, size)
@@ -255,19 +255,19 @@ class Fetcher:
         asked: dict[int, Segment] = {}
         while waiting or active or asked:
             while waiting and len(active) < waiting.in_flight:
-                active.append(waiting.cut())
+                active.append(waiting.next_segment())
             ahead = sum(segment.size for segment in active)
             for place, segment in enumerate(active):
                 if segment.asked is None and not segment.done and (place == 0 or ahead < _AHEAD_BYTES):
-                    self._ask(connection, segment, asked)
+                    self._send_pull(connection, segment, asked)
             answer, _ = connection.receive_into(self._blocks.room)
             asking = asked.pop(answer.opaque, None) if answer.is_response else None
             if asking is None:
                 continue
             asking.asked = None
             at = asking.at
-            self._take(asking, answer, self._blocks.last)
-            waiting.learn(asking, at, len(self._blocks.last))
+            self._apply_answer(asking, answer, self._blocks.last)
+            waiting.adjust_to_answer(asking, at, len(self._blocks.last))
             while active:
                 head = active[0]
                 pieces, head.pieces, head.size = head.pieces, [], 0
@@ -277,7 +277,7 @@ class Fetcher:
                     break
                 active.popleft()
 
-    def _ask(self, connection: BlockingConnection, segment: Segment, asked: dict[int, Segment]) -> None:
+    def _send_pull(self, connection: BlockingConnection, segment: Segment, asked: dict[int, Segment]) -> None:
         count = min(self._options.pull_batch_size, segment.part.end - segment.at)
         options = self._options
         tags = " || ".join(sorted(options.tags)) or "*"
@@ -286,12 +286,12 @@ class Fetcher:
         segment.asked = connection.submit(RequestCode.PULL_MESSAGE, header)
         asked[segment.asked] = segment
 
-    def _take(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:
+    def _apply_answer(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:
         """Advance a segment by an answer."""
         if answer.code == ResponseCode.SYSTEM_BUSY:  # tried again on a new connection, after a pause
             raise UnreachableError(f"the broker is busy: {answer.remark}")
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            self._lost(segment, segment.part.end, "its topic was deleted")
+            self._skip_lost(segment, segment.part.end, "its topic was deleted")
             return
         if answer.code not in _PULL_CODES:
             raise SparkSourceError(
@@ -309,13 +309,13 @@ class Fetcher:
         elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark != _REMOVING and after > segment.at:
             segment.at = after  # messages between did not match the filter: no loss
         elif segment.at < after < segment.part.end:
-            self._lost(segment, after, "they were deleted")
+            self._skip_lost(segment, after, "they were deleted")
         elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark == _REMOVING:
-            self._lost(segment, segment.part.end, "they are being deleted")
+            self._skip_lost(segment, segment.part.end, "they are being deleted")
         else:
-            self._lost(segment, segment.part.end, _AT_END if after <= segment.at else "they were deleted")
+            self._skip_lost(segment, segment.part.end, _AT_END if after <= segment.at else "they were deleted")
 
-    def _lost(self, segment: Segment, until: int, why: str) -> None:
+    def _skip_lost(self, segment: Segment, until: int, why: str) -> None:
         """Skip messages up to ``until``, or fail."""
         if self._cluster.reads_slave(segment.queue):  # which proves nothing
             self._leave_slave(segment, why)

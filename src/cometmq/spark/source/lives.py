@@ -32,7 +32,7 @@ class Continued:
     """Queues that seem to be lost, but only according to a slave. They keep their offsets, and must not be read."""
 
 
-def continued(
+def continue_reading(
     options: SourceOptions,
     cluster: Cluster,
     bounds: Mapping[Queue, Bounds],
@@ -55,13 +55,13 @@ def continued(
             doubtful.add(queue)
             offsets[queue] = offset
         elif queue in changed:
-            offsets[queue] = _in_other(options, queue, held, offset, changed[queue])
+            offsets[queue] = _begin_in_changed_queue(options, queue, held, offset, changed[queue])
         else:
             offsets[queue] = within_bounds(options, queue, held, offset)
     return Continued(offsets, frozenset(doubtful))
 
 
-def _in_other(options: SourceOptions, queue: Queue, held: Bounds, offset: int, life: Life) -> int:
+def _begin_in_changed_queue(options: SourceOptions, queue: Queue, held: Bounds, offset: int, life: Life) -> int:
     if life is Life.ANEW:
         what, begin = f"{queue} was created again since it was read up to offset {offset}", held.first
     else:
@@ -85,7 +85,7 @@ def start_in_recreated_queues(
     """
     changed = cluster.changed_lives({queue: marks[queue] for queue in bounds}, bounds)
     return {
-        queue: _in_other(options, queue, bounds[queue], reached[queue], life)
+        queue: _begin_in_changed_queue(options, queue, bounds[queue], reached[queue], life)
         for queue, life in changed.items()
         if life is Life.ANEW and cluster.has_master(queue)
     }
@@ -106,7 +106,7 @@ def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: in
     return nearest
 
 
-def lost_with(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue], marks: Marks) -> frozenset[Queue]:
+def lost_queues(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue], marks: Marks) -> frozenset[Queue]:
     """Return the queues that were created again since their marks were taken. The messages planned for these queues are
     lost.
 

@@ -40,7 +40,7 @@ class SizedRange:
         return len(self.part) * self.mean_bytes
 
 
-def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
+def limit_messages(start: Offsets, end: Offsets, most: int) -> Offsets:
     """Shorten ``[start, end)`` to about ``most`` messages, each queue in proportion to its number of messages.
 
     At least one message is read from every queue that has messages, so that small queues do not starve. The sum may
@@ -56,10 +56,10 @@ def limited(start: Offsets, end: Offsets, most: int) -> Offsets:
     }
 
 
-def limited_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float], most: int) -> Offsets:
+def limit_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float], most: int) -> Offsets:
     """Shorten ``[start, end)`` to about ``most`` bytes of records, by the mean size in each queue.
 
-    As with :func:`limited`, at least one message is read from every queue that has messages.
+    As with :func:`limit_messages`, at least one message is read from every queue that has messages.
     """
     held = {queue: max(last - start.get(queue, last), 0) for queue, last in end.items()}
     everything = sum(count * mean_sizes.get(queue, 0.0) for queue, count in held.items())
@@ -82,7 +82,7 @@ def partition_count(messages: int, size: float, at_least: int, most_bytes: int) 
     return max(min(wanted, os.cpu_count() or 1), -(-messages // LARGE_PARTITION), ceil(size / most_bytes), at_least, 1)
 
 
-def dealt(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
+def divide_ranges(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
     """Divide sorted ranges into at most ``count`` partitions of about the same number of bytes.
 
     Many small queues share a partition, and a large queue is divided among several.
@@ -121,11 +121,13 @@ _UNKNOWN_BYTES: Final = 1024.0
 
 
 def sample_places(ranges: Sequence[OffsetRange]) -> list[tuple[Queue, int, int]]:
-    """Return the places whose records are sampled for :func:`sized`: queue, offset and number of records."""
+    """Return the places whose records are sampled for :func:`sized_ranges`: queue, offset and number of records."""
     return [(*place, UNITS) for place in dict.fromkeys(place for part in _parts(ranges) for place in _ends_of(part))]
 
 
-def sized(ranges: Sequence[OffsetRange], sampled: Mapping[tuple[Queue, int, int], float | None]) -> list[SizedRange]:
+def sized_ranges(
+    ranges: Sequence[OffsetRange], sampled: Mapping[tuple[Queue, int, int], float | None]
+) -> list[SizedRange]:
     """Split ranges into parts, each with the mean size of sampled records at its start and end.
 
     :param sampled: mean size by place; None if unknown. Parts without a known size have the mean size of the others.

@@ -20,7 +20,7 @@ from cometmq.spark.source.options import (
     SourceOptions,
     demand_batch,
 )
-from cometmq.spark.source.planning import SizedRange, dealt, partition_count
+from cometmq.spark.source.planning import SizedRange, divide_ranges, partition_count
 from cometmq.spark.source.pushdown import Window, window_of
 
 log = logging.getLogger("cometmq.spark")
@@ -57,13 +57,13 @@ def read_ranges(
             yield from decode(records, arrow, broker_name=chunk.queue.broker, on_bad_body=on_bad_body)
 
 
-def divided(options: SourceOptions, pieces: Sequence[SizedRange], marks: Marks) -> list[RangePartition]:
+def divide_into_partitions(options: SourceOptions, pieces: Sequence[SizedRange], marks: Marks) -> list[RangePartition]:
     """Divide ranges whose sizes are known into Spark partitions."""
     messages, size = sum(len(piece.part) for piece in pieces), sum(piece.size for piece in pieces)
     count = partition_count(messages, size, options.min_partitions, options.max_partition_bytes)
     return [
         RangePartition(tuple(part), {of.queue: marks[of.queue] for of in part if of.queue in marks})
-        for part in dealt(pieces, count)
+        for part in divide_ranges(pieces, count)
     ]
 
 
@@ -93,7 +93,7 @@ class RocketMQReader(DataSourceReader):
         start, end = self._window.narrowed(start, end, lambda time_ms: cluster.offsets_at(bounds, time_ms))
         ranges = [OffsetRange(queue, start[queue], end[queue]) for queue in queues if self._window.holds(queue)]
         marks = cluster.marks_before({part.queue: part.end for part in ranges if len(part)})
-        return divided(self._options, cluster.sized(ranges), marks)
+        return divide_into_partitions(self._options, cluster.sized_ranges(ranges), marks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""

@@ -53,18 +53,18 @@ from cometmq.spark.records.queues import (
 )
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.lag import ASSIGNED, lag_between
-from cometmq.spark.source.lives import continued, lost_with
+from cometmq.spark.source.lives import continue_reading, lost_queues
 from cometmq.spark.source.offsets import demand_topics, resolve_start
 from cometmq.spark.source.options import LATEST, SourceOptions, demand_stream
-from cometmq.spark.source.planning import SizedRange, limited, limited_bytes
-from cometmq.spark.source.reader import RangePartition, divided, read_ranges
+from cometmq.spark.source.planning import SizedRange, limit_bytes, limit_messages
+from cometmq.spark.source.reader import RangePartition, divide_into_partitions, read_ranges
 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
-LIFE_SECONDS: Final = 10.0
+LIFE_CHECK_SECONDS: Final = 10.0
 """Interval between checks whether queues without new messages are still the same queues."""
 _PAUSE_SECONDS: Final = 0.5
-_NEVER_SO_MANY: Final = 10**18
+_NO_LIMIT: Final = 10**18
 
 log = logging.getLogger("cometmq.spark")
 
@@ -88,11 +88,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end offset that the last poll chose; None if there was nothing new …"""
         self._pieces: list[SizedRange] = []
         """… and the ranges of its micro-batch with their sizes."""
-        self._shown: OffsetsJson = {}
+        self._committed: OffsetsJson = {}
         """The offsets last committed to ``commitGroup``."""
         self._clock = clock
         self._planned_at = clock.monotonic()
-        self._look_at_all = clock.monotonic()
+        self._full_check_at = clock.monotonic()
 
     # Offsets --------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
         is_limited = options.max_bytes_per_trigger is not None or options.min_offsets_per_trigger > 1
-        return ReadMaxRows(_NEVER_SO_MANY) if is_limited else ReadAllAvailable()
+        return ReadMaxRows(_NO_LIMIT) if is_limited else ReadAllAvailable()
 
     @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -124,11 +124,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         :raises SparkSourceError: the query begins, and one of its topics is on no broker.
         :raises UnreachableError: the query begins, or reads what is available now, and no server answers.
         """
-        self._show(start)
+        self._commit_to_group(start)
         try:
-            chosen = self._next(start, limit)
+            chosen = self._plan_batch(start, limit)
             self._planned = None if chosen is start else chosen
-            self._pieces = [] if chosen is start else self._cluster.sized(self.ranges(chosen))
+            self._pieces = [] if chosen is start else self._cluster.sized_ranges(self.ranges(chosen))
         except UnreachableError as error:
             if self._target is not None or not self._latest:
                 raise
@@ -137,7 +137,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = offsets_from_json(chosen["queues"])
         return chosen
 
-    def _show(self, done: dict[str, Any]) -> None:
+    def _commit_to_group(self, done: dict[str, Any]) -> None:
         """Commit the query's offsets to the group ``commitGroup``. Reading uses only the checkpoint.
 
         Spark calls a reader's ``commit`` only when the next batch is planned, so offsets are committed here: everything
@@ -145,27 +145,27 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         again.
         """
         group = self._options.commit_group
-        if group is None or _is_initial(done) or done["queues"] == self._shown:
+        if group is None or _is_initial(done) or done["queues"] == self._committed:
             return
         try:
             self._cluster.commit_offsets(group, offsets_from_json(done["queues"]), alone=True)
-            self._shown = done["queues"]
+            self._committed = done["queues"]
         except (SparkSourceError, BlockingConnectionError) as error:
             log.warning("group %s does not get the offsets of the query: %s", group, error)
 
-    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _plan_batch(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         first = _is_initial(start)
-        bounds, begin, marks = self._begin(None if first else start)
+        bounds, begin, marks = self._resolve_begin(None if first else start)
         end = dict(begin)
         for queue, held in bounds.items():
             available = held.end if self._target is None else min(held.end, self._target.get(queue, begin[queue]))
             end[queue] = max(available, begin[queue])
         if isinstance(limit, ReadMaxRows):
-            if not first and self._is_too_little(begin, end, bounds):
+            if not first and self._waits_for_more(begin, end, bounds):
                 return start
-            end = limited(begin, end, limit.max_rows)
+            end = limit_messages(begin, end, limit.max_rows)
             if (most_bytes := self._options.max_bytes_per_trigger) is not None:
-                end = limited_bytes(begin, end, self._cluster.mean_sizes(begin, bounds), most_bytes)
+                end = limit_bytes(begin, end, self._cluster.mean_sizes(begin, bounds), most_bytes)
         if not first and begin == end and offsets_to_json(end) == start["queues"]:
             return start
         self._planned_at = self._clock.monotonic()
@@ -181,7 +181,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return offset if self._options.assign is None else offset | {ASSIGNED: True}
 
-    def _begin(self, start: dict[str, Any] | None) -> tuple[dict[Queue, Bounds], Offsets, dict[Queue, Mark]]:
+    def _resolve_begin(self, start: dict[str, Any] | None) -> tuple[dict[Queue, Bounds], Offsets, dict[Queue, Mark]]:
         """Return, for these queues, the readable offsets, the offsets at which reading begins, and the known marks.
 
         :param start: start of the batch; None for the first batch.
@@ -189,33 +189,35 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             queues = self._cluster.queues()
             demand_topics(self._options, queues)
-            bounds = self._look(queues, on_silent=None)
+            bounds = self._query_bounds(queues, on_silent=None)
             return bounds, resolve_start(self._options, self._cluster, bounds, LATEST), {}
         reached, marks = offsets_from_json(start["queues"]), marks_from_json(start.get("marks", {}))
         patience = Patience(self._clock, self._options.poll_timeout_s, _PAUSE_SECONDS)
         while True:
             queues = self._cluster.queues()
-            bounds = self._look(queues, on_silent=_warn if self._target is None else None)
-            for queue in self._gone(reached.keys() - set(queues)):
+            bounds = self._query_bounds(queues, on_silent=_warn if self._target is None else None)
+            for queue in self._deleted_queues(reached.keys() - set(queues)):
                 del reached[queue]
-            changed = self._cluster.changed_lives(self._unsure(bounds, reached, marks), bounds)
-            found = continued(self._options, self._cluster, bounds, reached, changed)
+            changed = self._cluster.changed_lives(self._marks_to_check(bounds, reached, marks), bounds)
+            found = continue_reading(self._options, self._cluster, bounds, reached, changed)
             if found.doubtful:
-                self._look_at_all = self._clock.monotonic()
+                self._full_check_at = self._clock.monotonic()
             if not found.doubtful or self._target is None or not patience.again():
                 break
-        self._doubt(found.doubtful)
+        self._report_doubtful(found.doubtful)
         bounds = {queue: held for queue, held in bounds.items() if queue not in found.doubtful}
-        self._miss(reached.keys() - bounds.keys() - found.doubtful)
+        self._report_absent(reached.keys() - bounds.keys() - found.doubtful)
         begin = reached | found.offsets
         return bounds, begin, {queue: mark for queue, mark in marks.items() if queue in begin.keys() - changed}
 
-    def _look(self, queues: list[Queue], on_silent: Callable[[CometMQError], None] | None) -> dict[Queue, Bounds]:
+    def _query_bounds(
+        self, queues: list[Queue], on_silent: Callable[[CometMQError], None] | None
+    ) -> dict[Queue, Bounds]:
         bounds = self._cluster.bounds(queues, on_silent=on_silent)
         self._latest = {queue: held.end for queue, held in bounds.items()}
         return bounds
 
-    def _is_too_little(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
+    def _waits_for_more(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
         """Return whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
 
         A batch that ``maxBytesPerTrigger`` fills never waits for more messages.
@@ -233,23 +235,23 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         means = self._cluster.mean_sizes(begin, bounds)
         return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
 
-    def _unsure(self, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks) -> Marks:
+    def _marks_to_check(self, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks) -> Marks:
         """Return the marks to check: the marks of queues with new messages, and at intervals those of all queues.
 
         An idle query polls many times per second. A queue that was created again and soon contains as many messages as
         before is detected a little later.
         """
         now = self._clock.monotonic()
-        checks_all = now >= self._look_at_all
+        checks_all = now >= self._full_check_at
         if checks_all:
-            self._look_at_all = now + LIFE_SECONDS
+            self._full_check_at = now + LIFE_CHECK_SECONDS
         return {
             queue: mark
             for queue, mark in marks.items()
             if queue in bounds and queue in reached and (checks_all or bounds[queue].end != reached[queue])
         }
 
-    def _doubt(self, doubtful: frozenset[Queue]) -> None:
+    def _report_doubtful(self, doubtful: frozenset[Queue]) -> None:
         """Warn about queues in which a slave is behind the read offsets, or fail in a run that ends with this batch."""
         if not doubtful:
             return
@@ -261,7 +263,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UnreachableError(what, next_step="start the master, or raise option pollTimeoutMs")
         log.warning("%s; the stream waits for them", what)
 
-    def _gone(self, unrouted: set[Queue]) -> list[Queue]:
+    def _deleted_queues(self, unrouted: set[Queue]) -> list[Queue]:
         """Return the queues of the last batch that a registered master no longer has. Their remaining messages are
         lost.
         """
@@ -278,7 +280,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("%s; going on without them", what)
         return gone
 
-    def _miss(self, absent: set[Queue]) -> None:
+    def _report_absent(self, absent: set[Queue]) -> None:
         """Warn about queues of the last batch whose broker is not registered. These queues keep their offsets."""
         if not absent:
             return
@@ -319,13 +321,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _is_initial(end)
         marks = marks_from_json(end.get("marks", {}))
         if end == self._planned:
-            return divided(self._options, self._pieces, marks)
+            return divide_into_partitions(self._options, self._pieces, marks)
         ranges = [part for part in self.ranges(end) if len(part)]  # of a batch of the checkpoint, which is repeated
         queues = {part.queue for part in ranges}
-        lost = lost_with(self._options, self._cluster, queues, marks)
-        lost |= set(self._gone(queues.difference(self._cluster.queues())))
+        lost = lost_queues(self._options, self._cluster, queues, marks)
+        lost |= set(self._deleted_queues(queues.difference(self._cluster.queues())))
         ranges = [part for part in ranges if part.queue not in lost]
-        return divided(self._options, self._cluster.sized(ranges), marks)
+        return divide_into_partitions(self._options, self._cluster.sized_ranges(ranges), marks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""

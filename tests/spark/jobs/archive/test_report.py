@@ -40,7 +40,7 @@ def test_a_run_of_months_is_summed_up(tmp_path: Path) -> None:
     run = ArchiveRun(ArchiveLog(tmp_path), seen.append)
     file = DataFile("x", "orders", "broker-a", 0, 0, 10, 10, 1000, 0, 0, 1)
     for number in range(300):
-        run.committed(Commit(number, "q", number, 0, [], [file, file], [], [f"gap {number}"]))
+        run.add_commit(Commit(number, "q", number, 0, [], [file, file], [], [f"gap {number}"]))
     report = run.report(finished=True)
     assert (report.rows, report.bytes, report.files, report.batches) == (6000, 600_000, 600, 300)
     assert (seen[-1].total, seen[-1].bytes, seen[-1].files) == (6000, 2000, 2)

@@ -261,7 +261,7 @@ def test_a_vacuum_beside_a_job_leaves_its_files(log: ArchiveLog, clock: VirtualC
         aged_s = now_s - WRITING_SPARED_MS / 1000 - 1
         os.utime(log.root / old.path, (aged_s, aged_s))
         assert log.sweep() == [(old.path, old.bytes)]
-        with log.kept_up(), pytest.raises(ArchiveError, match="another job is writing"):
+        with log.locked_for_upkeep(), pytest.raises(ArchiveError, match="another job is writing"):
             log.sweep()
     assert log.sweep() == [(young.path, young.bytes)]
 

@@ -23,8 +23,8 @@ from cometmq.spark.archives.files import QueueWriter
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.archives.table import Covered
 from cometmq.spark.errors import ArchiveError, OptionError
-from cometmq.spark.jobs.archive.report import ArchiveReport, ArchiveRun, expected
-from cometmq.spark.jobs.archive.writer import Manifest, commit_written
+from cometmq.spark.jobs.archive.report import ArchiveReport, ArchiveRun, dry_run_report
+from cometmq.spark.jobs.archive.writer import Manifest, commit_manifests
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveStoreOptions
 from cometmq.spark.jobs.run import job_session, run_tasks
@@ -91,10 +91,10 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
         with job_session(options, "cometmq archive") as session:
-            new = _new_in(session, given, log.next_offsets())
+            new = _count_new(session, given, log.next_offsets())
         if not is_checked:
-            _demand_found(wanted, chain(log.next_offsets(), (part.queue for part in new)))
-        return expected(log, new, seconds=SYSTEM_CLOCK.monotonic() - began)
+            _demand_archived(wanted, chain(log.next_offsets(), (part.queue for part in new)))
+        return dry_run_report(log, new, seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
         run = ArchiveRun(log, options.on_batch)
         marks = log.marks()
@@ -105,15 +105,15 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
                     return run.report(finished=False)
                 some = parts[first : first + SPLITS_IN_COMMIT]
                 work = partial(write_split, wanted, directory=log.directory, archived=log.next_offsets(), marks=marks)
-                commit = commit_written(log, run_id, batch_id, run_tasks(session, some, work, Manifest))
+                commit = commit_manifests(log, run_id, batch_id, run_tasks(session, some, work, Manifest))
                 if commit is not None:
-                    run.committed(commit)
+                    run.add_commit(commit)
             if not is_checked:
-                _demand_found(wanted, log.next_offsets())
+                _demand_archived(wanted, log.next_offsets())
             return run.report(finished=True)
 
 
-def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
+def _demand_archived(options: StoreOptions, found: Iterable[Queue]) -> None:
     """Check that the log contained messages of the named topics; without consume queues, this is not known earlier."""
     demand_present(
         options.topics,
@@ -123,7 +123,7 @@ def _demand_found(options: StoreOptions, found: Iterable[Queue]) -> None:
     )
 
 
-def _new_in(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
+def _count_new(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
     """Return the offsets of each queue that are in the store and not in the archive, with their message counts."""
     limits = [(*queue, end) for queue, end in archived.items()]
     known = spark.createDataFrame(limits, "topic string, brokerName string, queueId int, archivedTo bigint")
@@ -160,7 +160,7 @@ def write_split(
                 queue = Queue(topic, options.broker_name, queue_id)
                 offsets = part.queue_offsets
                 if queue in marks:
-                    demand_same_queues(directory, [queue] if _has_other(part, marks[queue]) else ())
+                    demand_same_queues(directory, [queue] if _differs_from_mark(part, marks[queue]) else ())
                 new = offsets >= archived.get(queue, 0)
                 if new.any():
                     gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
@@ -172,7 +172,7 @@ def write_split(
     yield from made
 
 
-def _has_other(records: Records, mark: Mark) -> bool:
+def _differs_from_mark(records: Records, mark: Mark) -> bool:
     at = records.queue_offsets == mark.offset
     places = records.physical_offsets[at] != mark.physical_offset
     return bool((places | (records.store_timestamps[at] != mark.stored_ms)).any())

@@ -34,8 +34,8 @@ from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.archives.table import Commit, TableFormat
 from cometmq.spark.errors import ArchiveError, SparkSourceError
 from cometmq.spark.jobs.archive.checkpoint import Checkpoint
-from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, expected
-from cometmq.spark.jobs.archive.writer import PATH_OPTION, ArchiveWriterSource, Manifest, commit_written
+from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, dry_run_report
+from cometmq.spark.jobs.archive.writer import PATH_OPTION, ArchiveWriterSource, Manifest, commit_manifests
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveOptions
 from cometmq.spark.jobs.run import cause_of
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 AVAILABLE_NOW: Final = "availableNow"
-LOOKED_EVERY: Final = "1s"
+POLL_INTERVAL: Final = "1s"
 """Interval at which the job polls for commits."""
-_NEVER_SO_MANY: Final = str(10**18 - 1)
+_NO_LIMIT: Final = str(10**18 - 1)
 _POLL_SECONDS: Final = 1
 _INTERVAL: Final = replace(DURATION, words=f"{AVAILABLE_NOW} or an interval such as 30s, 5m or 1h", minimum=1)
 
@@ -77,9 +77,9 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     if options.commit_bytes is not None:
         given.setdefault("maxBytesPerTrigger", options.commit_bytes)
     if options.commit_interval is not None:
-        given["minOffsetsPerTrigger"] = given.get("maxOffsetsPerTrigger", _NEVER_SO_MANY)
+        given["minOffsetsPerTrigger"] = given.get("maxOffsetsPerTrigger", _NO_LIMIT)
         given["maxTriggerDelay"] = options.commit_interval
-        trigger = LOOKED_EVERY if trigger == AVAILABLE_NOW else trigger
+        trigger = POLL_INTERVAL if trigger == AVAILABLE_NOW else trigger
     if given.get("startingTimestamp") and options.starting_offsets == EARLIEST:  # the default
         del given["startingOffsets"]
     parse_options(given)
@@ -89,16 +89,14 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     demand_same_queues(log.root, Cluster(parse_options(given)).changed_queues(log.marks()))
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
-        return expected(log, _new_at(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
+        return dry_run_report(log, _count_new(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
     with log.locked():
         checkpoint.set_aside_dead_start()
         continuation = _continuation(log, checkpoint)
         if continuation:
             given.pop("startingTimestamp", None)
         given |= continuation
-        _demand_what_is_read(
-            parse_options(given), is_new=not continuation and checkpoint.last_committed_batch() is None
-        )
+        _demand_sources(parse_options(given), is_new=not continuation and checkpoint.last_committed_batch() is None)
         if not continuation and not checkpoint.has_begun() and parse_options(given).starting_offsets != EARLIEST:
             # so that a start that dies leaves nothing out
             given["startingOffsets"] = kept_starting_offsets(checkpoint.starting_offsets_path, given)
@@ -107,7 +105,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
             return run.run(timing, options.stop)
 
 
-def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
+def _demand_sources(options: SourceOptions, *, is_new: bool) -> None:
     """Check nameservers and topics before Spark is started, which takes seconds.
 
     :raises UnreachableError: no nameserver answers.
@@ -118,7 +116,7 @@ def _demand_what_is_read(options: SourceOptions, *, is_new: bool) -> None:
         demand_topics(options, queues)
 
 
-def _new_at(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
+def _count_new(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
     """Count the messages of each queue that are on the brokers and not in the archive."""
     options = parse_options(given)
     cluster = Cluster(options)
@@ -180,8 +178,8 @@ class _Run:
         self._done = ArchiveRun(log, on_batch)
         self._mailbox = CommitMailbox(log.directory)
         self._elsewhere = is_connect(spark)
-        tell = self._mailbox.post if self._elsewhere else self._done.committed
-        self._commits = BatchCommits(log.root, wanted, checkpoint, tell)
+        on_commit = self._mailbox.post if self._elsewhere else self._done.add_commit
+        self._commits = BatchCommits(log.root, wanted, checkpoint, on_commit)
         self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
@@ -202,7 +200,7 @@ class _Run:
         try:
             query = writer.start()
         except PySparkException as error:
-            raise self._failed(error) from error
+            raise self._query_error(error) from error
         stopped = False
         try:
             while not query.awaitTermination(_POLL_SECONDS):
@@ -221,12 +219,12 @@ class _Run:
                     f"a batch could not be committed: {self._failure}",
                     next_step="fix the cause and run it again; committed messages are not lost",
                 ) from self._failure
-            raise self._failed(error) from error
+            raise self._query_error(error) from error
         self._collect()
         self._mailbox.clear()
         return self._done.report(finished=not stopped or "availableNow" not in timing)
 
-    def _failed(self, error: Exception) -> SparkSourceError:
+    def _query_error(self, error: Exception) -> SparkSourceError:
         """Return the error with Spark's message. If the error is about the checkpoint, it also states how to replace
         the checkpoint.
         """
@@ -239,7 +237,7 @@ class _Run:
 
     def _collect(self) -> None:
         for commit in self._mailbox.collect():
-            self._done.committed(commit)
+            self._done.add_commit(commit)
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         try:
@@ -252,15 +250,15 @@ class _Run:
 class BatchCommits:
     """The function that Spark calls with each micro-batch. The function can be pickled.
 
-    :param tell: called with each commit, in the process that commits.
+    :param on_commit: called with each commit, in the process that commits.
     """
 
     def __init__(
-        self, root: Path, wanted: TableFormat | str | None, checkpoint: Checkpoint, tell: Callable[[Commit], None]
+        self, root: Path, wanted: TableFormat | str | None, checkpoint: Checkpoint, on_commit: Callable[[Commit], None]
     ) -> None:
-        self._given = (root, wanted, checkpoint, tell)
+        self._given = (root, wanted, checkpoint, on_commit)
         self._checkpoint = checkpoint
-        self._tell = tell
+        self._on_commit = on_commit
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the arguments: the connections of a catalog stay in their process."""
@@ -279,12 +277,12 @@ class BatchCommits:
         query_id = self._checkpoint.query_id()
         assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
         manifests = [msgspec.json.decode(row[0], type=Manifest) for row in frame.collect()]
-        commit = commit_written(self._log, query_id, batch_id, manifests)
+        commit = commit_manifests(self._log, query_id, batch_id, manifests)
         if commit is not None:
-            self._tell(commit)
+            self._on_commit(commit)
 
 
-_TOLD: Final = "_told"
+_MAILBOX: Final = "_told"
 """Directory in an archive for commits that are not yet passed to the job."""
 
 
@@ -293,11 +291,11 @@ class CommitMailbox:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._commits = NumberedFiles(directory, _TOLD, Commit)
+        self._commits = NumberedFiles(directory, _MAILBOX, Commit)
 
     def clear(self) -> None:
         """Delete the commits that a killed run did not read."""
-        self._directory.delete_tree(_TOLD)
+        self._directory.delete_tree(_MAILBOX)
 
     def post(self, commit: Commit) -> None:
         """Pass a commit to the job."""

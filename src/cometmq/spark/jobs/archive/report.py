@@ -89,7 +89,7 @@ class ArchiveReport(RunReport):
         return [bars("By queue", "messages", counts)]
 
 
-def expected(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float) -> ArchiveReport:
+def dry_run_report(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float) -> ArchiveReport:
     """Return the report of a dry run.
 
     :param new: messages that a run would add, by queue offsets.
@@ -128,7 +128,7 @@ class ArchiveRun:
         self._rows = self._bytes = self._files = self._batches = self._bad_bodies = self._gap_count = 0
         self._gaps: list[str] = []
 
-    def committed(self, commit: Commit) -> None:
+    def add_commit(self, commit: Commit) -> None:
         """Pass a commit to the job."""
         size = sum(file.bytes for file in commit.files)
         self._batches += 1

@@ -157,12 +157,12 @@ class Upkeep:
         """Return one line of progress."""
         return f"{quantity(self.files, 'file')} joined in {quantity(self.commits, 'commit')}"
 
-    def changed(self, before: Sequence[DataFile], after: Sequence[int] = ()) -> None:
+    def add_change(self, before: Sequence[DataFile], after: Sequence[int] = ()) -> None:
         """Count removed files of one hour, and add the sizes of the files that replace them."""
         sizes, rows = sum(file.bytes for file in before), sum(file.rows for file in before)
         self._add(place_of(before[0].path), len(before), len(after), sizes, sum(after), rows)
 
-    def deleted(self, path: str, size: int) -> None:
+    def add_deleted(self, path: str, size: int) -> None:
         """Count a deleted file that the table did not name."""
         self._add(place_of(path), 1, 0, size, 0, 0)
 
@@ -171,7 +171,7 @@ class Upkeep:
         for index, value in enumerate(more):
             sums[index] += value
 
-    def stepped(self) -> None:
+    def add_commit(self) -> None:
         """Count a commit, and call ``on_step``."""
         self.commits += 1
         self._on_step(self)
@@ -221,23 +221,23 @@ def compact(options: CompactOptions) -> UpkeepReport:
     log = ArchiveLog(options.archive, clock=clock)
     log.demand_any(topics)
     work = Upkeep(COMPACT, log, dry_run, options.on_step)
-    with log.kept_up():
+    with log.locked_for_upkeep():
         files = [file for file in log.files() if not topics or file.topic in topics]
         planned = planned_joinings(files, options.target_bytes, clock.now_ms() - options.settled_ms)
         if dry_run or not planned:
             for joining in planned:
-                work.changed(joining.files, (joining.bytes,))
+                work.add_change(joining.files, (joining.bytes,))
             return work.report(finished=True)
         log.discard(JOINING)
         with job_session(options, "cometmq archive compact") as session:
-            for step in _steps(planned):
+            for step in _divide_into_commits(planned):
                 if options.stop is not None and options.stop.is_set():
                     return work.report(finished=False)
-                made = run_tasks(session, step, partial(_joined, log.directory), DataFile)
+                made = run_tasks(session, step, partial(_join_in_task, log.directory), DataFile)
                 log.replace([file for joining in step for file in joining.files], made)
                 for joining, file in zip(step, made, strict=True):
-                    work.changed(joining.files, (file.bytes,))
-                work.stepped()
+                    work.add_change(joining.files, (file.bytes,))
+                work.add_commit()
     return work.report(finished=True)
 
 
@@ -259,7 +259,7 @@ def planned_joinings(files: Iterable[DataFile], target_bytes: int, ended_before_
     return [joining for joining in planned if len(joining.files) > 1]
 
 
-def _steps(planned: Iterable[Joining]) -> Iterator[list[Joining]]:
+def _divide_into_commits(planned: Iterable[Joining]) -> Iterator[list[Joining]]:
     step: list[Joining] = []
     for joining in planned:
         step.append(joining)
@@ -270,7 +270,7 @@ def _steps(planned: Iterable[Joining]) -> Iterator[list[Joining]]:
         yield step
 
 
-def _joined(directory: Directory, joining: Joining) -> list[DataFile]:
+def _join_in_task(directory: Directory, joining: Joining) -> list[DataFile]:
     return [join_files(directory, joining.files)]
 
 
@@ -290,16 +290,16 @@ def join_files(directory: Directory, files: Sequence[DataFile]) -> DataFile:
         rows, last = 0, file.first - 1
         for batch in read_batches(directory, file.path):
             offsets = np.concatenate(([last], batch.column("queueOffset").to_numpy()))
-            _demand(bool((np.diff(offsets) > 0).all()), file)
+            _demand_sound(bool((np.diff(offsets) > 0).all()), file)
             rows, last = rows + batch.num_rows, int(offsets[-1])
             writer.add(batch.cast(schema))
-        _demand((rows, last + 1) == (file.rows, file.end), file)
+        _demand_sound((rows, last + 1) == (file.rows, file.end), file)
     made = writer.close()
-    _demand(len(made) == 1, files[0])
+    _demand_sound(len(made) == 1, files[0])
     return msgspec.structs.replace(made[0], committed_ms=max(file.committed_ms for file in files))
 
 
-def _demand(good: bool, file: DataFile) -> None:
+def _demand_sound(good: bool, file: DataFile) -> None:
     if not good:
         raise ArchiveError(
             f"{file.path} does not hold the {file.rows} messages that the table states",
@@ -325,7 +325,7 @@ def expire(options: ExpireOptions) -> UpkeepReport:
     log.demand_any(topics)
     work = Upkeep(EXPIRE, log, dry_run)
     before_ms = clock.now_ms() - keep_ms
-    with log.kept_up():
+    with log.locked_for_upkeep():
         old = [
             file
             for file in log.files()
@@ -337,7 +337,7 @@ def expire(options: ExpireOptions) -> UpkeepReport:
             log.expire(old)
             work.commits += 1
         for file in sorted(old, key=lambda file: file.path):
-            work.changed((file,))
+            work.add_change((file,))
     return work.report(finished=True)
 
 
@@ -352,5 +352,5 @@ def vacuum(options: VacuumOptions) -> UpkeepReport:
     log = ArchiveLog(options.archive, clock=options.clock)
     work = Upkeep(VACUUM, log, options.dry_run)
     for path, size in log.sweep(keep_ms=options.keep_ms, dry_run=options.dry_run):
-        work.deleted(path, size)
+        work.add_deleted(path, size)
     return work.report(finished=True)

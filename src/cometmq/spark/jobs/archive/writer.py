@@ -44,7 +44,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return (msgspec.json.encode(self).decode(),)
 
 
-def commit_written(log: ArchiveLog, query_id: str, batch_id: int, manifests: Sequence[Manifest]) -> Commit | None:
+def commit_manifests(log: ArchiveLog, query_id: str, batch_id: int, manifests: Sequence[Manifest]) -> Commit | None:
     """Commit the files that the tasks of a batch have written; return None if the batch is already committed.
 
     :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.

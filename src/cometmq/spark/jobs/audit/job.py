@@ -34,7 +34,7 @@ from cometmq.spark.jobs.audit.report import AuditReport, Disagreement, Parties
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import AuditOptions
 from cometmq.spark.jobs.report.parts import moment
-from cometmq.spark.jobs.run import new_directory, persisted
+from cometmq.spark.jobs.run import demand_new_directory, persisted
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.session.environment import driver_session
 from cometmq.spark.source.cluster import Cluster
@@ -54,7 +54,7 @@ def audit(options: AuditOptions) -> AuditReport:
     :raises ArchiveError: the archive has lost files.
     """
     topic = options.topic
-    new_directory(options.detail)
+    demand_new_directory(options.detail)
     servers = server_options(options.namesrv, options.access)
     reading = parse_options({**servers, "topic": topic})
     cluster = Cluster(reading)

@@ -55,7 +55,7 @@ from cometmq.spark.options import demand_forward
 from cometmq.spark.records.queues import OffsetRange, Queue
 from cometmq.spark.session.environment import driver_session, tasks_at_a_time
 from cometmq.spark.sink.options import parse_sink_options
-from cometmq.spark.sink.placing import look_up
+from cometmq.spark.sink.placing import look_up_route
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
 
@@ -120,7 +120,7 @@ def target_queues(servers: Mapping[str, str], topic: str) -> tuple[Queue, ...]:
     :raises UnreachableError: no nameserver answers.
     """
     try:
-        return look_up(parse_sink_options({**servers, "topic": topic}), topic).queues
+        return look_up_route(parse_sink_options({**servers, "topic": topic}), topic).queues
     except SinkError as error:
         raise OptionError(error.message, next_step=error.next_step) from error
 

@@ -303,7 +303,7 @@ class QueueSender:
         self._placed: dict[Origin, tuple[int, bool]] = {}
         """New offsets of the messages of :meth:`send`, and for each message whether the topic already contained it."""
         self._sender = sender
-        self._look()
+        self._search_queue_end()
 
     def send(self, chunk: list[Resent]) -> Outcome:
         """Send the messages that the queue does not contain yet. Return when it contains all messages.
@@ -332,7 +332,7 @@ class QueueSender:
 
     def left(self, chunk: list[Resent]) -> _Request | None:
         """Build a request of the messages that are not in the queue after a failure."""
-        self._look()
+        self._search_queue_end()
         return self.request(chunk)
 
     def sent(self, messages: list[Resent], first: int) -> None:
@@ -352,7 +352,7 @@ class QueueSender:
         body = b"".join([message.piece for message in messages])
         return encoder.frame(RequestCode.SEND_BATCH_MESSAGE, queue, opaque, body, "", 0, 0, born_ms)
 
-    def _look(self) -> None:
+    def _search_queue_end(self) -> None:
         """Read the end of the queue that was not searched yet, and record the messages of this replay.
 
         :raises SinkError: the topic's oldest messages were deleted, so it is unknown which messages were sent.
