@@ -66,7 +66,7 @@ def test_lists_of_addresses_and_topics() -> None:
         ({"minPartitions": "0"}, "a whole number of at least 1, not '0'"),
         ({"maxOffsetsPerTrigger": "1e6"}, "a whole number of at least 1, not '1e6'"),
         ({"badBodies": "drop"}, "fail or null, not 'drop'"),
-        ({"badRecordsPath": "/bad"}, "badRecordsPath has no use .*badBodies=null"),
+        ({"badRecordsPath": "/bad"}, "badRecordsPath has no effect .*badBodies=null"),
         ({"consumerGroup": "../x"}, "option consumerGroup is invalid: "),
         ({"topic": "a b"}, "option topic is invalid: .*illegal characters"),
         ({"topic": " , "}, "names no topic"),
