@@ -8,6 +8,7 @@ this package is cheap: PySpark and PyArrow are loaded when a name is first used.
 * ``store``: ``format("rocketmq_store")``: the files of a store
 * ``records``: stored records as Arrow columns
 * ``archives``: the files and commits of an archive, in three formats
+* ``storage``: the files of archives, ledgers, key indexes, bad records and reports
 * ``bodies``: Avro, Protobuf, JSON and text as functions of columns
 * ``session``: requirements of Spark, and ``local_session()``
 * ``jobs``: the jobs of ``cometmq pipeline``, each in a folder or module of its own
