@@ -99,7 +99,10 @@ def test_what_options_leave_open_the_environment_says(monkeypatch: pytest.Monkey
         ({"secretKey": SECRET}, "secretKey has no effect alone"),
         ({"secretKeyEnv": "S"}, "secretKeyEnv has no effect alone"),
         ({"securityToken": SECRET}, "securityToken has no effect alone"),
-        ({"accessKey": "sales", "secretKey": SECRET, "secretKeyFile": "f"}, "secretKey and secretKeyFile cannot be combined"),
+        (
+            {"accessKey": "sales", "secretKey": SECRET, "secretKeyFile": "f"},
+            "secretKey and secretKeyFile cannot be combined",
+        ),
         ({"credentialsFile": "f", "secretKey": SECRET}, "leave out accessKey and the secret"),
         ({"accessKey": "sales", "secretKey": " "}, "secretKey is empty"),
         ({"useTLS": "yes"}, "useTLS must be true or false"),

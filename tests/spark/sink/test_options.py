@@ -69,6 +69,6 @@ def test_a_schema_that_makes_no_messages_is_refused(fields: list[tuple[str, str]
 
 
 def test_a_topic_must_come_from_somewhere() -> None:
-    with pytest.raises(OptionError, match="topic is missing .set option topic, or add a column"):
+    with pytest.raises(OptionError, match=r"topic is missing .set option topic, or add a column"):
         check_sink_schema([("body", "binary")], topic_given=False)
     check_sink_schema([("body", "binary"), ("topic", "string")], topic_given=False)
