@@ -159,7 +159,7 @@ class AccountAdmin(TopicAdmin):
             raise PartlyChangedError(
                 f"done on {done} of {done + len(failures)} servers, failed on the others: "
                 f"{'; '.join(map(str, failures))}",
-                next_step="repeat the command for them with --server",
+                next_step="repeat the command for each of these servers with --server",
             )
 
     async def _servers(self, address: str | None) -> Collection[str]:

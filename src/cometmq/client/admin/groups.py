@@ -122,7 +122,7 @@ class GroupAdmin(TopicAdmin):
             await self._call(address, code, header, doing=f"deleting group {group}")
 
     async def consumer_ids(self, group: str) -> list[str]:
-        """List the client ids of a group's members, sorted; empty if nobody consumes."""
+        """List the client ids of a group's members, sorted; empty if the group has no members."""
         found: set[str] = set()
         header, code = GetConsumerListByGroupRequestHeader(group), RequestCode.GET_CONSUMER_LIST_BY_GROUP
         for address in await self._targets():
@@ -136,7 +136,7 @@ class GroupAdmin(TopicAdmin):
     async def consumer_connection(self, group: str, broker_address: str | None = None) -> ConsumerConnection:
         """Return the members of a consumer group and their subscriptions.
 
-        :raises BrokerError: with code 206, nobody consumes.
+        :raises BrokerError: with code 206, the group has no members.
         """
         header, code = GetConsumerConnectionListRequestHeader(group), RequestCode.GET_CONSUMER_CONNECTION_LIST
         return await self._ask_first(
@@ -158,7 +158,7 @@ class GroupAdmin(TopicAdmin):
     async def producer_connection(self, group: str, broker_address: str | None = None) -> ProducerConnection:
         """List the members of a producer group.
 
-        :raises BrokerError: nobody produces.
+        :raises BrokerError: the group has no producers.
         """
         header, code = GetProducerConnectionListRequestHeader(group), RequestCode.GET_PRODUCER_CONNECTION_LIST
         return await self._ask_first(
@@ -236,7 +236,7 @@ class GroupAdmin(TopicAdmin):
     async def reset_offset(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Move a group to the messages stored at a time; -1 means the end of every queue.
+        """Reset the offsets of a group to the messages stored at a time; -1 means the end of every queue.
 
         The broker resets members that are online; without members the offsets are committed directly.
 

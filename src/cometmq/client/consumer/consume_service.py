@@ -37,7 +37,7 @@ JOIN_S: Final = 0.002
 YIELD_REQUESTS: Final = 64
 """Number of requests after which a coroutine listener yields to the event loop."""
 
-Settled = Callable[[ConsumeRequest, Verdict], None]
+OnVerdict = Callable[[ConsumeRequest, Verdict], None]
 
 
 class Workers:
@@ -76,13 +76,13 @@ class Workers:
 class ConsumeService:
     """Calls one listener concurrently.
 
-    :param settled: called on the event loop with each request and the listener's verdict.
+    :param on_verdict: called on the event loop with each request and the listener's verdict.
     """
 
-    def __init__(self, listener: Listener, concurrency: int, instance: ClientInstance, settled: Settled) -> None:
+    def __init__(self, listener: Listener, concurrency: int, instance: ClientInstance, on_verdict: OnVerdict) -> None:
         self._listener = listener
         self._concurrency = concurrency
-        self._settled = settled
+        self._on_verdict = on_verdict
         self._ending = instance.is_ending
         self._line: deque[ConsumeRequest] = deque()
         self._answers: deque[tuple[ConsumeRequest, Verdict]] = deque()
@@ -150,7 +150,7 @@ class ConsumeService:
                         request.process_queue.skip(request)
                         raise
                     verdict = raised(request.messages, error)
-                self._settled(request, verdict)
+                self._on_verdict(request, verdict)
                 served += 1
                 if served % YIELD_REQUESTS == 0:
                     await asyncio.sleep(0)
@@ -195,4 +195,4 @@ class ConsumeService:
         self._draining = False
         answers = self._answers
         while answers:
-            self._settled(*answers.popleft())
+            self._on_verdict(*answers.popleft())

@@ -69,7 +69,7 @@ class Failures:
         self._under_way: set[ConsumeRequest] = set()
         """Requests whose messages are being sent back."""
 
-    def settled(self, request: ConsumeRequest, verdict: Verdict) -> None:
+    def handle_verdict(self, request: ConsumeRequest, verdict: Verdict) -> None:
         """Finish a consumed request, or send its failed messages back."""
         process_queue = request.process_queue
         if verdict is None:
@@ -155,7 +155,7 @@ class Failures:
             return True
 
     async def send_back(self, message: MessageExt, delay_level: int) -> None:
-        """Let the broker with the message store it once more (CONSUMER_SEND_MSG_BACK).
+        """Let the broker that has a message store it again for its group (CONSUMER_SEND_MSG_BACK).
 
         :raises CometMQError: the message is not stored, or it is unknown whether it is.
         """

@@ -23,7 +23,7 @@ from copy import deepcopy
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from cometmq.client.consumer.consume_service import YIELD_REQUESTS, Settled
+from cometmq.client.consumer.consume_service import YIELD_REQUESTS, OnVerdict
 from cometmq.client.consumer.listener import ConsumeObservation, ConsumeResult, Retry, Suspend, Verdict, failed_messages
 from cometmq.client.consumer.process_queue import ConsumeRequest, ProcessQueue
 from cometmq.client.errors import ClientStateError, DeserializationError
@@ -77,11 +77,11 @@ class LaneMessage(Protocol):
 class _RequestMessage:
     """A message of a concurrent consumer."""
 
-    __slots__ = ("_request", "_settled")
+    __slots__ = ("_on_verdict", "_request")
 
-    def __init__(self, request: ConsumeRequest, settled: Settled) -> None:
+    def __init__(self, request: ConsumeRequest, on_verdict: OnVerdict) -> None:
         self._request = request
-        self._settled = settled
+        self._on_verdict = on_verdict
 
     @property
     def message(self) -> MessageExt:
@@ -98,7 +98,7 @@ class _RequestMessage:
         return self._request.process_queue
 
     def end(self, verdict: Verdict) -> None:
-        self._settled(self._request, verdict)
+        self._on_verdict(self._request, verdict)
 
     def give_up(self) -> None:
         self._request.process_queue.skip(self._request)
@@ -210,13 +210,13 @@ class MessageStream:
     """The messages of one push consumer, for the application's loops.
 
     :param orderly: the messages are passed to :meth:`listen`.
-    :param settled: called with each concurrent request and its verdict.
+    :param on_verdict: called with each concurrent request and its verdict.
     :param observation: the hooks of the consumer.
     """
 
     def __init__(
         self,
-        settled: Settled,
+        on_verdict: OnVerdict,
         *,
         orderly: bool,
         deserializer: Deserializer | None,
@@ -224,7 +224,7 @@ class MessageStream:
     ) -> None:
         self.orderly: Final = orderly
         self.deserializer: Final = deserializer
-        self._settled = settled
+        self._on_verdict = on_verdict
         self._observation = observation
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[Hashable, deque[LaneMessage]] = {}
@@ -241,7 +241,7 @@ class MessageStream:
         """Append requests of one message each to the lane of their queue."""
         for queue in [lane for lane in self._lanes if isinstance(lane, ProcessQueue) and lane.dropped]:
             del self._lanes[queue]
-        self._put(requests[0].process_queue, (_RequestMessage(request, self._settled) for request in requests))
+        self._put(requests[0].process_queue, (_RequestMessage(request, self._on_verdict) for request in requests))
 
     async def listen(self, messages: Sequence[MessageExt]) -> Verdict:
         """Wait for the application's verdict on the only message, and return it."""

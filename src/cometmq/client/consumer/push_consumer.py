@@ -158,7 +158,7 @@ class PushConsumer(GroupClient):
         failures = Failures(self.instance, self.group, config, self._activity, self._background.spawn)
         if self._listener is None:
             self._stream = MessageStream(
-                failures.settled,
+                failures.handle_verdict,
                 orderly=config.orderly,
                 deserializer=self._deserializer,
                 observation=self._observation,
@@ -170,7 +170,7 @@ class PushConsumer(GroupClient):
             self._background.spawn(failures.watch(self._table.queues.values))
         if self._stream is not None:
             return self._stream
-        return ConsumeService(self._called, config.consume_concurrency, self.instance, failures.settled)
+        return ConsumeService(self._called, config.consume_concurrency, self.instance, failures.handle_verdict)
 
     @property
     def _called(self) -> Listener:
@@ -215,7 +215,7 @@ class PushConsumer(GroupClient):
     async def _unregister_later(self) -> None:
         """Leave the group once the last calls have ended, since a member that leaves loses its locks.
 
-        If nobody else uses the instance, it is already closed, and the locks expire.
+        If no other client uses the instance, it is already closed, and the locks expire.
         """
         await self._table.release_held()
         if not self.instance.has_consumer(self.group):

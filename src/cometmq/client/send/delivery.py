@@ -65,7 +65,7 @@ class Delivery(msgspec.Struct, eq=False):
     stored: list[SendResult] | None = None
     """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
     given_up: bool = False
-    """True if nobody waits for the result, so that an unsent attempt is not sent."""
+    """True if no caller waits for the result, so that an unsent attempt is not sent."""
 
     def pin(
         self,

@@ -378,7 +378,7 @@ class Sender:
     # --- in a task: no route, no connection, another attempt ---
 
     def _check_time(self, delivery: Delivery) -> None:
-        """Stop an unsent delivery if its time is up, or if nobody waits for its result.
+        """Stop an unsent delivery if its time is up, or if no caller waits for its result.
 
         :raises RemotingTooMuchRequestError: the delivery must not be sent.
         """
