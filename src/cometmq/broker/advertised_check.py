@@ -70,7 +70,7 @@ class AdvertisedCheck:
         for line in hints(self._config, self._addresses, in_container=in_container()):
             _log.warning("%s", line)
         if any(parse_address(address)[0] != self._config.bind_address for address in self._addresses.values()):
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="look at advertised addresses")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="check advertised addresses")
 
     async def stop(self) -> None:
         """Stop the checks."""

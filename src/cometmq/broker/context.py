@@ -25,7 +25,7 @@ from cometmq.store.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The parts, assembled once the store is open and the port is known, before any part that answers requests.
+    """The shared parts of a broker, assembled once the store is open and the port is known.
 
     A part receives the context and keeps the parts that it uses; only ``config`` changes while the broker runs.
     """
@@ -48,16 +48,16 @@ class BrokerContext:
     targets: SendTargets
     """The topics to which messages are sent."""
     failed: FailedMessages
-    """Decides whether a failed message is retried."""
+    """Decides whether a failed message is retried or becomes a dead letter."""
     answers: SendAnswers
     schedule_round: Callable[[], None]
-    """Makes a round of the loop end soon."""
+    """Schedules the end of the current round of the loop."""
     limiter: Limiter
     """The quotas of accounts, addresses and groups."""
     address: str
     """The ``host:port`` of this broker for clients."""
     host: bytes
-    """The same address in the form of stored records and message ids: 8 or 20 bytes."""
+    """The broker's address in the form of stored records and message ids: 8 or 20 bytes."""
 
     @property
     def config(self) -> BrokerConfig:

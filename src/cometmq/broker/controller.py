@@ -1,4 +1,4 @@
-"""One broker: the list of its parts, and the order in which they start and stop (``BrokerController``).
+"""A broker: its parts, and the order in which they start and stop (``BrokerController``).
 
 Start: open the store and the tables, bind the port, build all parts, listen, start the background services, register at
 the nameservers. Stop: leave the nameservers, refuse sends, answer the waiting pulls, close connections, write the
@@ -90,7 +90,7 @@ from cometmq.threads import look_up
 _log = logging.getLogger(__name__)
 
 HA_PORT_DISTANCE: Final = 1
-"""Slaves replicate from the port after the one for clients."""
+"""Distance of the port for slaves above the port for clients."""
 
 
 class Broker:
@@ -156,12 +156,12 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The current configuration."""
+        """Return the current configuration."""
         return self.live.current
 
     @property
     def is_slave(self) -> bool:
-        """Return whether this broker follows a master."""
+        """Return whether this broker is a slave."""
         return self.config.broker_role == SLAVE
 
     @property
@@ -175,7 +175,7 @@ class Broker:
         return self._ports.addresses
 
     async def start(self) -> None:
-        """Open the store, listen and register; the broker serves when this returns.
+        """Open the store, listen and register; when this returns, the broker serves clients.
 
         :raises ConfigError: the name of the address for clients cannot be resolved.
         :raises StoreError: the store cannot be opened.
@@ -217,7 +217,7 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Leave the nameservers, answer the pending requests, close everything; harmless before ``start``."""
+        """Leave the nameservers, answer the pending requests, close everything; does nothing before ``start``."""
         if not self._stops:
             return
         began = self.clock.monotonic()
@@ -226,7 +226,8 @@ class Broker:
         _log.info("broker %s has stopped in %.2f s%s", self.config.broker_name, took, f": {slow}" if slow else "")
 
     async def cut_off(self) -> None:
-        """End every connection immediately without answers, as if the process was killed; call ``stop`` afterwards.
+        """Close every connection immediately without answers, as if the process was killed; ``stop`` must still be
+        called.
 
         For the test kit.
         """
@@ -248,7 +249,7 @@ class Broker:
         )
         self._stops.add("store", self.store.close)
         _log.info(
-            "the store is open after %.2f s: %s, its log from %d to %d",
+            "opened the store in %.2f s: %s, log from %d to %d",
             self.clock.monotonic() - began,
             quantity(len(self.store.queues()), "topic"),
             self.store.min_physical_offset,
@@ -265,7 +266,7 @@ class Broker:
 
     # --- the parts ------------------------------------------------------------------------------
     def _build(self, host: bytes) -> BrokerContext:
-        """Build all parts that answer requests or work in the background.
+        """Create all parts that answer requests or work in the background.
 
         :param host: see :attr:`BrokerContext.host`.
         """
@@ -392,7 +393,7 @@ class Broker:
         )
 
     def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
-        """Build the parts of a master; return its detours, in their order, and the parts that answer requests."""
+        """Create the parts of a master; return its detours, in order, and the parts that answer requests."""
         self.transactions = TransactionalMessageService(context)
         if CORE is not None:
             guard = None if self.access is None else self.access.guard
@@ -473,7 +474,7 @@ class Broker:
         self._stops.add("leaving the nameservers", self.registration.stop)
         await self.registration.start(format_address(self.config.broker_ip2, self.ha.port))
         self.advertised_check.start()
-        self._stops.add("look at advertised addresses", self.advertised_check.stop)
+        self._stops.add("check advertised addresses", self.advertised_check.stop)
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:
@@ -490,4 +491,4 @@ class Broker:
 
 
 def _warn_of_no_nameserver() -> None:
-    _log.warning("no nameserver is named (namesrvAddr): clients do not find this broker")
+    _log.warning("namesrvAddr is not set: clients do not find this broker")

@@ -26,7 +26,7 @@ from cometmq.threads import in_thread
 
 
 class MemoryReturn:
-    """Returns memory to the system after many removals: free memory is scattered among used memory."""
+    """Returns free memory to the system after many removals, which leave it scattered among used memory."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._clients = broker.clients
@@ -38,7 +38,7 @@ class MemoryReturn:
         self._topics_gone += self._topics.get(topic) is None
 
     def look(self) -> Awaitable[None] | None:
-        """Return the memory, in a thread, if enough clients and topics were removed since the last time."""
+        """Return free memory to the system, in a thread, if enough clients and topics were removed."""
         gone = self._clients.producers.gone + self._clients.consumers.gone + self._topics_gone
         if gone - self._known < GONE_FOR_RETURN:
             return None
@@ -49,7 +49,7 @@ class MemoryReturn:
 def periodic_work(
     broker: BrokerContext, tables: BrokerTables, filters: ConsumerFilterManager, owners: TopicOwners
 ) -> list[tuple[str, float, Work]]:
-    """The name, the pause in seconds and the function of each periodic work."""
+    """Return the name, the interval in seconds and the function of each periodic work."""
     expiry = OffsetExpiry(
         broker.offsets,
         lambda topic: broker.topics.get(topic) is not None or topic in broker.store.queues(),

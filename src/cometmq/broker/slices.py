@@ -1,10 +1,10 @@
-"""Long work, divided over many rounds of the loop, so that others are answered in between.
+"""Long work, divided over many rounds of the loop, so that other requests are answered in between.
 
 All such work of a loop shares a *lane*. New work runs its first slice immediately, as long as the slices of this round
 have taken less than :data:`~cometmq.broker.limits.SLICES_SECONDS`; otherwise it waits for a later round. In each round
-new work goes first, for half of that time; then a few of the others (:data:`~cometmq.broker.limits.SLICED_WORKS`) run
-one slice each, and those left out begin the next round. So a thousand clients that ask for something at once hold up
-nobody for longer than one does, and use no more memory than a few.
+new work runs first, for half of that time; then a few of the others (:data:`~cometmq.broker.limits.SLICED_WORKS`) run
+one slice each, and the next round begins with the remaining ones. So a thousand concurrent requests delay other clients
+no longer than one, and use no more memory than a few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _ENDED: Final = object()
 
 Steps = Generator[None, None, Response]
-"""Work that yields after each slice, and returns its answer."""
+"""Work that yields after each slice and finally returns its answer."""
 
 
 class _Lane:
@@ -39,14 +39,14 @@ class _Lane:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._first: deque[Callable[[], bool]] = deque()
-        """Works whose first slice is pending and as short as the others."""
+        """Works whose first slice is pending and short."""
         self._long: deque[Callable[[], bool]] = deque()
         self._spent_s = 0.0
-        """Time of slices in this round that did not wait."""
+        """Time of the new work in this round."""
         self._has_round = False
 
     def begin(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` now or soon, and then once a round, as long as it returns True; it may not raise."""
+        """Call ``step`` now or soon, then once a round while it returns True; ``step`` must not raise."""
         if self._first or self._spent_s >= SLICES_SECONDS:
             self._first.append(step)
             self._next_round()
@@ -59,7 +59,7 @@ class _Lane:
         self._spent_s += SYSTEM_CLOCK.monotonic() - began
 
     def add(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` as :meth:`begin` does, for a work whose slices are all long."""
+        """Call ``step`` as :meth:`begin` does, for work whose first slice is also long."""
         self._long.append(step)
         self._next_round()
 
@@ -69,7 +69,9 @@ class _Lane:
     def _next_round(self) -> None:
         if not self._has_round:
             self._has_round = True
-            self._loop.call_soon(self._loop.call_soon, self._turn)  # what has arrived meanwhile is handled in between
+            self._loop.call_soon(
+                self._loop.call_soon, self._turn
+            )  # requests that arrived meanwhile are handled in between
 
     def _turn(self) -> None:
         until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS / 2
@@ -110,7 +112,7 @@ def run_in_slices(
     at_once: bool = True,
     before_answer: Callable[[Callable[[], None]], None] = call_now,
 ) -> Response | None:
-    """Run the first slice; return the answer if the work is complete, else ``None``: more slices follow.
+    """Run the first slice; return the answer if the work is complete, else ``None``, and run more slices later.
 
     The connection is not read until the answer is sent, so that each client has only one sliced answer in progress. The
     work ends when the connection closes.
@@ -158,31 +160,31 @@ def run_in_slices(
 
 
 def do_in_slices(steps: Iterator[None]) -> None:
-    """Do work that nobody waits for; its first slice now, if there is time in this round."""
+    """Run work in slices for which no request waits; run its first slice now, if this round has time."""
 
     def step() -> bool:
         try:
             return next(steps, _ENDED) is not _ENDED
         except Exception:
-            _log.exception("work of the broker failed")
+            _log.exception("background work failed")
             return False
 
     _lane().begin(step)
 
 
 def do_at_once(steps: Iterator[None]) -> None:
-    """Do all slices of a work now, for callers without a loop."""
+    """Run all slices of some work now, for callers without a loop."""
     for _ in steps:
         pass
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """The items in lists of as many queues as one round looks at."""
+    """Yield the items in lists with as many queues as one round handles."""
     return batches(items, QUEUES_PER_SLICE)
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of a size."""
+    """Yield the items in lists of ``size``."""
     batch: list[T] = []
     for item in items:
         batch.append(item)

@@ -170,7 +170,7 @@ def test_what_is_no_file_of_locks_is_none(
     path.unlink()
     path.mkdir()
     locks.unlock("g", "two", QUEUES[:1])
-    assert "tried again" in caplog.text
+    assert "will retry" in caplog.text
     path.rmdir()
     file.save()
     again = RebalanceLockManager(clock=clock)

@@ -38,7 +38,7 @@ def test_a_life_is_told_in_a_file_that_logrotate_may_move(offline: CommandLine, 
         for part in (
             r"nameserver serves at 127\.0\.0\.1:\d+: CometMQ \d",
             r"broker broker-0 of cluster DefaultCluster begins: ASYNC_MASTER with id 0, CometMQ .*: (compiled|Python)",
-            r"the store is open after \d+\.\d\d s: 0 topics, its log from 0 to 0",
+            r"opened the store in \d+\.\d\d s: 0 topics, log from 0 to 0",
             r"registered at nameserver 127\.0\.0\.1:\d+\n",
             r"broker broker-0 serves at 127\.0\.0\.1:\d+, for slaves at port \d+; its start took \d+\.\d\d s",
         ):

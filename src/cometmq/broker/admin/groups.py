@@ -1,4 +1,4 @@
-"""Groups, for administrators: make, delete, list, and their connected members."""
+"""Administration of groups: create, delete and list groups and their connected members."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def _group_needs(body: bytes) -> Iterator[Need]:
 
 
 def _listed(body: bytes) -> list[SubscriptionGroupConfig]:
-    """The groups of a request.
+    """Return the groups in a request.
 
-    :raises BodyError: it cannot be read, or has too many.
+    :raises BodyError: the body is malformed, or contains too many groups.
     """
     groups = decode_request(SubscriptionGroupList, body, MAX_LIST_BYTES).group_config_list
     if len(groups) > MAX_LISTED:
-        raise BodyError(f"{len(groups)} groups in one request; {MAX_LISTED} is the most")
+        raise BodyError(f"{len(groups)} groups in one request; at most {MAX_LISTED} are allowed")
     return groups
 
 
@@ -80,7 +80,7 @@ def _list_needs(body: bytes) -> Iterator[Need]:
 
 
 class GroupAdmin:
-    """Answers about groups and their connected clients (``AdminBrokerProcessor``)."""
+    """Answers requests about groups and their connected clients (``AdminBrokerProcessor``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -91,7 +91,7 @@ class GroupAdmin:
         permission=needs_of_body(_group_needs, "Group Create"),
     )
     def create(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Make or change a group; answered once it is on the disk."""
+        """Create or change a group; answer once it is on the disk."""
         return self._timed(
             connection, request, lambda: [decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)]
         )
@@ -102,7 +102,7 @@ class GroupAdmin:
         permission=needs_of_body(_list_needs, "Group:`groupConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Make or change many groups, all or none; answered once they are on the disk."""
+        """Create or change many groups, all or none; answer once they are on the disk."""
         return self._timed(connection, request, lambda: _listed(body))
 
     def _timed(
@@ -123,7 +123,7 @@ class GroupAdmin:
         return None
 
     def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> str | None:
-        """Create or change all groups, or none; return the reason for none."""
+        """Create or change all groups or none; return the reason for a refusal."""
         for group in groups:
             wrong = check_group(group.group_name)
             if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
@@ -132,7 +132,7 @@ class GroupAdmin:
                 return wrong
         for group in groups:
             if self._broker.groups.get(group.group_name) != group:
-                _log.info("%s makes the group %s", connection.remote_address, group.group_name)
+                _log.info("%s creates or changes the group %s", connection.remote_address, group.group_name)
                 self._broker.groups.put(group)
         return None
 
@@ -144,7 +144,7 @@ class GroupAdmin:
     def delete(
         self, connection: ServerConnection, request: Request[DeleteSubscriptionGroupRequestHeader], _body: bytes
     ) -> None:
-        """Delete a group, with its offsets if the request says so; answered once that is on the disk."""
+        """Delete a group, and its offsets if requested; answer once the deletion is on the disk."""
         self._broker.tables.require_room()
         group = request.header.group_name
         is_known = self._broker.groups.delete(group)
@@ -161,7 +161,7 @@ class GroupAdmin:
         permission=needs_every(Kind.GROUP, Action.LIST),
     )
     def all_configs(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
-        """Give the table of groups."""
+        """Return the table of groups."""
         groups = self._broker.groups
         return run_in_slices(connection, request, table_in_slices(groups.version, groups.field, groups.table))
 
@@ -169,7 +169,7 @@ class GroupAdmin:
     def config_of(
         self, _connection: ServerConnection, request: Request[GetSubscriptionGroupConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Give one group; asked by tools of 5.x."""
+        """Return one group, for tools of 5.x."""
         group = self._broker.groups.get(request.header.group)
         if group is None:
             return Response(
@@ -182,7 +182,7 @@ class GroupAdmin:
     def topics_of(
         self, _connection: ServerConnection, request: Request[QueryTopicsByConsumerRequestHeader], _body: bytes
     ) -> Response:
-        """List the topics that a group has offsets of; asked by tools of 5.x."""
+        """List the topics in which a group has offsets, for tools of 5.x."""
         topics = sorted(topic for topic, _ in self._broker.offsets.of_group(request.header.group))
         return Response(body=encode_body(TopicList(topic_list=topics)))
 
@@ -191,7 +191,7 @@ class GroupAdmin:
     def consumers(
         self, connection: ServerConnection, request: Request[GetConsumerConnectionListRequestHeader], _body: bytes
     ) -> Response | None:
-        """List the consumers of a group that are connected, and their subscriptions."""
+        """List the connected consumers of a group and their subscriptions."""
         name = request.header.consumer_group
         group = self._broker.clients.consumers.get(name)
         if group is None:
@@ -211,7 +211,7 @@ class GroupAdmin:
     def producers(
         self, connection: ServerConnection, request: Request[GetProducerConnectionListRequestHeader], _body: bytes
     ) -> Response | None:
-        """List the producers of a group that are connected."""
+        """List the connected producers of a group."""
         name = request.header.producer_group
         channels = self._broker.clients.producers.groups.get(name)
         if channels is None:
@@ -221,7 +221,7 @@ class GroupAdmin:
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO, limits=("QUEUES_PER_SLICE",), permission=needs_cluster(Action.GET))
     def all_producers(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
-        """List the producers of all groups; those that come or go meanwhile may be missing."""
+        """List the producers of all groups; producers that connect or leave meanwhile may be missing."""
         return run_in_slices(connection, request, self._all_producers())
 
     def _all_producers(self) -> Steps:
@@ -241,7 +241,7 @@ class GroupAdmin:
 
 
 def _with_connections(body: bytes, channels: Iterable[ClientChannel]) -> Steps:
-    """A body whose list of connections is still empty, with that list."""
+    """Return a body with its list of connections filled in."""
     listed = yield from list_in_slices(map(_describe, list(channels)))
     return Response(body=body.replace(_NO_CONNECTIONS, b'"connectionSet":[%s]' % listed, 1))
 

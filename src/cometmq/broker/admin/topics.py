@@ -1,4 +1,4 @@
-"""Topics, for administrators: make, delete, list, offsets of their queues, groups that consume them."""
+"""Administration of topics: create, delete and list topics, the offsets of their queues, and their consumer groups."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 DEFAULT_REMARK: Final = "not set any response code"
-"""Apache leaves this remark on some successful answers; tools show it."""
+"""Apache's remark on some successful answers, which tools show."""
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PERM_BITS: Final = PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT
 
 
 def _listed(body: bytes) -> list[TopicConfig]:
-    """The topics of a request.
+    """Return the topics in a request.
 
-    :raises BodyError: it cannot be read, or has too many.
+    :raises BodyError: the body is malformed, or contains too many topics.
     """
     topics = decode_request(CreateTopicListRequestBody, body, MAX_LIST_BYTES).topic_config_list
     if len(topics) > MAX_LISTED:
-        raise BodyError(f"{len(topics)} topics in one request; {MAX_LISTED} is the most")
+        raise BodyError(f"{len(topics)} topics in one request; at most {MAX_LISTED} are allowed")
     return topics
 
 
@@ -72,9 +72,9 @@ def _list_needs(body: bytes) -> Iterator[Need]:
 
 
 class TopicAdmin:
-    """Answers about topics (``AdminBrokerProcessor``).
+    """Answers requests about topics (``AdminBrokerProcessor``).
 
-    :param when_registered: calls something once the nameservers know the topics of this moment.
+    :param when_registered: calls a function once the nameservers know the current topics.
     """
 
     def __init__(self, broker: BrokerContext, when_registered: Callable[[Callable[[], None]], None]) -> None:
@@ -89,7 +89,7 @@ class TopicAdmin:
     def create(
         self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
     ) -> Response | None:
-        """Make or change a topic; answered once it is on the disk and the nameservers know it."""
+        """Create or change a topic; answer once it is on the disk and the nameservers know it."""
         header = request.header
         asked = TopicConfig(
             topic_name=header.topic,
@@ -116,7 +116,7 @@ class TopicAdmin:
         permission=needs_of_body(_list_needs, "Topic:`topicConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Make or change many topics, all or none; answered once they are on the disk and the nameservers know them."""
+        """Create or change many topics, all or none; answer once they are on the disk and the nameservers know them."""
         self._broker.tables.require_room()
         try:
             listed = _listed(body)
@@ -135,9 +135,9 @@ class TopicAdmin:
         return None
 
     def _changed(self, asked: TopicConfig, attribute_changes: str) -> TopicConfig:
-        """The configuration of a topic after a change.
+        """Return the configuration of a topic after a change.
 
-        :raises RefusedError: it cannot be made.
+        :raises RefusedError: the change is not allowed.
         """
         wrong = self._refuse_name(asked.topic_name) or _refuse_numbers(asked)
         if wrong is not None:
@@ -154,11 +154,11 @@ class TopicAdmin:
     def _make(self, connection: ServerConnection, topics: list[TopicConfig]) -> None:
         for topic in topics:
             if self._broker.topics.get(topic.topic_name) != topic:
-                _log.info("%s makes %s", connection.remote_address, describe_topic(topic))
+                _log.info("%s creates or changes %s", connection.remote_address, describe_topic(topic))
                 self._broker.topics.put(topic)
 
     def _when_known(self, respond: Callable[[Response], None], response: Response) -> None:
-        """Respond once the change is on the disk and the nameservers know it, or with the reason why it is not."""
+        """Respond once the change is on the disk and the nameservers know it, or with the reason of the failure."""
 
         def written(failure: Exception | None) -> None:
             if failure is None:
@@ -174,14 +174,14 @@ class TopicAdmin:
     ) -> Response | None:
         """Delete a topic: its configuration, queues and consumer offsets; the log keeps its records.
 
-        Answered once that is on the disk.
+        Answer once the deletion is on the disk.
         """
         topic = request.header.topic
         wrong = self._refuse_name(topic)
         if wrong is not None:
             return Response(ResponseCode.SYSTEM_ERROR, remark=wrong)
         self._broker.tables.require_room()
-        self._broker.turn.end()  # so that all its messages are below the log's end
+        self._broker.turn.end()  # so that all messages of the topic are below the log's end
         is_known = self._broker.topics.delete(topic)
         if is_known:
             _log.info("%s deletes the topic %s", connection.remote_address, topic)
@@ -201,7 +201,7 @@ class TopicAdmin:
         permission=needs_every(Kind.TOPIC, Action.LIST),
     )
     def all_configs(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
-        """Give the table of topics."""
+        """Return the table of topics."""
         topics = self._broker.topics
         return run_in_slices(connection, request, table_in_slices(topics.version, topics.field, topics.table))
 
@@ -209,7 +209,7 @@ class TopicAdmin:
     def config_of(
         self, _connection: ServerConnection, request: Request[GetTopicConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Give one topic; asked by tools of 5.x."""
+        """Return one topic, for tools of 5.x."""
         topic = self._broker.topics.get(request.header.topic)
         if topic is None:
             return Response(
@@ -226,7 +226,7 @@ class TopicAdmin:
     def offsets_of(
         self, connection: ServerConnection, request: Request[GetTopicStatsInfoRequestHeader], _body: bytes
     ) -> Response | None:
-        """Give the first and the next offset of each queue, and when its last message was stored."""
+        """Return the first and the next offset of each queue, and the store time of its last message."""
         name = request.header.topic
         topic = self._broker.topics.get(name)
         if topic is None:
@@ -252,14 +252,14 @@ class TopicAdmin:
     def consumed_by(
         self, _connection: ServerConnection, request: Request[QueryTopicConsumeByWhoRequestHeader], _body: bytes
     ) -> Response:
-        """List the groups that subscribe to a topic now or have offsets of it."""
+        """List the groups that subscribe to a topic or have offsets in it."""
         topic = request.header.topic
         groups = self._broker.clients.consumers.groups_of(topic) | self._broker.offsets.groups_of(topic)
         return Response(body=encode_body(GroupList(group_list=sorted(groups))))
 
     @answers(RequestCode.CLEAN_UNUSED_TOPIC, limits=("MAX_PENDING_CHANGES",), permission=needs_cluster(Action.UPDATE))
     def clean_unused(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> None:
-        """Drop the queues of topics that have no configuration any more."""
+        """Drop the queues of topics that no longer have a configuration."""
         self._broker.tables.require_room()
         known = self._broker.topics.table.keys() | self._broker.topics.system_topics
         self._broker.turn.end()
@@ -269,7 +269,7 @@ class TopicAdmin:
             if topic not in known and any(queue.max_offset() for queue in queues.values())
         ]
         if unused:
-            _log.info("drop the queues of %s, which have no configuration", ", ".join(unused))
+            _log.info("dropping the queues of %s, which have no configuration", ", ".join(unused))
             self._broker.deletions.topics(unused, self._broker.store.max_physical_offset)
         self._broker.tables.answer(connection, request)
 

@@ -1,4 +1,4 @@
-"""Heartbeats and departures of clients; members of a group are notified when it changes."""
+"""Heartbeats and departures of clients, and notices to the members of changed groups."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
     )
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Register or refresh the producers and consumers of one client; one with many groups over several rounds."""
+        """Register or refresh the producers and consumers of one client; many groups over several rounds."""
         steps = self._heartbeat(connection, request, body)
         return run_in_slices(
             connection,
@@ -107,7 +107,7 @@ class ClientManageProcessor:
                 yield
             size += 1 + _filter_chars(consumer) * CLIENTS_PER_SLICE // FILTER_CHARS_PER_SLICE
             if not is_first_slice and not clients.consumers.has_room([consumer], connection):
-                return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)  # others came in between
+                return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)  # other clients registered in between
             self._create_retry_topic(consumer)
             clients.consumers.register(consumer, channel)
             yield from self._filters.register_in_slices(consumer.group_name, consumer.subscription_data_set)
@@ -122,7 +122,7 @@ class ClientManageProcessor:
         return Response()
 
     def _create_retry_topic(self, consumer: ConsumerData) -> None:
-        """Create the group and its retry topic, which every consumer looks up."""
+        """Create the group and its retry topic, whose route every consumer requests."""
         group = self._broker.groups.find(consumer.group_name)
         if group is not None and not self._broker.topics.is_full:
             self._broker.topics.create_retry(
@@ -151,7 +151,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_check_needs, "Group and Topic Sub"),
     )
     def check_config(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Check a subscription that is not by tags; consumers ask before they start."""
+        """Check a subscription with an expression other than tags, before a consumer starts."""
         try:
             subscription = (
                 decode_request(CheckClientRequestBody, body, MAX_CHECK_CLIENT_BYTES).subscription_data if body else None
@@ -180,8 +180,8 @@ class ClientManageProcessor:
 class GroupNotices:
     """Notifies the members of changed groups, which then rebalance (``DefaultConsumerIdsChangeListener``).
 
-    A group that changes again before its notices are sent gets them once. Only a few notices are sent in one round of
-    the loop: a client that leaves hundreds of groups with hundreds of members each causes many.
+    If a group changes again before its notices are sent, they are sent once. Only a few notices are sent in one round
+    of the loop: a client that leaves hundreds of groups with hundreds of members each causes many.
     """
 
     def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:
@@ -189,7 +189,7 @@ class GroupNotices:
         self._consumers = consumers
         self._changed: dict[str, None] = {}
         self._work: Iterator[None] | None = None
-        """The notices for a later round."""
+        """Notices that are sent in a later round."""
 
     def send(self, group_name: str) -> None:
         """Notify all members of a group, except those that read slowly."""
@@ -205,8 +205,8 @@ class GroupNotices:
                 if self._clock.monotonic() >= until:
                     asyncio.get_running_loop().call_soon(self._continue, work)
                     return
-        except Exception:  # the client that joins or leaves gets its answer anyway
-            _log.exception("the members of a group got no notice of its change; they look again in 20 s")
+        except Exception:  # the client that joins or leaves is answered in any case
+            _log.exception("cannot notify the members of a changed group; they rebalance within 20 s")
         self._work = None
 
     def _send_all(self) -> Iterator[None]:
@@ -225,17 +225,19 @@ class GroupNotices:
 
 
 def _language(request: Request[Any]) -> str:
-    """Return the client's language, cut to a word: the broker stores it."""
+    """Return the client's language, truncated since the broker stores it."""
     return str(request.language or "OTHER")[:MAX_KIND_CHARS]
 
 
 def _filter_chars(consumer: ConsumerData) -> int:
-    """Return the length of a consumer's SQL92 expressions, in characters."""
+    """Return the number of characters in a consumer's SQL92 expressions."""
     return sum(len(sub.sub_string) for sub in consumer.subscription_data_set if not is_tag_type(sub.expression_type))
 
 
 def _find_fault(data: HeartbeatData) -> str | None:
-    """Return why a heartbeat is refused, or ``None``: names become topics, directories and table keys."""
+    """Return why a heartbeat is refused, or ``None``. Names are checked, since they become topics, directories and
+    table keys.
+    """
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
         return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"
     if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_HEARTBEAT_GROUPS:

@@ -1,7 +1,7 @@
 """Rebalance by the broker: QUERY_ASSIGNMENT (400) and the request modes (``QueryAssignmentProcessor``).
 
-A client of RocketMQ 5 that does not rebalance itself asks a broker for its share of a topic's queues on all brokers and
-how to consume them. In mode POP every member gets its share, or one message queue with id -1 for each broker.
+A client of RocketMQ 5 that does not rebalance itself requests its share of a topic's queues on all brokers, and how to
+consume them. In mode POP each member receives its share, or one message queue with id -1 for each broker.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _mode_needs(body: bytes) -> Iterator[Need]:
 class QueryAssignmentProcessor:
     """Answers clients that let the broker rebalance.
 
-    :param client: asks the nameservers for the queues on other brokers.
+    :param client: reads the queues on other brokers from the nameservers.
     """
 
     def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager, client: RemotingClient) -> None:
@@ -114,7 +114,7 @@ class QueryAssignmentProcessor:
         permission=needs_of_body(_mode_needs, "Group Update"),
     )
     def set_mode(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
-        """Set how a group consumes a topic; answered once it is on the disk."""
+        """Set how a group consumes a topic; answer once the mode is on the disk."""
         mode = _read(RequestMode, body)
         if mode.topic.startswith(RETRY_PREFIX):
             raise RefusedError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -202,7 +202,7 @@ def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
 
 
 def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Return consecutive queues; the first clients get one more (``AllocateMessageQueueAveragely``)."""
+    """Return consecutive queues; the first clients may receive one more (``AllocateMessageQueueAveragely``)."""
     if client_id not in clients:
         return []
     index = clients.index(client_id)
@@ -212,7 +212,7 @@ def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -
 
 
 def allocate_by_circle(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Deal out the queues one by one in a circle (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Return the client's queues of an assignment one by one (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)]) if client_id in clients else []
 
 
@@ -222,7 +222,8 @@ _STRATEGIES: Final[dict[str, Strategy]] = {"AVG": allocate_averagely, "AVG_BY_CI
 def allocate_for_pop(
     client_id: str, queues: Queues, clients: Sequence[str], sharing: int, strategy: Strategy
 ) -> list[MessageQueue]:
-    """Return the queues that a client pops from (``allocate4Pop``): -1 for all brokers, or its own and those of others.
+    """Return the queues from which a client pops (``allocate4Pop``): queue -1 on all brokers, or its own queues and
+    those of others.
 
     :param sharing: number of other clients that also pop from a client's queues; 0 for all.
     """

@@ -30,7 +30,7 @@ class RequestMode(Body):
     consumer_group: str
     mode: Literal["PULL", "POP"] = PULL
     pop_share_queue_num: int = 0
-    """With POP: the number of other members that share each member's queues; 0: all share all."""
+    """With POP: number of other members that share each member's queues; 0: all members share all queues."""
 
 
 class RequestModeTable(Body):
@@ -40,7 +40,7 @@ class RequestModeTable(Body):
 
 
 class MessageRequestModeManager:
-    """The table; ``path`` is its file."""
+    """The modes of all groups; ``path`` is their file."""
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock)
@@ -61,7 +61,7 @@ class MessageRequestModeManager:
         return self._modes.get((topic, group))
 
     def put(self, mode: RequestMode) -> bool:
-        """Set a mode; ``False`` when the table is full."""
+        """Set a mode; return ``False`` if the table is full."""
         key = (mode.topic, mode.consumer_group)
         if key not in self._modes and len(self._modes) >= MAX_REQUEST_MODES:
             return False
@@ -71,7 +71,7 @@ class MessageRequestModeManager:
         return True
 
     def take_over(self, table: RequestModeTable) -> None:
-        """Replace all modes by a master's."""
+        """Replace all modes with a master's."""
         known, self._modes = self._modes, _by_topic_and_group(table)
         differing = [key for key in known | self._modes if known.get(key) != self._modes.get(key)]
         if differing:

@@ -95,7 +95,7 @@ def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
 
 
 class SlaveSynchronize:
-    """Copies the tables until it is stopped."""
+    """Copies the tables of a master until it is stopped."""
 
     def __init__(
         self, broker: BrokerContext, master: MasterAddress, client: RemotingClient, follower: HAClient
@@ -113,20 +113,20 @@ class SlaveSynchronize:
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
         self._marks: dict[str, str] = {}
-        """The mark of the last copy of each table; none for a table that was copied completely."""
+        """The mark of the last copy of each table; no mark before the first copy."""
         self._own: dict[str, set[str]] = {TOPICS: set(), GROUPS: set()}
-        """Topics and groups that this broker changed itself since then."""
+        """Topics and groups that this broker has changed itself since the last copy."""
         self._topics.on_change.append(lambda name: self._own[TOPICS].add(name))
         self._groups.on_change.append(lambda name: self._own[GROUPS].add(name))
         self._beyond: dict[str, Mapping[int, int]] = {}
-        """Consumer offsets of the master beyond the ends of queues here."""
+        """Consumer offsets of the master that are beyond the ends of this broker's queues."""
         self._all_due_at = store.clock.monotonic()
-        """The time when parts that are not copied every second are due."""
+        """Time at which the parts that are not copied every second are due."""
         self._lives_version = ""
         self._lives_of: tuple[DataVersion, DataVersion] | None = None
-        """The versions of topics and groups when their deletions were copied; ``None`` when they are due."""
+        """The versions of topics and groups at the last copy of deletions; ``None`` if a copy is due."""
         self._ended: dict[str, int] = {}
-        """The log offset before which the queues of a deleted topic have ended here, too."""
+        """Log offset up to which deletions of topics were applied to this broker's queues."""
         modes = Path(store.config.root) / "config" / "messageRequestMode.json"
         self._modes = MessageRequestModeManager(modes, clock=store.clock)
         self._modes.on_due = lambda: None  # the copy is written later, in a thread
@@ -138,11 +138,11 @@ class SlaveSynchronize:
         self._task: asyncio.Task[None] | None = None
         self._copying = asyncio.Lock()
         self._troubles: dict[str, str] = {}
-        """Name of a part → reason why it was not copied the last time."""
+        """Reason for the last failure by name of the part."""
 
     @property
     def trouble(self) -> str:
-        """Return the tables that were not copied the last time, with the reasons; empty when all were."""
+        """Return the tables that could not be copied the last time, with the reasons."""
         return "; ".join(f"{what}: {why}" for what, why in self._troubles.items())
 
     def start(self) -> None:
@@ -166,7 +166,7 @@ class SlaveSynchronize:
             self._next.after(SLAVE_CHANGES_SECONDS if self._marks and not self._troubles else SLAVE_SYNC_SECONDS)
 
     async def stop(self) -> None:
-        """Stop copying; put held files in place if the log here has reached their offsets."""
+        """Stop copying; install the held files whose offsets this broker's log has reached."""
         self._next.close()
         if self._task is not None:
             await self._task
@@ -174,7 +174,7 @@ class SlaveSynchronize:
         try:
             await self._put_in_place()
         except OSError as error:
-            _log.error("what was copied of the master cannot be written: %s", reason_of(error))
+            _log.error("cannot write the copies from the master: %s", reason_of(error))
 
     async def copy(self) -> None:
         """Copy everything once; failed parts are retried the next time."""
@@ -205,23 +205,23 @@ class SlaveSynchronize:
                 continue
             is_copied = await self._run_part(what, partial(copy, address))
             if not is_copied and not self._client.live(address):
-                return  # the master is gone
+                return  # the master is not reachable
 
     async def _run_part(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run one part of the copy; return whether it succeeded. A failure is logged once and stops no other part."""
+        """Run one part of the copy; return whether it succeeded. A failure is logged once, and other parts continue."""
         why = ""
         try:
             await work()
         except (CometMQError, BodyError) as error:
             why = str(error)
             if why != self._troubles.get(what):
-                _log.warning("%s of the master are not copied: %s; it is tried again", what, why)
+                _log.warning("cannot copy %s from the master: %s; will retry", what, why)
         except OSError as error:
             why = reason_of(error)
-            _log.error("%s of the master cannot be written: %s; it is tried again", what, why)
+            _log.error("cannot write %s from the master: %s; will retry", what, why)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            _log.exception("copying %s of the master failed; it is tried again", what)
+            _log.exception("copying %s of the master failed; will retry", what)
         if why:
             self._troubles[what] = why
         else:
@@ -333,7 +333,7 @@ class SlaveSynchronize:
             await self._copy_delay_offsets(master)
 
     async def _copy_delay_offsets(self, master: str) -> None:
-        """Copy the offsets of Apache's master, which may differ from the log here by up to ten seconds."""
+        """Copy the offsets of Apache's master, which may differ from this broker's log by up to ten seconds."""
         body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
         table = decode_body(DelayOffsetSerializeWrapper, body)
         offsets = {

@@ -1,10 +1,10 @@
-"""GET_STORE_FILE (30039): slaves of CometMQ copy the master's files beside the log (an extension of CometMQ).
+"""GET_STORE_FILE (30039): slaves copy the master's files that are not derived from the log (an extension of CometMQ).
 
 These are the files in ``comet/`` that cannot be derived from the log, since it is deleted after some time: messages
-that wait longer, the table of producers' sequences, the progress of delay levels, the locks of queues.
-Each of them names the log offset at which it was true, so that it may be copied at any time. The slave *holds* a copy
-until the log here is on the disk up to that offset. Later changes are in the log, and the reader of the file reads the
-log from that offset on. So an old copy is as correct as a new one; a new one saves reading.
+that wait longer, the table of producers' sequences, the progress of delay levels, the locks of queues. Each file
+contains the log offset at which it was valid, so that it may be copied at any time. The slave *holds* a copy until its
+own log is on the disk up to that offset. Later changes are in the log, and the reader of the file reads the log from
+that offset on. So an old copy is as correct as a new one; a new one saves reading.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FILES: Final = re.compile(
     r"deletedTopics\.json|delayOffset\.json|locks\.json|producers\.json|timer/position\.json|timer/\d{4}-\d\d-\d\d\.(?:index|data)",
     re.ASCII,
 )
-"""The files that may be requested; no other file is ever opened."""
+"""The files that may be requested; other files are never opened."""
 
 
 class StoreFileProcessor:
@@ -67,10 +67,10 @@ class StoreFileProcessor:
     async def read(
         self, _connection: ServerConnection, request: Request[GetStoreFileRequestHeader], _body: bytes
     ) -> Response:
-        """Return a part of a file that slaves copy; NO_MESSAGE if the file does not exist."""
+        """Return a part of a file that slaves copy, or NO_MESSAGE if the file does not exist."""
         header = request.header
         if _FILES.fullmatch(header.file) is None or header.offset < 0 or header.length < 0:
-            return Response(ResponseCode.INVALID_PARAMETER, remark=f"{header.file!r} is no file that slaves copy")
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"{header.file!r} is not a file that slaves copy")
         if self._reading >= MAX_STORE_FILE_READS:
             remark = f"{MAX_STORE_FILE_READS} requests read files for slaves already, try again"
             return Response(ResponseCode.SYSTEM_BUSY, remark=remark)
@@ -82,7 +82,7 @@ class StoreFileProcessor:
         except FileNotFoundError:
             return Response(ResponseCode.NO_MESSAGE, remark=f"there is no {header.file}")
         except OSError as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=f"{header.file} cannot be read: {error.strerror}")
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"cannot read {header.file}: {error.strerror}")
         finally:
             self._reading -= 1
 
@@ -121,7 +121,8 @@ class MasterFiles:
         self._master: Final = master
 
     async def part(self, file: str, offset: int, length: int) -> FilePart | None:
-        """Read up to ``length`` bytes from ``offset`` on, as many as fit in one answer; ``None`` without such a file.
+        """Read up to ``length`` bytes from ``offset`` on, as many as fit into one answer; return ``None`` if the file
+        does not exist.
 
         :raises NotOfferedError: the master does not know the request.
         :raises ReplicationError: it cannot read the file.
@@ -129,7 +130,10 @@ class MasterFiles:
         """
         header = GetStoreFileRequestHeader(file=file, offset=offset, length=min(length, STORE_FILE_PART_BYTES))
         answer = await self._client.invoke(self._master, RequestCode.GET_STORE_FILE, header)
-        if answer.code in (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER):  # an older master has other files
+        if answer.code in (
+            ResponseCode.NO_MESSAGE,
+            ResponseCode.INVALID_PARAMETER,
+        ):  # an older master offers fewer files
             return None
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise NotOfferedError(f"master {self._master} has no files beside its log")
@@ -173,7 +177,7 @@ class MasterFiles:
 
 
 Check = Callable[[bytes], tuple[int, int]]
-"""Returns the log offsets between which a file's content is true; raises ValueError for another kind of file."""
+"""Returns the log offsets between which a file's content is valid; raises ValueError for a malformed file."""
 Write = Callable[[bytes], None]
 
 
@@ -195,7 +199,7 @@ class CopiedFile:
         self._not_before_s = store.clock.monotonic()
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy the master's file; it takes effect as soon as the log here reaches its offset.
+        """Copy the master's file; it takes effect once this broker's log reaches its offset.
 
         :raises ReplicationError: the master's file cannot be used or read.
         :raises RemotingError: the master does not answer.
@@ -214,7 +218,7 @@ class CopiedFile:
         await self.put_in_place()
 
     async def put_in_place(self) -> None:
-        """Put the held file in place, if the log here has reached its offset.
+        """Install the held file if this broker's log has reached its offset.
 
         :raises OSError: it cannot be written.
         """
@@ -222,7 +226,7 @@ class CopiedFile:
             return
         (start, end), found = self._held
         if 0 < start < self._store.min_physical_offset:
-            self._held = None  # the log here begins later: a newer file is needed
+            self._held = None  # this log begins later: a newer file is needed
         elif end <= self._store.flushed_position:
             await in_thread(self._write, found.data)
             self._held = None

@@ -35,7 +35,7 @@ FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry; each further retry takes the next level."""
 
 MAX_RECONSUME_TIMES: Final = 2**31 - 1
-"""The largest value of the field; a message keeps it when its producer claims that many failures."""
+"""The maximum value of the field, for producers that claim even more failures."""
 
 
 class SendBackProcessor:
@@ -93,9 +93,9 @@ class SendBackProcessor:
     def _retry_topic(
         self, connection: ServerConnection, header: ConsumerSendMsgBackRequestHeader
     ) -> TopicConfig | None:
-        """Return the group's retry topic; ``None`` when the group disables retries.
+        """Return the group's retry topic, or ``None`` if the group disables retries.
 
-        :raises RefusedError: with code and text of the answer.
+        :raises RefusedError: the request is refused; code and text are Apache's.
         """
         config = self._live.current
         group = self._groups.find(header.group)
@@ -124,7 +124,7 @@ class SendBackProcessor:
     ) -> InnerMessage:
         """Return the message to store: a delayed message for the retry topic, or a dead letter.
 
-        :raises RefusedError: the limit allows no more topics.
+        :raises RefusedError: the maximum number of topics is reached.
         :raises PostponeError: the topic is being written.
         """
         most = self._failed.max_retries(header.group, header.max_reconsume_times, version)

@@ -43,18 +43,18 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import NewRecord
 
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
-"""Both bits for the transaction state of a message."""
+"""The two bits for the transaction state of a message."""
 _SHARDED: Final = property_mark(SHARDING_KEY)
-"""This text is part of the properties of a FIFO message."""
+"""Text that occurs in the properties of a FIFO message."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class SendMessageProcessor:
-    """Answers sends; see the module's docstring.
+    """Answers sends.
 
-    :param detours: called in this order for each message that has one of the detour properties.
-    :param batches: stores plain batches, where the compiled core is installed.
+    :param detours: called in this order for each message with a detour property.
+    :param batches: stores plain batches, if the compiled core is installed.
     """
 
     def __init__(
@@ -215,7 +215,8 @@ class SendMessageProcessor:
     def _after_retries(
         self, target: SendTarget, queue: ConsumeQueue, request: Request[Any]
     ) -> tuple[SendTarget, ConsumeQueue]:
-        """Return topic and queue for a message that a consumer sends to its retry topic: this one, or dead letters.
+        """Return the topic and queue for a message that a consumer sends to its retry topic: the retry topic or the
+        dead letters.
 
         (``handleRetryAndDLQ``.) As in Apache's broker, DELAY stays, so dead letters are delayed too.
 
@@ -253,7 +254,7 @@ class SendMessageProcessor:
         """
         assert properties.detour is not None
         if len(body) > self._max_body_bytes or len(properties.text) > MAX_PROPERTIES_BYTES:
-            raise self._illegal()  # what is longer only in UTF-8 is refused when it is put
+            raise self._illegal()  # a text that is too long only in UTF-8 is refused when it is stored
         if self._segments_are_small:
             self._check_fits(body, len(properties.text))
         message = InnerMessage(

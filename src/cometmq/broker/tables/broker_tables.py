@@ -42,7 +42,7 @@ class BrokerTables:
         self._writers: list[RowWriter[Any]] = [self.lives.writer, self.topics.writer, self.groups.writer]
         """Deletions first: a topic that is created again must not get the messages of its earlier life."""
         self._writer: TableWriter | None = None
-        """``None`` before the broker starts: each change is written immediately."""
+        """``None`` before the broker starts, while each change is written immediately."""
 
     def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
         """Load the files, and complete damaged ones from the store; return a line for each finding.
@@ -131,7 +131,7 @@ class BrokerTables:
 
     def _write_whole_soon(self, writers: list[RowWriter[Any]], *, at_once: bool = False) -> asyncio.Task[None]:
         work = self._write_whole(writers, at_once=at_once)
-        self._writing = asyncio.get_running_loop().create_task(work, name="write whole tables")
+        self._writing = asyncio.get_running_loop().create_task(work, name="write complete tables")
         return self._writing
 
     async def _write_whole(self, writers: list[RowWriter[Any]], *, at_once: bool) -> None:
@@ -161,13 +161,13 @@ class BrokerTables:
         self.offsets.save_last()
 
     def written_by_rounds(self, schedule_round: Callable[[], None]) -> TableWriter:
-        """Write changes in a thread from now on, from the end of the round that makes them."""
+        """Start writing changes in a thread, at the end of the round that makes them."""
         writer = self._writer = TableWriter(self._writers, schedule_round, self._set_alarm)
         self.topics.on_due = self.groups.on_due = self.lives.on_due = self._lock_file.on_due = writer.changed
         return writer
 
     def add(self, table: RowWriter[Any]) -> Callable[[], None]:
-        """Write a further table; return the function to call after its changes."""
+        """Add a table to write; return the function to call after its changes."""
         assert self._writer is not None
         self._writers.append(table)
         return self._writer.changed

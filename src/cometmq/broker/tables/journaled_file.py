@@ -1,4 +1,4 @@
-"""The file of a large table: each change is appended to a journal, and the complete file is written beside other work.
+"""The file of a large table: each change is appended to a journal, and the complete file is written in the background.
 
 A change is in the journal, flushed, before its request is answered. The complete file is written soon afterwards; a
 large file later, but at the latest when the journals are twice its size. A clean stop leaves a complete file and no
@@ -35,15 +35,15 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PIECE_BYTES: Final = 1 << 18
-"""Bytes that a thread writes in one call."""
+"""Size of the text that a thread writes in one call."""
 
 
 class JournaledFile(TableFile):
     """A table in ``config/NAME.json``, and its changes since the file was written, in journals.
 
-    At most one of ``write_text`` and ``write_in_background`` may be under way.
+    At most one of ``write_text`` and ``write_in_background`` may be in progress.
 
-    :param depth: as of :func:`~cometmq.store.table_journal.merge`.
+    :param depth: see :func:`~cometmq.store.table_journal.merge`.
     """
 
     def __init__(self, path: Path, *, depth: int, clock: Clock, disk: Disk | None = None) -> None:
@@ -61,7 +61,9 @@ class JournaledFile(TableFile):
 
     # --- loading ------------------------------------------------------------------------------
     def load(self, form: Callable[[Any], T]) -> T | None:
-        """Load as :meth:`TableFile.load`, with the changes since; without a usable file, only the changes."""
+        """Load the file as :meth:`TableFile.load` does, and apply its journals; without a usable file load only the
+        changes.
+        """
         found = super().load(form)
         if found is None and self._journal.paths:
             self.findings.append(f"{self.path.parent.name}/{self.path.name} is missing; its last changes are used")
@@ -122,16 +124,16 @@ class JournaledFile(TableFile):
             self.failure = None
         except OSError as error:
             self.note_failure(error)
-            _log.error("cannot write changes of %s: %s; it will be tried again", self.path, error)
+            _log.error("cannot write changes of %s: %s; will retry", self.path, error)
         return not self.failed
 
-    # --- the whole file -----------------------------------------------------------------------
+    # --- the complete file--------------------------------------------------------------------
     @property
     def seconds_to_whole(self) -> float | None:
         """Return the seconds until the complete file is due.
 
-        ``None`` when the file contains all changes, and when the next change writes the complete file because a journal
-        has no file to build on.
+        ``None`` if the file contains all changes, or if the next change writes the complete file because a journal has
+        no file to build on.
         """
         size = self._journal.size_bytes
         if not size or not self.takes_changes:
@@ -171,7 +173,7 @@ class JournaledFile(TableFile):
             before = 0
             return True
         except OSError as error:
-            _log.error("cannot write %s: %s; it will be tried again", self.path, error)
+            _log.error("cannot write %s: %s; will retry", self.path, error)
         finally:
             if before:
                 self._journal.size_bytes += before
@@ -217,11 +219,11 @@ class JournaledFile(TableFile):
         except OSError as error:
             self._journal.size_bytes += before
             self.note_failure(error)
-            _log.error("cannot write %s: %s; it will be tried again", self.path, error)
+            _log.error("cannot write %s: %s; will retry", self.path, error)
         self._pause()
 
     def write_last(self, text: Iterable[bytes]) -> None:
-        """Write the complete file if anything changed, and remove the journals: no changes follow."""
+        """Write the complete file if anything changed, and remove the journals; the broker stops."""
         if self.take_due() or self._journal.size_bytes:
             self.write_text(text)
         if not self.failed:

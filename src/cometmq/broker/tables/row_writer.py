@@ -48,7 +48,7 @@ class RowWriter(Generic[K]):
         self._being_written = _Changed[K]({}, set(), set())
 
     def changed(self, *keys: K) -> None:
-        """Record that rows were added, replaced or removed, or that the data beside the rows changed."""
+        """Record that rows were added, replaced or removed, or that other data in the file changed."""
         for key in keys:
             self._unwritten.keys[key] = None
         self._file.changed()
@@ -66,7 +66,7 @@ class RowWriter(Generic[K]):
 
     @property
     def new_rows(self) -> set[K]:
-        """The keys of the rows in the current write that neither the file nor its journals contained before."""
+        """Keys of the rows in the current write that are new to the file and its journals."""
         return self._being_written.new
 
     def begin_write(self) -> Callable[[], object] | None:
@@ -111,7 +111,7 @@ class RowWriter(Generic[K]):
     async def save_in_background(
         self, when_idle: Callable[[Callable[[], None]], None] = call_now, *, at_once: bool = False
     ) -> None:
-        """Write the complete file when it is due, beside other work.
+        """Write the complete file in the background when it is due.
 
         :param when_idle: see :meth:`JournaledFile.write_in_background`.
         :param at_once: True to write a file that lacks changes before it is due.
@@ -147,9 +147,9 @@ class _Changed(NamedTuple, Generic[K]):
 
     keys: dict[K, None]
     added: set[K]
-    """Rows that were added since then, perhaps after they had been removed."""
+    """Rows that were added since the previous write, possibly after a removal."""
     new: set[K]
-    """Rows that were added since then, and did not exist at the previous write."""
+    """Rows that were added since the previous write and did not exist then."""
 
     def with_later(self, later: _Changed[K]) -> _Changed[K]:
         """Return these changes and later ones together."""

@@ -1,4 +1,4 @@
-"""The file of one of the broker's tables: loaded once, written after changes, written again after a full disk.
+"""The file of one of the broker's tables: loaded once, written after changes, with retries after a failure.
 
 A file that cannot be read is set aside, and :mod:`cometmq.broker.tables.table_recovery` completes the table.
 """
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHOWN_CHARS: Final = 200
-"""Maximum number of characters of a reason that are shown."""
+"""Maximum number of characters of a reason in a text."""
 _SHOWN_NAMES: Final = 8
 
 
 def shown_names(names: Iterable[str]) -> str:
-    """Return the first of some names, and the number of further names."""
+    """Return a text with the first names and the number of further names."""
     names = list(names)
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(names[:_SHOWN_NAMES]) + more
@@ -49,20 +49,20 @@ def offset_table(loaded: Any) -> dict[str, Any]:
     """Return the offsets from a file that contains them under ``offsetTable``."""
     table = loaded["offsetTable"]
     if not isinstance(table, dict):
-        raise TypeError("its offsetTable is no table")
+        raise TypeError("its offsetTable is not a JSON object")
     return table
 
 
 def int64(value: Any) -> int:
     """Return an offset from a file: a number, or its decimal text, from 0 to 2^63 - 1.
 
-    :raises ValueError: the value is no offset.
+    :raises ValueError: the value is not an offset.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     number = int(value)
     if not 0 <= number < 1 << 63:
-        raise ValueError(f"{number} is no offset")
+        raise ValueError(f"{number} is not an offset")
     return number
 
 
@@ -99,7 +99,7 @@ class TableFile:
             if found is not None:
                 self._due = True
                 name = f"{backup.parent.name}/{backup.name}"
-                self.findings.append(f"{name} is used, the table as it was before its last change")
+                self.findings.append(f"using {name}, the table before its last change")
         return found
 
     def _read(self, path: Path, form: Callable[[Any], T]) -> T | None:
@@ -138,7 +138,7 @@ class TableFile:
         self._due = True
 
     def take_due(self) -> bool:
-        """Return whether a write is due, and forget it; a caller that gets True must ``write`` the table."""
+        """Return whether a write is due, and clear that mark; a caller that receives True must ``write`` the table."""
         due, self._due = self._due, False
         return due
 
@@ -153,4 +153,4 @@ class TableFile:
             self.failure = None
         except OSError as error:
             self.note_failure(error)
-            _log.error("cannot write %s: %s; it will be tried again", self.path, error)
+            _log.error("cannot write %s: %s; will retry", self.path, error)

@@ -57,7 +57,7 @@ class _Write(NamedTuple):
                 try:
                     write()
                 except Exception as error:
-                    _log.exception("a table was not written because of an error of the broker itself")
+                    _log.exception("cannot write a table because of an internal error")
                     table.note_failure(error)
                 failure = table.failure
             else:
@@ -131,9 +131,9 @@ class TableWriter:
         self.when_written(lambda failure: connection.respond(request, change_response(failure)))
 
     def answer_if_changed(self, changes: int, answer: Callable[[], None]) -> None:
-        """Answer immediately if nothing changed since there were ``changes``, else after the write.
+        """Answer immediately if nothing changed since the count was ``changes``, else after the write.
 
-        Also answers immediately while too many requests wait: for requests that clients repeat anyway.
+        Also answers immediately while too many requests wait; for requests that clients repeat anyway.
         """
         if self.changes == changes or len(self._waiting) >= MAX_PENDING_CHANGES:
             answer()
@@ -173,7 +173,7 @@ class TableWriter:
             self._running.add_done_callback(lambda done: loop.call_soon_threadsafe(self._finish_write, done))
 
     def write_now(self) -> None:
-        """Write everything before this returns; callbacks are called at the end of the next round."""
+        """Write everything now; callbacks are called at the end of the next round."""
         if self._running is not None:
             self._settle(self._running.result())
         self._write = self._take_changes()
@@ -193,12 +193,12 @@ class TableWriter:
         return _Write(due, waiting, until_durable)
 
     def _finish_write(self, running: Future[Exception | None]) -> None:
-        if running is self._running:  # otherwise write_now has waited for it
+        if running is self._running:  # else write_now has waited for it
             self._settle(running.result())
             self.end_round()
 
     def _settle(self, failure: Exception | None) -> None:
-        """End the write: tables keep what was not written; callbacks are called from the next end of a round on."""
+        """End the write: tables keep unwritten changes; callbacks are called from the next end of a round on."""
         write = self._write
         assert write is not None
         self._write = self._running = None

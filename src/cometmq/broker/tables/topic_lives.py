@@ -1,4 +1,4 @@
-"""The lives of topics: a topic that was deleted and created again is another topic, whose offsets begin at 0 again.
+"""The lives of topics: a topic that was deleted and created again is a new topic, whose offsets begin at 0 again.
 
 An offset from an earlier life is invalid in the new one. All records from earlier lives are below the log offset that
 is recorded here when a topic is deleted. Slaves copy the file, since their queues from that life end at the same
@@ -44,7 +44,7 @@ class _Readers(msgspec.Struct):
 
 
 class TopicLives:
-    """The table; ``path`` is its file."""
+    """The deletions of topics and groups; ``path`` is their file."""
 
     def __init__(self, path: Path, consumers: ConsumerManager, *, clock: Clock) -> None:
         self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock)
@@ -60,8 +60,8 @@ class TopicLives:
     def load(self, end: int) -> list[str]:
         """Load the file; return a line for each problem.
 
-        :param end: the end of the log. Topics whose recorded end is beyond it end here: the log has lost its last
-            records.
+        :param end: the end of the log. Topics whose recorded end is beyond it are set to this end: the log has lost its
+            last records.
         """
         table = self._file.load_body(DeletedTopics) or DeletedTopics()
         self._deleted, self._groups = _oldest_first(table.topics), _oldest_first(table.groups)
@@ -86,12 +86,12 @@ class TopicLives:
 
     @property
     def deleted(self) -> Mapping[str, Deleted]:
-        """Return the last deletion of each topic, including topics created again; callers do not change them."""
+        """Return the last deletion of each topic, including topics created again; callers must not modify them."""
         return self._deleted
 
     @property
     def deleted_groups(self) -> Mapping[str, DeletedGroup]:
-        """Return the last deletion of each group, including groups created again; callers do not change them."""
+        """Return the last deletion of each group, including groups created again; callers must not modify them."""
         return self._groups
 
     def is_later(self, known: Deleted | None, position: int) -> bool:
@@ -164,7 +164,7 @@ class TopicLives:
             return None
         members = self._consumers.get(group)
         channel = None if members is None else members.channels.get(connection)
-        if channel is None:  # it has a new connection, and its heartbeat has not come
+        if channel is None:  # the client has a new connection without a heartbeat so far
             return clients.setdefault("", set())
         return clients.get(channel.client_id)
 

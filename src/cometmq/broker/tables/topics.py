@@ -100,7 +100,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return check_topic(name)
 
     def wrong_row(self, row: TopicConfig) -> str | None:
-        """Return the reason to refuse a number of queues, permission or flag."""
+        """Return why a number of queues, permission or flag is invalid, or ``None``."""
         for what, number, most in (
             ("readQueueNums", row.read_queue_nums, MAX_TOPIC_QUEUES),
             ("writeQueueNums", row.write_queue_nums, MAX_TOPIC_QUEUES),
@@ -130,7 +130,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
             yield _topic(config.msg_trace_topic_name, _SINGLE_QUEUE)
 
     def _default_topic(self) -> TopicConfig:
-        """Return the topic from which others inherit when their first message creates them."""
+        """Return the topic from which automatically created topics inherit."""
         return _topic(AUTO_CREATE_TOPIC, self._live.current.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
 
     def _config_changed(self, config: BrokerConfig) -> None:
@@ -144,7 +144,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return _topic(SCHEDULE_TOPIC, max(_SCHEDULE_QUEUES, len(self._live.current.delays_ms)))
 
     def load(self) -> list[str]:
-        """Load as :meth:`VersionedTable.load` does; the topic of delay levels gets a queue for each level."""
+        """Load as :meth:`VersionedTable.load` does; give the topic of delay levels a queue for each level."""
         findings = super().load()
         levels = self._schedule_topic()
         if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
@@ -154,7 +154,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     # --- changing -------------------------------------------------------------------------------
     def note_queue(self, topic: str, queue_id: int) -> bool:
-        """Create a topic that a slave has messages for, but not yet in its table; return whether it was created.
+        """Create a topic for which a slave has messages, if it is not in the table yet; return whether it was created.
 
         Without the topic its messages would be hidden if the slave became the master before it copies the table.
         """
@@ -170,7 +170,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         """Create a topic for the first message sent to it (``createTopicInSendMessageMethod``).
 
         The topic inherits from ``default_topic`` if that exists here with the inherit permission; topics inherit from
-        TBW102 only while ``autoCreateTopicEnable`` is on. Returns ``None`` when the topic may not be created.
+        TBW102 only while ``autoCreateTopicEnable`` is on. Return ``None`` if the topic may not be created.
         """
         existing = self._table.get(topic)
         if existing is not None:

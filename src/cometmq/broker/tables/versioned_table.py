@@ -85,7 +85,7 @@ class VersionedTable(Generic[R]):
     """
 
     kind: type[R]
-    """The form of a row."""
+    """The type of a row."""
     noun: str
     """The word for a row in messages: topic, or group."""
     field: str
@@ -108,7 +108,7 @@ class VersionedTable(Generic[R]):
         self.on_due: Callable[[], None] = self.save
         """Called after each change, which must be written before its request is answered."""
 
-    # --- of a subclass ------------------------------------------------------------------------
+    # --- for subclasses -----------------------------------------------------------------------
     def name_of(self, row: R) -> str:
         """Return the name of a row."""
         raise NotImplementedError
@@ -132,7 +132,7 @@ class VersionedTable(Generic[R]):
 
     @property
     def table(self) -> Mapping[str, R]:
-        """Return all rows by name; callers do not change them."""
+        """Return all rows by name; callers must not modify them."""
         return self._table
 
     @property
@@ -170,7 +170,7 @@ class VersionedTable(Generic[R]):
         """Return the version, if the file has a usable one, and the entries."""
         entries = loaded[self.field]
         if not isinstance(entries, dict):
-            raise TypeError(f"its {self.field} is no table")
+            raise TypeError(f"its {self.field} is not a JSON object")
         try:
             return decode_body(DataVersion, fastjson.dumps(loaded.get("dataVersion"))), entries
         except (BodyError, TypeError, ValueError):
@@ -231,7 +231,7 @@ class VersionedTable(Generic[R]):
 
         Pauses after each slice; the table has the master's version once all slices are done.
 
-        :param removed: the rows to remove; ``None`` for all rows that are not given.
+        :param removed: the rows to remove; ``None`` for all rows that are not in ``rows``.
         """
         is_same = version == self.version
         gone = dict.fromkeys(self._table if removed is None else removed)

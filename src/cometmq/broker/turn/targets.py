@@ -47,14 +47,14 @@ class RefusedError(RpcRejectedError):
 
 
 QueueFound = Callable[["SendTarget", ConsumeQueue], None]
-"""Called with a queue when the first message is sent to it."""
+"""A function that is called with a queue when the first message is sent to it."""
 
 
 class SendTarget:
     """A topic for sends, and its queues to which messages were sent.
 
-    :param on_queue: functions that receive each queue once: the compiled core may hold messages for the queues that it
-        knows.
+    :param on_queue: functions that are called once with each queue; the compiled core may store messages only in queues
+        that it knows.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class SendTarget:
         self.queues: dict[int, ConsumeQueue] = {}
 
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
-        """Return the queue that a producer named, and add it to ``queues``; a negative id means any writable queue.
+        """Return the queue that a producer requested, and add it to ``queues``; a negative id means any writable queue.
 
         :raises RefusedError: the topic has no such queue.
         """
@@ -129,7 +129,7 @@ def existing_queue(topic: TopicConfig, queue_id: int) -> int:
 
 
 class SendTargets:
-    """Return all topics to which messages were sent, by name."""
+    """The topics to which messages were sent, by name."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SendTargets:
         self.on_queue: Final[list[QueueFound]] = []
         """Called with each queue of a topic that passed all checks, except for queues of retry topics."""
         self.on_forget: Final[list[Callable[[str | None], None]]] = []
-        """Called with a topic that must be checked again; with ``None`` when all topics must be."""
+        """Called with a topic that must be checked again, or with ``None`` for all topics."""
         self._known: dict[str, SendTarget] = {}
         self._inner: dict[str, SendTarget] = {}
         self._has_unsaved = False
@@ -159,7 +159,7 @@ class SendTargets:
 
     @property
     def known(self) -> Mapping[str, SendTarget]:
-        """The topics that passed all checks; a topic is removed when its configuration changes."""
+        """Return the topics that passed all checks; a topic is removed when its configuration changes."""
         return self._known
 
     @property
@@ -180,9 +180,9 @@ class SendTargets:
             forget(None)
 
     def resolve(self, header: SendHeader) -> SendTarget:
-        """Check the topic of a send; create it where that is allowed.
+        """Check the topic of a send; create it if that is allowed.
 
-        :raises RefusedError: with code and text of the answer.
+        :raises RefusedError: the send is refused; code and text are Apache's.
         :raises PostponeError: the topic is being written.
         """
         config = self._live.current
@@ -214,7 +214,7 @@ class SendTargets:
         return target
 
     def inner(self, name: str) -> SendTarget:
-        """Return any topic, for messages from the broker itself: no permission is checked, and no topic is created."""
+        """Return a topic for messages from the broker itself, without checking permissions or creating the topic."""
         target = self._inner.get(name)
         if target is None:
             topic = self._topics.get(name)
