@@ -33,13 +33,13 @@ class Alarm:
         """Call the function at ``when_ms`` (since 1970); this replaces an earlier setting."""
         self.cancel()
         if not self._closed:
-            self._timer = self._clock.call_at(when_ms, self._ring)
+            self._timer = self._clock.call_at(when_ms, self._call_work)
 
     def after(self, seconds: float) -> None:
         """Call the function after ``seconds``; this replaces an earlier setting."""
         self.cancel()
         if not self._closed:
-            self._timer = self._clock.call_later(seconds, self._ring)
+            self._timer = self._clock.call_later(seconds, self._call_work)
 
     def cancel(self) -> None:
         """Do not call the function, unless it is set again."""
@@ -52,7 +52,7 @@ class Alarm:
         self._closed = True
         self.cancel()
 
-    def _ring(self) -> None:
+    def _call_work(self) -> None:
         self._timer = None
         self._work()
 

@@ -18,7 +18,7 @@ ALL = Family("all_total", Kind.COUNTER, "All.")
 
 def told(series: SeriesLimit, *samples: Sample) -> dict[Any, Any]:
     steps: Steps = iter([list(samples)])
-    return {(family, labels): value for some in series.bounded(steps) for family, labels, value in some}
+    return {(family, labels): value for some in series.limit_series(steps) for family, labels, value in some}
 
 
 def test_the_first_keep_their_series_and_the_others_are_added_up() -> None:

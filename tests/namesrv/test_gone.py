@@ -40,8 +40,8 @@ async def test_how_a_broker_went_and_when_is_told_until_it_is_back(
 
 def test_one_that_stopped_is_forgotten_sooner_and_memory_is_bounded() -> None:
     gone = GoneBrokers()
-    gone.note(MASTER, STOPPED, 0)
-    gone.note(SLAVE, CLOSED, 0)
+    gone.record(MASTER, STOPPED, 0)
+    gone.record(SLAVE, CLOSED, 0)
 
     def names(now_s: float) -> list[int]:
         return [broker.broker_id for broker in gone.brokers(now_s)]
@@ -51,7 +51,7 @@ def test_one_that_stopped_is_forgotten_sooner_and_memory_is_bounded() -> None:
     assert names(86_399) == [1]
     assert names(86_400) == []
     for number in range(MAX_NAMESRV_BROKERS + 1):
-        gone.note(BrokerIdentity("C", f"b{number}", 0, "10.0.0.1:1"), CLOSED, 0)
+        gone.record(BrokerIdentity("C", f"b{number}", 0, "10.0.0.1:1"), CLOSED, 0)
     found: list[GoneBroker] = gone.brokers(1)
     assert len(found) == MAX_NAMESRV_BROKERS
     assert "b0" not in {broker.broker_name for broker in found}

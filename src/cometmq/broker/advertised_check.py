@@ -81,22 +81,22 @@ class AdvertisedCheck:
     async def _run(self) -> None:
         pauses = iter(FIRST_PAUSES_S)
         while True:
-            found = await self._look()
+            found = await self._check_addresses()
             self.wrong = {name: reason for name, reason in found.items() if reason not in ("", _ELSEWHERE)}
             pause = LOOK_SECONDS
             if any(found.values()) and (early := next(pauses, None)) is not None:
                 pause = early
             else:
-                self._tell(found)
+                self._log_faults(found)
                 self.looked.set()
             await self._clock.sleep(pause)
 
-    async def _look(self) -> dict[str, str]:
+    async def _check_addresses(self) -> dict[str, str]:
         async with RemotingClient(clock=self._clock, security=self._security) as client:
-            found = await asyncio.gather(*(self._trouble(client, *named) for named in self._addresses.items()))
+            found = await asyncio.gather(*(self._find_fault(client, *named) for named in self._addresses.items()))
         return dict(zip(self._addresses, found, strict=True))
 
-    async def _trouble(self, client: RemotingClient, name: str, address: str) -> str:
+    async def _find_fault(self, client: RemotingClient, name: str, address: str) -> str:
         """Return the fault of an address; empty if the address is right or cannot be judged."""
         try:
             answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -120,7 +120,7 @@ class AdvertisedCheck:
             f"broker {keys['brokerName']} of cluster {keys.get('brokerClusterName')} answers there instead of this one"
         )
 
-    def _tell(self, found: Mapping[str, str]) -> None:
+    def _log_faults(self, found: Mapping[str, str]) -> None:
         for name, address in self._addresses.items():
             reason = found[name]
             if reason == self._logged.get(name):

@@ -283,7 +283,7 @@ class BrokerRegistration:
         )
         await self.client.invoke(nameserver, RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)
 
-    def take_order_config(self, table: Mapping[str, str]) -> None:
+    def mark_ordered_topics(self, table: Mapping[str, str]) -> None:
         """Mark the topics in a nameserver's ORDER_TOPIC_CONFIG, and only those, as ordered."""
         if self.is_slave:
             return
@@ -372,10 +372,10 @@ class _Link:
         self.failing = False
         self._was_registered = True
         self.known = version
-        self._tell_rival(owner.rivals[self.address])
+        self._warn_of_rival(owner.rivals[self.address])
         self._call_waiting(version.counter)
         if order_config is not None and self._is_first:
-            owner.take_order_config(order_config.table)
+            owner.mark_ordered_topics(order_config.table)
         return True
 
     def _warn(self, error: Exception) -> None:
@@ -391,7 +391,7 @@ class _Link:
                 *(self.address, now - self._failing_since, error),
             )
 
-    def _tell_rival(self, address: str) -> None:
+    def _warn_of_rival(self, address: str) -> None:
         """Log another live broker with this name and id: immediately, then every minute, and when it has left."""
         now = self._owner.clock.monotonic()
         if not address:

@@ -33,7 +33,7 @@ Steps = Generator[None, None, Response]
 """Work that yields after each slice and finally returns its answer."""
 
 
-class _Lane:
+class _SliceQueue:
     """The work in slices on one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,14 +93,14 @@ class _Lane:
             self._next_round()
 
 
-_lanes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane]] = WeakKeyDictionary()
+_lanes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _SliceQueue]] = WeakKeyDictionary()
 
 
-def _lane() -> _Lane:
+def _slice_queue() -> _SliceQueue:
     loop = asyncio.get_running_loop()
     lane = _lanes.get(loop)
     if lane is None:
-        lane = _lanes[loop] = _Lane(loop)
+        lane = _lanes[loop] = _SliceQueue(loop)
     return lane
 
 
@@ -146,7 +146,7 @@ def run_in_slices(
         if not is_now:
             connection.work_is_done()
 
-    lane = _lane()
+    lane = _slice_queue()
     if at_once:
         lane.begin(step)
         if answer is not None:
@@ -169,7 +169,7 @@ def do_in_slices(steps: Iterator[None]) -> None:
             _log.exception("background work failed")
             return False
 
-    _lane().begin(step)
+    _slice_queue().begin(step)
 
 
 def do_at_once(steps: Iterator[None]) -> None:

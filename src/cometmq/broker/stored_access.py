@@ -14,7 +14,7 @@ from cometmq.remoting.permissions import CALLER, Action, on_topic
 from cometmq.store.message_store import MessageStore
 
 
-def may_use(store: MessageStore, record: StoredRecord | None, *actions: Action) -> bool:
+def may_access(store: MessageStore, record: StoredRecord | None, *actions: Action) -> bool:
     """Return whether the current request may access a message in the log."""
     caller = CALLER.get()
     if caller is None or caller.is_super:
@@ -22,10 +22,10 @@ def may_use(store: MessageStore, record: StoredRecord | None, *actions: Action) 
     return record is not None and _is_queued(store, record) and caller.may(on_topic(_topic(record), *actions))
 
 
-def may_use_at(store: MessageStore, offset: int, *actions: Action) -> bool:
+def may_access_at(store: MessageStore, offset: int, *actions: Action) -> bool:
     """Return whether the current request may access the message at a log offset; decode it only if necessary."""
     caller = CALLER.get()
-    return caller is None or caller.is_super or may_use(store, store.decoded_at(offset), *actions)
+    return caller is None or caller.is_super or may_access(store, store.decoded_at(offset), *actions)
 
 
 def _topic(record: StoredRecord) -> str:

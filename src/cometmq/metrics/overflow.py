@@ -14,66 +14,68 @@ from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Sample, St
 
 
 @dataclass(slots=True)
-class _Rest:
+class _SharedCounter:
     """The shared part of a counter, over all scrapes."""
 
     before: Sequence[float]
-    """Sums in the last scrape."""
-    gone: Sequence[float]
-    """Sums of the members that have vanished."""
+    """The sums in the last scrape."""
+    vanished: Sequence[float]
+    """The sums of members that have vanished."""
 
-    def never_falling(self, now: Sequence[float]) -> list[float]:
+    def monotonic_sums(self, now: Sequence[float]) -> list[float]:
         """Return the sums to report, including those of vanished members."""
-        self.gone = [lost + max(old - new, 0) for lost, old, new in zip(self.gone, self.before, now, strict=True)]
+        self.vanished = [
+            lost + max(old - new, 0) for lost, old, new in zip(self.vanished, self.before, now, strict=True)
+        ]
         self.before = now
-        return [new + lost for new, lost in zip(now, self.gone, strict=True)]
+        return [new + lost for new, lost in zip(now, self.vanished, strict=True)]
 
 
 class SeriesLimit:
     """Remembers, over all scrapes, which sets of labels have their own series.
 
-    :param limit: returns the maximum number of series in a family.
+    :param limit: returns the greatest number of series of a family.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
         self._own: Final[dict[Family, dict[tuple[str, ...], int]]] = {}
-        """Number of the last scrape with each set of labels."""
-        self._rest: Final[dict[Family, _Rest]] = {}
+        """The number of the last scrape that had each set of labels."""
+        self._rest: Final[dict[Family, _SharedCounter]] = {}
         self._answers = 0
 
-    def bounded(self, steps: Steps) -> Steps:
-        """Yield the samples with a series of their own, then the sums of all others."""
+    def limit_series(self, steps: Steps) -> Steps:
+        """Yield the samples with their own series, and finally the sums of all others."""
         self._answers += 1
         answer, limit = self._answers, self._limit()
         sums: dict[Family, list[float]] = {}
         for samples in steps:
-            kept: list[Sample] = []
+            own_samples: list[Sample] = []
             for sample in samples:
                 family, labels, value = sample
                 own = self._own.setdefault(family, {})
                 if labels in own or len(own) < limit:
                     own[labels] = answer
-                    kept.append(sample)
+                    own_samples.append(sample)
                 else:
-                    before = sums.get(family) or _nothing(family)
+                    before = sums.get(family) or _zeros(family)
                     sums[family] = [one + other for one, other in zip(before, _numbers(value), strict=True)]
-            yield kept
-        yield list(self._rests(sums))
+            yield own_samples
+        yield list(self._shared_samples(sums))
         for own in self._own.values():
             for labels in [labels for labels, last in own.items() if last < answer]:
                 del own[labels]
 
-    def _rests(self, sums: Mapping[Family, list[float]]) -> Iterator[Sample]:
+    def _shared_samples(self, sums: Mapping[Family, list[float]]) -> Iterator[Sample]:
         for family in {**sums, **self._rest}:
-            now = sums.get(family) or _nothing(family)
+            now = sums.get(family) or _zeros(family)
             if family.kind is not Kind.GAUGE:
-                rest = self._rest.setdefault(family, _Rest(_nothing(family), _nothing(family)))
-                now = rest.never_falling(now)
+                rest = self._rest.setdefault(family, _SharedCounter(_zeros(family), _zeros(family)))
+                now = rest.monotonic_sums(now)
             yield family, OVERFLOW, _value(family, now)
 
 
-def _nothing(family: Family) -> list[float]:
+def _zeros(family: Family) -> list[float]:
     return [0] * (len(family.bounds) + 2 if family.kind is Kind.HISTOGRAM else 1)
 
 

@@ -1,7 +1,7 @@
 """Brokers that left recently, for tools that show missing brokers.
 
-A stopped broker is remembered for ten minutes, about the time of an update. A broker that vanished is remembered for a
-day, so that an administrator sees it in the morning. A broker is forgotten when it registers again.
+A broker that was stopped is remembered for ten minutes, about the time of an update; one that vanished for a day, so
+that an administrator sees it in the morning. Either is forgotten when it registers again.
 """
 
 from __future__ import annotations
@@ -20,37 +20,35 @@ CLOSED: Final = "its connection closed"
 SILENT: Final = "it was silent for too long"
 
 
-class _Gone(NamedTuple):
+class _Departure(NamedTuple):
     address: str
     at_s: float
     reason: str
 
 
 class GoneBrokers:
-    """The brokers that left recently, at most ``MAX_NAMESRV_BROKERS``. If one more leaves, the one that left first is
-    forgotten.
-    """
+    """Remembers at most ``MAX_NAMESRV_BROKERS`` brokers. If one more leaves, the one that left first is forgotten."""
 
     def __init__(self) -> None:
-        self._gone: dict[tuple[str, str, int], _Gone] = {}
+        self._departures: dict[tuple[str, str, int], _Departure] = {}
 
-    def note(self, identity: BrokerIdentity, reason: str, now_s: float) -> None:
+    def record(self, identity: BrokerIdentity, reason: str, now_s: float) -> None:
         """Remember a broker that has just left."""
         key = (identity.cluster, identity.name, identity.broker_id)
-        self._gone.pop(key, None)  # keep the order of departures
-        self._gone[key] = _Gone(identity.address, now_s, reason)
-        if len(self._gone) > MAX_NAMESRV_BROKERS:
-            del self._gone[next(iter(self._gone))]
+        self._departures.pop(key, None)  # the newest comes last
+        self._departures[key] = _Departure(identity.address, now_s, reason)
+        if len(self._departures) > MAX_NAMESRV_BROKERS:
+            del self._departures[next(iter(self._departures))]
 
     def forget(self, identity: BrokerIdentity) -> None:
         """Forget a broker that has registered."""
-        self._gone.pop((identity.cluster, identity.name, identity.broker_id), None)
+        self._departures.pop((identity.cluster, identity.name, identity.broker_id), None)
 
     def brokers(self, now_s: float) -> list[GoneBroker]:
         """Return the brokers that left recently, sorted by name."""
-        for key, gone in list(self._gone.items()):
+        for key, gone in list(self._departures.items()):
             if now_s - gone.at_s >= (STOPPED_SECONDS if gone.reason == STOPPED else VANISHED_SECONDS):
-                del self._gone[key]
+                del self._departures[key]
         return [
             GoneBroker(
                 cluster=cluster,
@@ -60,5 +58,5 @@ class GoneBrokers:
                 gone_for_ms=int((now_s - gone.at_s) * 1000),
                 reason=gone.reason,
             )
-            for (cluster, name, broker_id), gone in sorted(self._gone.items())
+            for (cluster, name, broker_id), gone in sorted(self._departures.items())
         ]

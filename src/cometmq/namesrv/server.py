@@ -149,6 +149,6 @@ class NameServer:
         """Remove brokers that have been silent for too long (``scanNotActiveBroker``)."""
         oldest = self._clock.monotonic() - self.config.broker_channel_expired_time / 1000
         for live in self.routes.expire(oldest):
-            self._requests.note_departure(live.identity, SILENT)
+            self._requests.record_departure(live.identity, SILENT)
             if isinstance(live.connection, ServerConnection):
                 live.connection.close()

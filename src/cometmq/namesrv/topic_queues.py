@@ -18,13 +18,13 @@ from cometmq.remoting.bodies import QueueData
 
 
 class TopicQueues:
-    """The topics of one nameserver, with their queues."""
+    """The table of topics of one nameserver."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topics_of: Index[str, str] = Index()
-        """Topics by broker name."""
-        self._left: deque[tuple[str, list[str]]] = deque()
+        """The topics of each broker name."""
+        self._left_over: deque[tuple[str, list[str]]] = deque()
         """Brokers that have left, by name, with their topics that are still in the table."""
         self._pairs = 0
         """Pairs of topic and broker in the table."""
@@ -33,26 +33,26 @@ class TopicQueues:
     def of(self, topic: str) -> Mapping[str, QueueData]:
         """Return the queues of a topic by broker name; empty if no broker has the topic."""
         queues = self._topics.get(topic, {})
-        if not self._left:
+        if not self._left_over:
             return queues
         return {name: data for name, data in queues.items() if topic in self._topics_of.get(name, ())}
 
     def items(self) -> Iterator[tuple[str, Mapping[str, QueueData]]]:
-        """Yield each topic with its queues by broker name."""
-        if not self._left:
+        """Each topic with its queues by broker name."""
+        if not self._left_over:
             return iter(self._topics.items())
         return ((topic, queues) for topic in self._topics if (queues := self.of(topic)))
 
     def names(self) -> list[str]:
-        """Return every topic that is on a broker."""
-        return list(self._topics) if not self._left else [topic for topic, _ in self.items()]
+        """Every topic that is on a broker."""
+        return list(self._topics) if not self._left_over else [topic for topic, _ in self.items()]
 
     def __len__(self) -> int:
         """Return the number of topics, including left-over ones."""
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
-        """Return the numbers of topics and of (topic, broker) pairs that adding these topics would result in."""
+        """Return the numbers of topics and of (topic, broker) pairs after this broker would have added these topics."""
         held = self._topics_of.get(broker_name, {})
         new = [topic for topic in topics if topic not in held]
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
@@ -83,19 +83,19 @@ class TopicQueues:
         """Remove a broker; :meth:`sweep` drops its topics."""
         held = list(self._topics_of.pop(broker_name, ()))
         if held:
-            self._left.append((broker_name, held))
+            self._left_over.append((broker_name, held))
 
     def sweep(self) -> Iterator[None]:
         """Drop the topics of removed brokers, slice by slice."""
-        while self._left:
-            broker_name, topics = self._left[0]
+        while self._left_over:
+            broker_name, topics = self._left_over[0]
             for topic in topics[-TOPICS_PER_SLICE:]:
-                if topic not in self._topics_of.get(broker_name, ()):  # else it is registered again
+                if topic not in self._topics_of.get(broker_name, ()):  # else the broker is back, with this topic
                     self._remove(topic, broker_name)
             del topics[-TOPICS_PER_SLICE:]
             if not topics:
-                self._left.popleft()
-            if self._left:
+                self._left_over.popleft()
+            if self._left_over:
                 yield
 
     def _remove(self, topic: str, broker_name: str) -> None:

@@ -230,7 +230,7 @@ async def test_a_few_long_works_are_under_way_at_a_time_and_each_gets_its_turn()
         most = max(most, sum(count < 5 for count in begun.values()))
         return begun[number] < 5
 
-    lane = cometmq.broker.slices._lane()
+    lane = cometmq.broker.slices._slice_queue()
     for number in range(3 * SLICED_WORKS):
         lane.add(partial(slice_of, number))
     async with asyncio.timeout(10):

@@ -142,7 +142,7 @@ class TransactionAdmin:
         half = self._table.read_half(offset)
         if half is None:
             return None
-        known = self._table.get_noted(offset) or describe(half)
+        known = self._table.get_recorded(offset) or describe(half)
         try:
             topic, queue_id = real_queue(half)
         except ValueError:

@@ -23,7 +23,7 @@ from cometmq.broker.limits import (
     MAX_RELAYED_REQUESTS,
     MAX_STATUS_ANSWERS_BYTES,
 )
-from cometmq.broker.stored_access import may_use_at, not_found
+from cometmq.broker.stored_access import may_access_at, not_found
 from cometmq.broker.tables.clients import ClientChannel
 from cometmq.limits import WRITE_LOW_WATER_BYTES
 from cometmq.message.ids import decode_offset_msg_id
@@ -120,7 +120,7 @@ class RelayAdmin:
         except ValueError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"msgId={header.msg_id}: {error}")
         record = self._broker.store.record_at(offset)
-        if record is None or not may_use_at(self._broker.store, offset, Action.SUB):
+        if record is None or not may_access_at(self._broker.store, offset, Action.SUB):
             return Response(
                 ResponseCode.SYSTEM_ERROR, remark=not_found(f"can not find message by the offset, {offset}")
             )

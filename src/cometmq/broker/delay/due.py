@@ -153,7 +153,7 @@ class DueMessages:
         """Remove and return at most ``most`` due messages; drop recalled ones."""
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_seconds(now_ms // 1000)
-        self._set_late_aside(now_ms - LATE_MS)
+        self._move_to_backlog(now_ms - LATE_MS)
         late = bool(self._late or self._late_windows)
         taken = self._take_fresh(now_ms, most // 2 if late else most)
         if late:
@@ -168,7 +168,7 @@ class DueMessages:
             self._heap += self._seconds.pop(heapq.heappop(self._order))
             heapq.heapify(self._heap)
 
-    def _set_late_aside(self, due_ms: int) -> None:
+    def _move_to_backlog(self, due_ms: int) -> None:
         heap = self._heap
         most = len(heap) // 64 + 64
         while heap and heap[0].due_ms < due_ms and most:

@@ -101,9 +101,9 @@ class RecallMessageProcessor:
 
     def _stored(self, answer: OneAnswer, unique_key: str, outcome: Stored | RefusedError) -> None:
         if isinstance(outcome, RefusedError):
-            answer.give(outcome.response(self._ext))
+            answer.respond(outcome.response(self._ext))
         else:
-            answer.give(Response(header=RecallMessageResponseHeader(msg_id=unique_key), ext=self._ext))
+            answer.respond(Response(header=RecallMessageResponseHeader(msg_id=unique_key), ext=self._ext))
 
     @property
     def _ext(self) -> dict[str, str]:

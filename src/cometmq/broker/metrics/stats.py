@@ -70,7 +70,7 @@ class _Total:
         self.large: list[int] = []
 
 
-class Taken(NamedTuple):
+class Delivered(NamedTuple):
     """The messages of a topic that a group received."""
 
     topic: str
@@ -142,7 +142,7 @@ class BrokerStats:
             self.put(topic, total.messages, total.size_bytes)
             if self.traffic is not None:
                 self.traffic.stored(topic, kind, total.messages, total.size_bytes, total.large)
-        self._put_took(took_ms, stored)
+        self._count_put_time(took_ms, stored)
 
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
         """Count messages stored for one topic; call once per topic and turn."""
@@ -154,7 +154,7 @@ class BrokerStats:
         self.put_messages += messages
         self.put_bytes += size_bytes
 
-    def _put_took(self, milliseconds: int, messages: int) -> None:
+    def _count_put_time(self, milliseconds: int, messages: int) -> None:
         """Count the time that ``messages`` waited for their turn's write."""
         if milliseconds > self.put_ms_max:
             self.put_ms_max = milliseconds
@@ -176,13 +176,15 @@ class BrokerStats:
         before = self._retried.get((topic, group), (0, 0))
         self._retried[topic, group] = before[0] + messages, before[1] + size_bytes
 
-    def taken(self) -> Iterator[Taken]:
+    def taken(self) -> Iterator[Delivered]:
         """Yield the messages that groups received."""
         for (topic, group), item in list(self._group_get.items()):
             retried, retried_bytes = self._retried.get((topic, group), (0, 0))
-            yield Taken(topic, group, topic.startswith(RETRY_PREFIX), item.value - retried, item.size - retried_bytes)
+            yield Delivered(
+                topic, group, topic.startswith(RETRY_PREFIX), item.value - retried, item.size - retried_bytes
+            )
             if retried:
-                yield Taken(topic, group, True, retried, retried_bytes)
+                yield Delivered(topic, group, True, retried, retried_bytes)
 
     def count_pull_miss(self) -> None:
         """Count one pull that returned no messages."""

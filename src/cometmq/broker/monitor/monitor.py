@@ -77,7 +77,7 @@ class BrokerMonitor:
         self._flushes = Histogram(f.FLUSHES.bounds)
         self._loop_delays = Histogram(f.LOOP_DELAY.bounds)
         self._look_at = 0.0
-        self._look = Alarm(self._looked, clock=broker.clock)
+        self._probe = Alarm(self._measure_delay, clock=broker.clock)
         self._stops = AsyncExitStack()
         self.not_ready = "the broker starts"
         """The reason why clients are not served; empty when they are."""
@@ -93,8 +93,8 @@ class BrokerMonitor:
         """Start counting and listening."""
         config = self._broker.config
         self._broker.store.time_flushes(self._flushes.observe)
-        self._wait_for_look()
-        self._stops.callback(self._look.close)
+        self._schedule_probe()
+        self._stops.callback(self._probe.close)
         if self._parts.timer is not None:
             counting = Periodic(
                 "count delayed messages", TIMER_COUNT_SECONDS, self._count_waiting, clock=self._broker.clock
@@ -113,13 +113,13 @@ class BrokerMonitor:
         await self._stops.aclose()
 
     # --- the delay of the loop ------------------------------------------------------------------
-    def _wait_for_look(self) -> None:
+    def _schedule_probe(self) -> None:
         self._look_at = self._broker.clock.monotonic() + _LOOP_LOOK_SECONDS
-        self._look.after(_LOOP_LOOK_SECONDS)
+        self._probe.after(_LOOP_LOOK_SECONDS)
 
-    def _looked(self) -> None:
+    def _measure_delay(self) -> None:
         self._loop_delays.observe(max(self._broker.clock.monotonic() - self._look_at, 0.0))
-        self._wait_for_look()
+        self._schedule_probe()
 
     async def _count_waiting(self) -> None:
         assert self._parts.timer is not None
@@ -132,7 +132,7 @@ class BrokerMonitor:
 
     def _steps(self) -> Steps:
         lags = self._lags.steps(self._broker.config.metrics_otel_cardinality_limit)  # keeps the limit by itself
-        return chain(self._series.bounded(self._of_broker()), lags)
+        return chain(self._series.limit_series(self._of_broker()), lags)
 
     def _of_broker(self) -> Steps:
         broker = self._broker

@@ -194,7 +194,7 @@ class AckMessageProcessor:
                 for queue in ended:
                     if queue.ordered is not None:
                         self._offsets.note(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
-            answer.give(response if refusal is None else refusal.response())
+            answer.respond(response if refusal is None else refusal.response())
 
         self._log.when_stored(stored, answer.late)
 

@@ -18,7 +18,7 @@ from cometmq.broker.limits import MAX_ORDERED_MESSAGES
 from cometmq.broker.pop.invisible import NEVER
 
 
-class Handed(NamedTuple):
+class HandedOut(NamedTuple):
     """An unacknowledged message; times are milliseconds since 1970."""
 
     pop_time: int
@@ -27,7 +27,7 @@ class Handed(NamedTuple):
     """Number of earlier deliveries; negative for a waiting message that was never handed out."""
 
 
-WAITING: Final = Handed(-1, 0, -1)
+WAITING: Final = HandedOut(-1, 0, -1)
 """A message that waits for its message group while later messages of other groups were handed out."""
 
 
@@ -39,7 +39,7 @@ class OrderedMessages:
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
         """The offset after all messages that were ever handed out, or wait."""
-        self.messages: dict[int, Handed] = {}
+        self.messages: dict[int, HandedOut] = {}
         self.attempts: dict[int, str] = {}
         """Attempt ids by pop time; each pop of a queue has its own pop time."""
         self.groups: dict[int, str] = {}
@@ -60,7 +60,7 @@ class OrderedMessages:
         """Return the number of messages that were handed out."""
         return sum(handed.times >= 0 for handed in self.messages.values())
 
-    def held(self, offset: int, pop_time: int) -> Handed | None:
+    def held(self, offset: int, pop_time: int) -> HandedOut | None:
         """Return the message at an offset if it was handed out with this pop time."""
         handed = self.messages.get(offset)
         return handed if handed is not None and handed.times >= 0 and handed.pop_time == pop_time else None
@@ -87,7 +87,7 @@ class OrderedMessages:
         """Return the time when the next message becomes visible, or :data:`NEVER`."""
         return min((handed.due for handed in self.messages.values() if handed.due > now_ms), default=NEVER)
 
-    def dead(self, now_ms: int, most: int) -> list[tuple[int, Handed]]:
+    def dead(self, now_ms: int, most: int) -> list[tuple[int, HandedOut]]:
         """Return the due messages that were already redelivered ``most`` times."""
         return [
             (offset, handed)
@@ -95,10 +95,10 @@ class OrderedMessages:
             if handed.times >= most and handed.due <= now_ms
         ]
 
-    def _locks(self, handed: Handed, now_ms: int, attempt_id: str) -> bool:
+    def _locks(self, handed: HandedOut, now_ms: int, attempt_id: str) -> bool:
         return handed.due > now_ms and not self._is_same_attempt(handed, attempt_id)
 
-    def _is_same_attempt(self, handed: Handed, attempt_id: str) -> bool:
+    def _is_same_attempt(self, handed: HandedOut, attempt_id: str) -> bool:
         return bool(attempt_id) and self.attempts.get(handed.pop_time) == attempt_id
 
     # --- changes --------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class OrderedMessages:
         ]
 
     def popped(
-        self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: Handed, attempt_id: str
+        self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: HandedOut, attempt_id: str
     ) -> OrderedMessages:
         """Return the state after a pop; this object does not change.
 

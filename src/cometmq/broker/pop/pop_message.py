@@ -69,7 +69,7 @@ _RETRY_FIRST_EVERY: Final = 5
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
 
-class FoundMessages:
+class PopResult:
     """The messages that one pop has collected so far."""
 
     __slots__ = (
@@ -133,15 +133,15 @@ class PopMessageProcessor:
         header: PopMessageRequestHeader = request.header
         now_ms = self._clock.now_ms()
         wanted = self._check(connection, header, now_ms)
-        found = self._collect(header, wanted)
-        if found.count:
-            self._answer_when_stored(connection, request, found)
+        collected = self._collect(header, wanted)
+        if collected.count:
+            self._answer_when_stored(connection, request, collected)
             return None
         wait_ms = min(header.born_time + header.poll_time - now_ms - _EARLY_MS, header.poll_time, MAX_POP_WAIT_MS)
         if header.poll_time > 0 and wait_ms > 0:
             held = HeldPop(connection, request, wanted, self._retry_held, partial(self._not_found, header))
             if self._polling.hold(held, wait_ms):
-                if found.is_cut:
+                if collected.is_cut:
                     self._polling.wake(*held.key)
                 return None
             return Response(ResponseCode.POLLING_FULL, self._empty_header(header), "the broker holds too many pops now")
@@ -150,11 +150,11 @@ class PopMessageProcessor:
     def _retry_held(self, held: HeldPop) -> bool:
         header: PopMessageRequestHeader = held.request.header
         self.check_names(held.connection, header)
-        found = self._collect(header, held.wanted)
-        if found.count:
-            self._answer_when_stored(held.connection, held.request, found)
+        collected = self._collect(header, held.wanted)
+        if collected.count:
+            self._answer_when_stored(held.connection, held.request, collected)
             return True
-        if found.is_cut:
+        if collected.is_cut:
             self._polling.wake(*held.key)
         return False
 
@@ -210,7 +210,7 @@ class PopMessageProcessor:
         return topic
 
     # --- popping ----------------------------------------------------------------------------------
-    def _collect(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> FoundMessages:
+    def _collect(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> PopResult:
         """Collect messages from the queues and the retry topic."""
         topic = self.readable(header.topic)
         number = next(self._turns)
@@ -219,22 +219,22 @@ class PopMessageProcessor:
         if header.queue_id < 0:
             count = topic.read_queue_nums
             queue_ids = [(number + i) % count for i in range(count)] if count else ()
-        found = FoundMessages(self._pop_time(header, queue_ids, retry))
+        collected = PopResult(self._pop_time(header, queue_ids, retry))
         take = partial(self._pop_in_order if header.order else self._pop_queue, header)
-        places = [(wanted, found, header.topic, queue_id) for queue_id in queue_ids]
+        places = [(wanted, collected, header.topic, queue_id) for queue_id in queue_ids]
         if retry is not None:
             own = own_retries(wanted, retry, header.consumer_group)
-            places.insert(0 if number % _RETRY_FIRST_EVERY == 0 else len(places), (own, found, retry, 0))
+            places.insert(0 if number % _RETRY_FIRST_EVERY == 0 else len(places), (own, collected, retry, 0))
         try:
             for place in places:
-                if found.skipped >= POP_SKIPPED_MAX and not found.count:
-                    found.is_cut = True
+                if collected.skipped >= POP_SKIPPED_MAX and not collected.count:
+                    collected.is_cut = True
                     break
                 take(*place)
         except RefusedError:
-            if not found.count:
+            if not collected.count:
                 raise
-        return found
+        return collected
 
     def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
         """Return the retry topic that pops of a topic also read, if it exists."""
@@ -258,16 +258,16 @@ class PopMessageProcessor:
         return max(self._clock.now_ms(), latest + 1)
 
     def _pop_queue(
-        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: FoundMessages, topic: str, queue_id: int
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, topic: str, queue_id: int
     ) -> None:
         """Pop messages from one queue."""
         queue = self._store.queue(topic, queue_id)
         begin = offset = self._init_offset(header, queue)
-        most = header.max_msg_nums - found.count
+        most = header.max_msg_nums - collected.count
         config = self._live.current
         is_full = has_too_many_in_flight(config, self._state.find(topic, header.consumer_group, queue_id))
-        if is_full or most <= 0 or found.size >= config.max_transfer_bytes_on_message_in_memory:
-            found.rest += max(queue.max_offset() - offset, 0)
+        if is_full or most <= 0 or collected.size >= config.max_transfer_bytes_on_message_in_memory:
+            collected.rest += max(queue.max_offset() - offset, 0)
             return
         for _ in range(POP_READS_MAX):
             if offset == queue.max_offset():
@@ -279,20 +279,20 @@ class PopMessageProcessor:
                 tag_codes=wanted.codes,
                 predicate=wanted.predicate,
                 choose=wanted.choose,
-                max_bytes=config.max_transfer_bytes_on_message_in_memory - found.size,
+                max_bytes=config.max_transfer_bytes_on_message_in_memory - collected.size,
             )
             offset = result.next_begin_offset
             if result.status is GetMessageStatus.FOUND:
-                self._add_popped(header, found, queue, result)
-                found.moves.append((topic, queue_id, begin, offset))
+                self._add_popped(header, collected, queue, result)
+                collected.moves.append((topic, queue_id, begin, offset))
                 break
         if offset != begin:
             self._offsets.note(header.consumer_group, topic, queue_id, offset)
-            found.skip(begin, offset, queue)
-        found.rest += max(queue.max_offset() - offset, 0)
+            collected.skip(begin, offset, queue)
+        collected.rest += max(queue.max_offset() - offset, 0)
 
     def _add_popped(
-        self, header: PopMessageRequestHeader, found: FoundMessages, queue: ConsumeQueue, result: GetResult
+        self, header: PopMessageRequestHeader, collected: PopResult, queue: ConsumeQueue, result: GetResult
     ) -> None:
         self._log.check()
         topic, queue_id, group = queue.topic, queue.queue_id, header.consumer_group
@@ -301,13 +301,13 @@ class PopMessageProcessor:
         self._log.add(
             popped(
                 *(topic, group, queue_id, offsets, result.next_begin_offset),
-                *(found.pop_time, header.invisible_time),
+                *(collected.pop_time, header.invisible_time),
             )
         )
-        self._add_to_answer(header, found, queue, topic_type(topic, group), offsets, chunks)
+        self._add_to_answer(header, collected, queue, topic_type(topic, group), offsets, chunks)
 
     def _pop_in_order(
-        self, header: PopMessageRequestHeader, wanted: MessageFilter, found: FoundMessages, topic: str, queue_id: int
+        self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, topic: str, queue_id: int
     ) -> None:
         """Pop messages from a queue, or from its message groups, unless they are locked."""
         queue = self._store.queue(topic, queue_id)
@@ -322,20 +322,20 @@ class PopMessageProcessor:
         now_ms = self._clock.now_ms()
         if not header.by_message_group and ordered.is_locked(now_ms, attempt_id):
             return
-        most = header.max_msg_nums - found.count
+        most = header.max_msg_nums - collected.count
         if most <= 0:
-            found.rest += max(queue.max_offset() - ordered.next_offset, 0)
+            collected.rest += max(queue.max_offset() - ordered.next_offset, 0)
             return
-        most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory - found.size
+        most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory - collected.size
         choice = OrderedChoice(self._store, queue, ordered, most=most, most_bytes=most_bytes)
         if header.by_message_group:
             choice.by_group(wanted, now_ms, attempt_id)
         else:
             choice.by_queue(wanted)
         offsets, next_offset = choice.offsets, choice.next_offset
-        found.rest += max(queue.max_offset() - next_offset, 0)
+        collected.rest += max(queue.max_offset() - next_offset, 0)
         if not offsets and not choice.waiting:
-            found.skip(ordered.next_offset, next_offset, queue)
+            collected.skip(ordered.next_offset, next_offset, queue)
             ordered.next_offset = next_offset
             if not ordered.messages:
                 self._offsets.note(group, topic, queue_id, next_offset)
@@ -346,7 +346,7 @@ class PopMessageProcessor:
         self._log.add(
             PoppedInOrder(
                 *(topic, group, queue_id, offsets + choice.waiting, counts + [-1] * len(choice.waiting), next_offset),
-                *(found.pop_time, header.invisible_time, attempt_id if offsets else ""),
+                *(collected.pop_time, header.invisible_time, attempt_id if offsets else ""),
             )
         )
         if not offsets:
@@ -357,34 +357,34 @@ class PopMessageProcessor:
         kind = topic_type(topic, group)
         for offset, times in zip(offsets, counts, strict=True):
             if times:
-                found.order_counts.append(f"{kind} qo{queue_id}%{offset} {times}")
-        found.order_counts.append(f"{kind} {queue_id} {min(counts)}")
-        self._add_to_answer(header, found, queue, kind, offsets, choice.chunks)
-        found.moves.append((topic, queue_id, begin, committed))
+                collected.order_counts.append(f"{kind} qo{queue_id}%{offset} {times}")
+        collected.order_counts.append(f"{kind} {queue_id} {min(counts)}")
+        self._add_to_answer(header, collected, queue, kind, offsets, choice.chunks)
+        collected.moves.append((topic, queue_id, begin, committed))
 
     def _add_to_answer(
         self,
         header: PopMessageRequestHeader,
-        found: FoundMessages,
+        collected: PopResult,
         queue: ConsumeQueue,
         kind: str,
         offsets: list[int],
         chunks: Chunks,
     ) -> None:
-        found.starts.append(start_info(kind, queue.queue_id, offsets[0]))
-        found.offsets.append(offset_info(kind, queue.queue_id, offsets))
-        found.count += len(offsets)
+        collected.starts.append(start_info(kind, queue.queue_id, offsets[0]))
+        collected.offsets.append(offset_info(kind, queue.queue_id, offsets))
+        collected.count += len(offsets)
         size = sum(map(len, chunks))
-        found.size += size
+        collected.size += size
         if queue.topic.startswith(RETRY_PREFIX) and not header.topic.startswith(RETRY_PREFIX):
             handle = ReceiptHandle(
-                *(offsets[0], found.pop_time, header.invisible_time, _revive_queue(header), kind),
+                *(offsets[0], collected.pop_time, header.invisible_time, _revive_queue(header), kind),
                 *(self._live.current.broker_name, queue.queue_id, 0),
             )
-            found.retries += len(offsets)
-            found.retries_size += size
+            collected.retries += len(offsets)
+            collected.retries_size += size
             chunks = [to_original_topic(b"".join(chunks), header.topic, handle)]
-        found.chunks += chunks
+        collected.chunks += chunks
 
     def _init_offset(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
         """Return the offset of the group in a queue; commit it if the group had no offset."""
@@ -405,21 +405,21 @@ class PopMessageProcessor:
         return min(max(offset, queue.min_offset()), queue.max_offset())
 
     # --- answers ----------------------------------------------------------------------------------
-    def _answer_when_stored(self, connection: ServerConnection, request: Request[Any], found: FoundMessages) -> None:
+    def _answer_when_stored(self, connection: ServerConnection, request: Request[Any], collected: PopResult) -> None:
         header: PopMessageRequestHeader = request.header
         response = Response(
             ResponseCode.SUCCESS,
             PopMessageResponseHeader(
-                pop_time=found.pop_time,
+                pop_time=collected.pop_time,
                 invisible_time=header.invisible_time,
                 revive_qid=_revive_queue(header),
-                rest_num=found.rest,
-                start_offset_info=";".join(found.starts),
-                msg_offset_info=";".join(found.offsets),
-                order_count_info=";".join(found.order_counts) if header.order else None,
+                rest_num=collected.rest,
+                start_offset_info=";".join(collected.starts),
+                msg_offset_info=";".join(collected.offsets),
+                order_count_info=";".join(collected.order_counts) if header.order else None,
             ),
             "FOUND",
-            found.chunks,
+            collected.chunks,
         )
         is_given = False
 
@@ -430,17 +430,17 @@ class PopMessageProcessor:
             is_given = True
             group = header.consumer_group
             if refusal is not None:
-                for topic, queue_id, begin, _ in found.moves:
+                for topic, queue_id, begin, _ in collected.moves:
                     if self._offsets.query(group, topic, queue_id) > begin:
                         self._offsets.note(group, topic, queue_id, begin)
                 connection.respond(request, refusal.response(), polling=True)
                 return
-            self._limiter.got(connection, group, found.count, found.size)
-            self._stats.get(header.topic, group, found.count, found.size)
-            if found.retries:
-                self._stats.retried(header.topic, group, found.retries, found.retries_size)
+            self._limiter.got(connection, group, collected.count, collected.size)
+            self._stats.get(header.topic, group, collected.count, collected.size)
+            if collected.retries:
+                self._stats.retried(header.topic, group, collected.retries, collected.retries_size)
             if self._stats.traffic is not None:
-                for topic, queue_id, _, next_offset in found.moves:
+                for topic, queue_id, _, next_offset in collected.moves:
                     self._stats.traffic.sent_to(topic, group, queue_id, next_offset)
             connection.respond(request, response, polling=True)
 

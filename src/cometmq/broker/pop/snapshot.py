@@ -23,7 +23,7 @@ import msgspec
 from cometmq.broker.limits import POP_SAVE_QUEUES
 from cometmq.broker.pop.entries import AnyEntry, Forgotten, Revived, decode_entries
 from cometmq.broker.pop.invisible import InvisibleMessages
-from cometmq.broker.pop.order import Handed, OrderedMessages
+from cometmq.broker.pop.order import HandedOut, OrderedMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue, PopState
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
@@ -47,7 +47,7 @@ class SavedOrder(msgspec.Struct, array_like=True):
 
     next_offset: int
     attempt_id: str
-    messages: dict[int, Handed]
+    messages: dict[int, HandedOut]
     attempts: dict[int, str] = {}
     """Attempt ids by pop time; ``attempt_id`` is the latest one."""
 

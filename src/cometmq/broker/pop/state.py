@@ -21,7 +21,7 @@ from cometmq.broker.pop.entries import (
     Revived,
 )
 from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
-from cometmq.broker.pop.order import Handed, OrderedMessages
+from cometmq.broker.pop.order import HandedOut, OrderedMessages
 from cometmq.index import Index
 
 NO_OFFSET: Final = -1
@@ -164,7 +164,7 @@ class PopState:
         self._notify_due(queue, due)
         return before
 
-    def _remove(self, queue: PopQueue, offset: int, pop_time: int) -> int | Handed | None:
+    def _remove(self, queue: PopQueue, offset: int, pop_time: int) -> int | HandedOut | None:
         """Remove a message if it has this pop time."""
         due = queue.invisible.remove(offset, pop_time)
         ordered = queue.ordered
@@ -178,7 +178,7 @@ class PopState:
         return handed
 
     def _restore(self, queue: PopQueue, offset: int, pop_time: int, before: object) -> None:
-        if isinstance(before, Handed):
+        if isinstance(before, HandedOut):
             if queue.ordered is not None:
                 queue.ordered.messages[offset] = before
                 queue.next_offset = queue.ordered.committed
@@ -187,7 +187,7 @@ class PopState:
             queue.invisible.add((offset,), pop_time, before)
             self._notify_due(queue, before)
 
-    def _changed(self, queue: PopQueue, entry: Changed) -> int | Handed | None:
+    def _changed(self, queue: PopQueue, entry: Changed) -> int | HandedOut | None:
         due = entry.new_pop_time + entry.invisible_ms
         before = queue.invisible.remove(entry.offset, entry.pop_time)
         if before is not None:
@@ -197,7 +197,7 @@ class PopState:
         handed = None if queue.ordered is None else queue.ordered.held(entry.offset, entry.pop_time)
         if queue.ordered is None or handed is None:
             return None
-        queue.ordered.messages[entry.offset] = Handed(entry.new_pop_time, due, handed.times)
+        queue.ordered.messages[entry.offset] = HandedOut(entry.new_pop_time, due, handed.times)
         self._notify_due(queue, due)
         return handed
 
@@ -205,7 +205,7 @@ class PopState:
         before = queue.next_offset, queue.is_reset, queue.ordered
         due = entry.pop_time + entry.invisible_ms
         ordered = queue.ordered or OrderedMessages(entry.next_offset)
-        times = Handed(entry.pop_time, due, 0)
+        times = HandedOut(entry.pop_time, due, 0)
         queue.ordered = ordered.popped(entry.offsets, entry.counts, entry.next_offset, times, entry.attempt_id)
         queue.next_offset = queue.ordered.committed
         self._notify_due(queue, due)

@@ -76,7 +76,7 @@ class HeldQueue:
         """Messages before this offset were checked by their tags."""
 
     @property
-    def alone(self) -> HeldPull | None:
+    def only_pull(self) -> HeldPull | None:
         """Return the only waiting pull, if it wants all messages."""
         group = self._everything
         if group is None or len(self.groups) > 1 or len(group.pulls) > 1:
@@ -84,7 +84,7 @@ class HeldQueue:
         return next(iter(group.pulls))
 
     @property
-    def quick(self) -> bool:
+    def can_wake_by_tags(self) -> bool:
         """Return whether some groups can be woken without reading messages."""
         return self._everything is not None or bool(self._by_code)
 

@@ -42,7 +42,7 @@ _Work = Iterator[None]
 """Work in steps; it can pause after each step."""
 
 
-class _Held(msgspec.Struct):
+class _ConnectionPulls(msgspec.Struct):
     """The waiting pulls of a connection."""
 
     pulls: dict[HeldPull, None]
@@ -64,7 +64,7 @@ class PullRequestHoldService:
         """All pulls by the second of their deadline."""
         self._grown: dict[HeldQueue, None] = {}
         """Queues that may have messages which waiting pulls have not seen, since the last growth check."""
-        self._held_of: dict[ServerConnection, _Held] = {}
+        self._held_of: dict[ServerConnection, _ConnectionPulls] = {}
         self._count = 0
         self._chars = 0
         self._next_sweep = Alarm(self._sweep, clock=store.clock)
@@ -115,7 +115,7 @@ class PullRequestHoldService:
         if self._chars + chars + (0 if group.pulls else group.chars) > MAX_HELD_PULL_CHARS:
             return False
         if held is None:
-            held = self._held_of[connection] = _Held({})
+            held = self._held_of[connection] = _ConnectionPulls({})
             connection.on_close.append(self._connection_closed)
         held.pulls[pull] = None
         held.chars += chars
@@ -144,12 +144,12 @@ class PullRequestHoldService:
             waiting = None if of_topic is None else of_topic.get(queue.queue_id)
             if waiting is None:
                 continue
-            alone = waiting.alone
-            if alone is not None:  # most often: no need for slices
-                header: PullMessageRequestHeader = alone.request.header
-                if header.queue_offset != queue.committed or alone.is_earlier:
+            only_pull = waiting.only_pull
+            if only_pull is not None:  # most often: no need for slices
+                header: PullMessageRequestHeader = only_pull.request.header
+                if header.queue_offset != queue.committed or only_pull.is_earlier:
                     try:
-                        self._answer_pull(alone)
+                        self._answer_pull(only_pull)
                     except Exception:  # as below
                         _log.exception("a waiting pull of %s queue %d could not be woken", *waiting.key)
                 if waiting.groups:
@@ -160,7 +160,7 @@ class PullRequestHoldService:
             if not waiting.is_looking:
                 waiting.is_looking = True
                 self._run(self._wake_matching(waiting, queue), until)
-            elif waiting.quick:  # other filters are slow: pulls that match by tags do not wait for them
+            elif waiting.can_wake_by_tags:  # other filters are slow: pulls that match by tags do not wait for them
                 self._run(self._wake_by_tags(waiting, queue), until)
 
     def topic_deleted(self, topic: str) -> None:

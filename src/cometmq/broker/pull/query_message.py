@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.stored_access import may_use_at, not_found
+from cometmq.broker.stored_access import may_access_at, not_found
 from cometmq.limits import MAX_QUERY_MESSAGES
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
@@ -87,7 +87,7 @@ class QueryProcessor:
         """Return the record at a log offset."""
         offset = request.header.offset
         record = self._store.record_at(offset) if offset >= 0 else None
-        if record is None or not may_use_at(self._store, offset, Action.SUB, Action.GET):
+        if record is None or not may_access_at(self._store, offset, Action.SUB, Action.GET):
             return Response(
                 ResponseCode.SYSTEM_ERROR, remark=not_found(f"can not find message by the offset, {offset}")
             )

@@ -131,7 +131,7 @@ class ProducerSequenceLog:
         except StoreError:
             return
         except OSError as error:
-            _log.error("cannot write %s: %s; it will be tried again", self._path, error)
+            _log.error("cannot write %s: %s; will retry", self._path, error)
 
     # --- reading ------------------------------------------------------------------------------
     def _read(self) -> None:
@@ -159,7 +159,7 @@ class ProducerSequenceLog:
             start = snapshot.position
         elif snapshot is not None:
             _log.warning("%s does not belong to this log: the whole log is read instead", self._path)
-        follow = _Following(self._table)
+        follow = _SequenceReader(self._table)
         for _, view in self._store.records(start, end):
             if self._stopping:
                 return
@@ -198,7 +198,7 @@ def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[
     yield b"}"
 
 
-class _Following:
+class _SequenceReader:
     """Reads the log: the messages of a request are consecutive, and the first one has the request's sequence.
 
     A crash can cut off the end of a request. The next messages in the log then differ in the values that all messages
@@ -209,15 +209,18 @@ class _Following:
         self._table = table
         self._sequence: ProducerSequence | None = None
         self._head: StoredRecord | None = None
-        self._common: tuple[Any, ...] = ()
+        self._shared_values: tuple[Any, ...] = ()
         self._seen = 0
 
     def record(self, view: memoryview) -> None:
         """Process the next record."""
         sequence, head = self._sequence, self._head
         if sequence is not None and head is not None:
-            if _common(view) == self._common and _QUEUE_OFFSET.unpack_from(view)[0] == head.queue_offset + self._seen:
-                self._saw_one_more(sequence, head)
+            if (
+                _shared_values(view) == self._shared_values
+                and _QUEUE_OFFSET.unpack_from(view)[0] == head.queue_offset + self._seen
+            ):
+                self._add_message(sequence, head)
                 return
             self._sequence = None
         data = bytes(view)
@@ -231,10 +234,10 @@ class _Following:
         if not sequence.count:
             self._table.opened(sequence, head.store_timestamp)
             return
-        self._sequence, self._head, self._common, self._seen = sequence, head, _common(view), 0
-        self._saw_one_more(sequence, head)
+        self._sequence, self._head, self._shared_values, self._seen = sequence, head, _shared_values(view), 0
+        self._add_message(sequence, head)
 
-    def _saw_one_more(self, sequence: ProducerSequence, head: StoredRecord) -> None:
+    def _add_message(self, sequence: ProducerSequence, head: StoredRecord) -> None:
         self._seen += 1
         whole = self._seen == sequence.count
         reached = Lane(
@@ -250,6 +253,6 @@ class _Following:
             self._sequence = None
 
 
-def _common(view: memoryview) -> tuple[Any, ...]:
+def _shared_values(view: memoryview) -> tuple[Any, ...]:
     """Return queue number, producer's time and address, and store time of a record."""
     return _COMMON[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6].unpack_from(view)

@@ -235,7 +235,7 @@ class ProducerSequences:
         latest = self._clock.now_ms() - PRODUCER_MIN_IDLE_SECONDS * 1000
         idle = [name for name, state in self.producers.items() if state.used_ms <= latest and name != producer]
         least = len(self.producers) // 100
-        for count, name in enumerate(sorted(idle, key=self._used)):
+        for count, name in enumerate(sorted(idle, key=self._mark_used)):
             if count > least and not self._is_full_for(producer):
                 break
             self._forget(name)
@@ -243,10 +243,10 @@ class ProducerSequences:
     def _forget_some(self, producer: str) -> None:
         """Forget a hundredth of the other producers at once: a log may contain many more producers than the table."""
         others = (name for name in self.producers if name != producer)
-        for idle in heapq.nsmallest(len(self.producers) // 100 + 1, others, key=self._used):
+        for idle in heapq.nsmallest(len(self.producers) // 100 + 1, others, key=self._mark_used):
             self._forget(idle)
 
-    def _used(self, producer: str) -> int:
+    def _mark_used(self, producer: str) -> int:
         return self.producers[producer].used_ms
 
     def _forget(self, producer: str) -> None:

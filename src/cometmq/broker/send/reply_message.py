@@ -122,12 +122,12 @@ class ReplyMessageProcessor:
                 )
             else:
                 fields = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
-            once.give(Response(code, fields, remark=wrong, ext=self._answers.ext))
+            once.respond(Response(code, fields, remark=wrong, ext=self._answers.ext))
 
         def late() -> None:
             fields = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
             late_code = ResponseCode.FLUSH_DISK_TIMEOUT if wrong is None else code
-            once.give(Response(late_code, fields, remark=wrong, ext=self._answers.ext))
+            once.respond(Response(late_code, fields, remark=wrong, ext=self._answers.ext))
 
         if not self._live.current.store_reply_message_enable:
             answer(None)

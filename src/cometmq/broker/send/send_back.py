@@ -16,7 +16,7 @@ import msgspec
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.send.send_message import BUSY
-from cometmq.broker.stored_access import may_use, not_found
+from cometmq.broker.stored_access import may_access, not_found
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, inner_message
 from cometmq.broker.turn.targets import RefusedError, existing_queue
@@ -87,7 +87,7 @@ class SendBackProcessor:
             if self._stats.traffic is not None and topic.startswith(DLQ_PREFIX):
                 self._stats.traffic.died(failed_topic, request.header.group)
             response = Response()
-        answer.give(response)
+        answer.respond(response)
 
     # --- the message --------------------------------------------------------------------------
     def _retry_topic(
@@ -144,7 +144,7 @@ class SendBackProcessor:
         data = self._store.record_at(offset)
         try:
             record = None if data is None else decode_record(data)
-            if record is not None and may_use(self._store, record, Action.SUB):
+            if record is not None and may_access(self._store, record, Action.SUB):
                 return record
         except RecordError:
             pass

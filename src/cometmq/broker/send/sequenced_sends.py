@@ -76,7 +76,7 @@ class SequencedSends:
             )
         table = self._sequences.table()
         known = table.producers.get(header.producer)
-        self._demand_owner(known, header.producer)
+        self._check_owner(known, header.producer)
         for lane in [] if known is None else [*known.lanes]:
             topic, queue_id = queue_of(lane)
             self._forget_other(header.producer, self._store.queue(topic, queue_id))
@@ -89,17 +89,17 @@ class SequencedSends:
         once = OneAnswer(connection, request)
 
         def stored(outcome: Stored | RefusedError) -> None:
-            once.give(answer if isinstance(outcome, Stored) else outcome.response())
+            once.respond(answer if isinstance(outcome, Stored) else outcome.response())
 
         try:
             record = run_record(header.producer, state, self._store_host, self._clock.now_ms())
-            self._turn.put_inner(record, stored, late=partial(once.give, _LATE))
+            self._turn.put_inner(record, stored, late=partial(once.respond, _LATE))
         except RefusedError as refused:
             stored(refused)
         return None
 
     @staticmethod
-    def _demand_owner(state: ProducerState | None, producer: str) -> None:
+    def _check_owner(state: ProducerState | None, producer: str) -> None:
         """Refuse an account that may not send to all topics of a producer, so that it cannot fence the producer.
 
         :raises RefusedError: the account may not send to all of them.
@@ -112,14 +112,14 @@ class SequencedSends:
                 ResponseCode.NO_PERMISSION, f"the name {producer} belongs to a producer of others, choose another one"
             )
 
-    def _demand_run(self, sequence: ProducerSequence) -> None:
+    def _check_run(self, sequence: ProducerSequence) -> None:
         """Refuse a run other than the current one from an account that may not send to all topics of the producer.
 
-        :raises RefusedError: see :meth:`_demand_owner`.
+        :raises RefusedError: see :meth:`_check_owner`.
         """
         state = self._sequences.table().producers.get(sequence.producer)
         if state is not None and (sequence.batch, sequence.epoch) != (state.batch, state.epoch):
-            self._demand_owner(state, sequence.producer)
+            self._check_owner(state, sequence.producer)
 
     def _forget_other(self, producer: str, queue: ConsumeQueue) -> None:
         """Forget a producer's messages in a queue that was deleted with its topic and created again."""
@@ -164,7 +164,7 @@ class SequencedSends:
         """
         if sequence.count != len(records):
             raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(records)}")
-        self._demand_run(sequence)
+        self._check_run(sequence)
         self._forget_other(sequence.producer, queue)
         lane = lane_name(queue.topic, queue.queue_id)
         table = self._sequences.table()
@@ -199,7 +199,7 @@ class SequencedSends:
         """
         if sequence.count != messages:
             return False
-        self._demand_run(sequence)
+        self._check_run(sequence)
         self._forget_other(sequence.producer, queue)
         lane = lane_name(queue.topic, queue.queue_id)
         return not self._sequences.table().stored_of(sequence, lane)

@@ -13,7 +13,7 @@ from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.rebalance_locks import LockFile, RebalanceLockManager
 from cometmq.broker.tables.row_writer import RowWriter
-from cometmq.broker.tables.table_recovery import bring_back, recover_tables
+from cometmq.broker.tables.table_recovery import limit_offsets, recover_tables
 from cometmq.broker.tables.table_writer import TableWriter
 from cometmq.broker.tables.topic_lives import TopicLives
 from cometmq.broker.tables.topics import TopicConfigManager
@@ -61,7 +61,7 @@ class BrokerTables:
         self.offsets.forget_ended(self.lives.deleted, self.lives.deleted_groups)
         findings += recover_tables(self.topics, self.groups, self.offsets, store)
         if not is_slave:
-            findings += bring_back(self.topics, self.offsets, store)
+            findings += limit_offsets(self.topics, self.offsets, store)
         self._lock_file.load()
         return findings
 

@@ -225,7 +225,7 @@ class ConsumerManager:
         group.subscription_chars = sum(map(subscription_chars, group.subscriptions.values()))
         self._chars += group.subscription_chars
         if joined:
-            _tell_move(self.on_move, data.group_name, channel, True)
+            _notify_listeners(self.on_move, data.group_name, channel, True)
         if subscribed or joined:
             self._changed(group)
 
@@ -238,7 +238,7 @@ class ConsumerManager:
         self.gone += 1
         self._beats.leave(channel)
         self._names_of.remove(connection, group_name)
-        _tell_move(self.on_move, group_name, channel, False)
+        _notify_listeners(self.on_move, group_name, channel, False)
         if not group.channels:
             del self._groups[group_name]
             self._chars -= group.subscription_chars
@@ -267,7 +267,7 @@ class ConsumerManager:
             listener(group)
 
 
-def _tell_move(listeners: Iterable[MemberMoved], group: str, channel: ClientChannel, here: bool) -> None:
+def _notify_listeners(listeners: Iterable[MemberMoved], group: str, channel: ClientChannel, here: bool) -> None:
     for listener in listeners:
         listener(group, channel, here)
 
@@ -321,7 +321,7 @@ class ProducerManager:
         self._beats.enter(channel, before)
         if before is None:
             self._members += 1
-            _tell_move(self.on_move, group, channel, True)
+            _notify_listeners(self.on_move, group, channel, True)
         channels[connection] = channel
         self._names_of.add(connection, group)
         if self._client_of.get(connection) != channel.client_id:
@@ -349,7 +349,7 @@ class ProducerManager:
             self._members -= 1
             self.gone += 1
             self._beats.leave(channel)
-            _tell_move(self.on_move, group, channel, False)
+            _notify_listeners(self.on_move, group, channel, False)
             self._names_of.remove(connection, group)
             if connection not in self._names_of:
                 self._forget_client(connection)

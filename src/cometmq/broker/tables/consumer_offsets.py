@@ -61,7 +61,7 @@ class ConsumerOffsetManager:
         """Changed pairs, ``topic@group``, for slaves."""
         self.on_back: Final[list[Callable[[str, str, int, int], None]]] = []
         """Called with group, topic, queue id and the new offset before a commit moves an offset back."""
-        self.in_flight: Callable[[str, str, int], int] = _none
+        self.in_flight: Callable[[str, str, int], int] = _no_messages_in_flight
         """Returns the number of popped, unacknowledged messages of a topic, group and queue."""
         self.log_end: Callable[[], int] | None = None
         """Returns the current end of the log; ``None`` without a log."""
@@ -289,16 +289,16 @@ class ConsumerOffsetManager:
     def save(self) -> None:
         """Write the changes; on a full or broken disk they stay due for the next call."""
         if self._is_for_journal:
-            self._needs_whole = not self._append(self._taken(), self._end())
+            self._needs_whole = not self._append(self._pop_changes(), self._end())
         elif self._has_changed():
-            self._taken()
+            self._pop_changes()
             self._file.write_text(_pieces(self._table, self._end()))
             self._needs_whole = self._file.failed
 
     async def save_in_background(self) -> None:
         """Write the changes in a thread; write the complete file in the background when it is due."""
         if self._is_for_journal:
-            changes, end = self._taken(), self._end()
+            changes, end = self._pop_changes(), self._end()
             if any(changes):
                 self._needs_whole = True  # unless they are written
                 self._needs_whole = not await in_thread(self._append, changes, end)
@@ -306,7 +306,7 @@ class ConsumerOffsetManager:
                 await self._file.write_in_background(_pieces(self._table, self._end()))
         elif self._has_changed():
             self._needs_whole = True
-            self._taken()  # the file has them
+            self._pop_changes()  # the file has them
             self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()))
 
     def save_last(self) -> None:
@@ -315,7 +315,7 @@ class ConsumerOffsetManager:
             self._file.changed()
         self._file.write_last(_pieces(self._table, self._end()))
 
-    def _taken(self) -> list[Changes]:
+    def _pop_changes(self) -> list[Changes]:
         """Return the changes since the last write and clear them; after a failed write the complete file is due."""
         changes, self._unwritten = self._unwritten, [{}]
         return changes
@@ -330,7 +330,7 @@ class ConsumerOffsetManager:
 _NO_OFFSETS: Final = QueueOffsets()
 
 
-def _none(_topic: str, _group: str, _queue_id: int) -> int:
+def _no_messages_in_flight(_topic: str, _group: str, _queue_id: int) -> int:
     return 0
 
 

@@ -208,4 +208,4 @@ class LockFile:
                 fresh.replace(self._path)
                 self._due = False
             except OSError as error:
-                _log.error("cannot write %s: %s; it will be tried again", self._path, error)
+                _log.error("cannot write %s: %s; will retry", self._path, error)

@@ -31,7 +31,7 @@ def recover_tables(
     return findings
 
 
-def bring_back(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store: MessageStore) -> list[str]:
+def limit_offsets(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store: MessageStore) -> list[str]:
     """Limit all offsets to the ends of their queues; return a line if some were beyond.
 
     An offset beyond the end was committed before the log lost its last messages: the group would skip new messages.

@@ -116,7 +116,7 @@ class TransactionalMessageCheck:
         if not table.is_open(offset) or table.is_changing(offset):
             return
         config = self._live.current
-        noted = table.get_noted(offset)
+        noted = table.get_recorded(offset)
         half = None
         if noted is None:
             half = table.read_half(offset)

@@ -167,7 +167,7 @@ class OpenTransactions:
         self._read_new()
         return offset in self._open
 
-    def get_noted(self, offset: int) -> Transaction | None:
+    def get_recorded(self, offset: int) -> Transaction | None:
         """Return the open transaction at an offset, if :meth:`note` has recorded it."""
         return self._open.get(offset)
 

@@ -38,7 +38,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import TRANSACTION_PROGRESS_SECONDS
 from cometmq.broker.metrics.traffic import TRANSACTION, Event
-from cometmq.broker.stored_access import may_use, not_found
+from cometmq.broker.stored_access import may_access, not_found
 from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
 from cometmq.broker.transaction.half_message import HALF_QUEUE, first_offset, half_detour, to_committed
 from cometmq.broker.transaction.open_transactions import OpenTransactions
@@ -87,7 +87,7 @@ class EndTransactionProcessor:
     ) -> Response | None:
         """Commit or roll back; answer once the end is stored. Other requests get no answer, as in Apache."""
         half = self._store.decoded_at(request.header.commit_log_offset)
-        if not may_use(self._store, half, Action.PUB):
+        if not may_access(self._store, half, Action.PUB):
             return Response(ResponseCode.SYSTEM_ERROR, remark=not_found(_NOT_FOUND))
         return self._end(OneAnswer(connection, request), request, half)
 
@@ -129,7 +129,7 @@ class EndTransactionProcessor:
         """Handle an end that had to wait for another change of its transaction."""
         response = self._end(answer, request, self._store.decoded_at(request.header.commit_log_offset))
         if response is not None:
-            answer.give(response)
+            answer.respond(response)
 
     def _store_end(self, half: StoredRecord, commits: bool, ended: WhenStored, late: Late) -> None:
         """Store the committed message and the op message in the same turn.
@@ -159,7 +159,7 @@ class EndTransactionProcessor:
         outcome: Stored | RefusedError,
     ) -> None:
         if isinstance(outcome, RefusedError):
-            answer.give(outcome.response())
+            answer.respond(outcome.response())
             self._table.cancel_change(offset)
             return
         commits = request.header.commit_or_rollback == TRANSACTION_COMMIT
@@ -170,7 +170,7 @@ class EndTransactionProcessor:
                 self._traffic.committed(topic, self._clock.now_ms() - half.born_timestamp)
             else:
                 self._traffic.count(Event.ROLLBACK, topic)
-        answer.give(_DONE)
+        answer.respond(_DONE)
         self._table.end_stored(offset)
 
 

@@ -141,12 +141,12 @@ class SendAnswers:
                 if latency is not None:
                     latency.answered(request.code, ResponseCode.SUCCESS, request.arrived)
 
-    def stored_but(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
+    def answer_with_warning(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
         """Answer with a warning (FLUSH_DISK_TIMEOUT) the requests whose messages are stored."""
         for send in sends:
             if isinstance(send, PlainAnswers):
                 self._count_plain(send, code)
-                self._plain_stored_but(code, send)
+                self._answer_plain_with_warning(code, send)
                 continue
             send.connection.respond(send.request, self._response(send, code))
 
@@ -167,7 +167,7 @@ class SendAnswers:
         if self.latency is not None:
             self.latency.answered(_SEND, code, sends.arrived, sends.messages)
 
-    def _plain_stored_but(self, code: int, sends: PlainAnswers) -> None:
+    def _answer_plain_with_warning(self, code: int, sends: PlainAnswers) -> None:
         for connection, frames, *_ in sends.connections:
             for frame in FrameDecoder().feed(frames):
                 stored = decode_command(frame)
@@ -216,7 +216,7 @@ class OneAnswer:
         self._request = request
         self._is_given = False
 
-    def give(self, response: Response) -> None:
+    def respond(self, response: Response) -> None:
         """Answer the request, unless it is already answered."""
         if not self._is_given:
             self._is_given = True
@@ -224,4 +224,4 @@ class OneAnswer:
 
     def late(self) -> None:
         """Answer that the flush takes too long."""
-        self.give(FLUSH_IS_LATE)
+        self.respond(FLUSH_IS_LATE)

@@ -378,7 +378,9 @@ class StoreTurn:
             self.waiters.add(position, [send for send in pending if send.wait])
             pending = [send for send in pending if not send.wait]
             if inner:
-                self.waiters.when_safe(position, partial(_safe, inner), partial(_call, late) if late else None)
+                self.waiters.when_safe(
+                    position, partial(_call_when_safe, inner), partial(_call, late) if late else None
+                )
         elif inner:
             _notify(inner)
         self._answers.stored(pending)
@@ -410,7 +412,7 @@ def _notify(inner: list[tuple[WhenStored, Stored]], refusal: RefusedError | None
             _log.exception("a service failed after its message was stored or refused")
 
 
-def _safe(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
+def _call_when_safe(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
     _notify(inner, None if error is None else _not_available(error))
 
 

@@ -148,7 +148,7 @@ class SendWaiters:
         elif code == ResponseCode.SUCCESS:
             self.answers.stored(sends)
         else:
-            self.answers.stored_but(code, sends)
+            self.answers.answer_with_warning(code, sends)
         if not self._total_bytes:
             self._nothing_waits.set()
 
