@@ -18,9 +18,9 @@ class _SharedCounter:
     """The shared part of a counter, over all scrapes."""
 
     before: Sequence[float]
-    """The sums in the last scrape."""
+    """Sums in the last scrape."""
     vanished: Sequence[float]
-    """The sums of members that have vanished."""
+    """Sums of the members that have vanished."""
 
     def monotonic_sums(self, now: Sequence[float]) -> list[float]:
         """Return the sums to report, including those of vanished members."""
@@ -34,18 +34,18 @@ class _SharedCounter:
 class SeriesLimit:
     """Remembers, over all scrapes, which sets of labels have their own series.
 
-    :param limit: returns the greatest number of series of a family.
+    :param limit: returns the maximum number of series in a family.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
         self._own: Final[dict[Family, dict[tuple[str, ...], int]]] = {}
-        """The number of the last scrape that had each set of labels."""
+        """Number of the last scrape with each set of labels."""
         self._rest: Final[dict[Family, _SharedCounter]] = {}
         self._answers = 0
 
     def limit_series(self, steps: Steps) -> Steps:
-        """Yield the samples with their own series, and finally the sums of all others."""
+        """Yield the samples with a series of their own, then the sums of all others."""
         self._answers += 1
         answer, limit = self._answers, self._limit()
         sums: dict[Family, list[float]] = {}

@@ -1,7 +1,7 @@
 """Brokers that left recently, for tools that show missing brokers.
 
-A broker that was stopped is remembered for ten minutes, about the time of an update; one that vanished for a day, so
-that an administrator sees it in the morning. Either is forgotten when it registers again.
+A stopped broker is remembered for ten minutes, about the time of an update. A broker that vanished is remembered for a
+day, so that an administrator sees it in the morning. A broker is forgotten when it registers again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class _Departure(NamedTuple):
 
 
 class GoneBrokers:
-    """Remembers at most ``MAX_NAMESRV_BROKERS`` brokers. If one more leaves, the one that left first is forgotten."""
+    """The brokers that left recently, at most ``MAX_NAMESRV_BROKERS``. If one more leaves, the one that left first is
+    forgotten.
+    """
 
     def __init__(self) -> None:
         self._departures: dict[tuple[str, str, int], _Departure] = {}
@@ -35,7 +37,7 @@ class GoneBrokers:
     def record(self, identity: BrokerIdentity, reason: str, now_s: float) -> None:
         """Remember a broker that has just left."""
         key = (identity.cluster, identity.name, identity.broker_id)
-        self._departures.pop(key, None)  # the newest comes last
+        self._departures.pop(key, None)  # keep the order of departures
         self._departures[key] = _Departure(identity.address, now_s, reason)
         if len(self._departures) > MAX_NAMESRV_BROKERS:
             del self._departures[next(iter(self._departures))]

@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 _OPEN_ROUTES: Final = frozenset({AUTO_CREATE_TOPIC, TRACE_TOPIC})
-"""Topics whose routes every account may read: the template of new topics, and that of traces."""
+"""Topics whose routes every account may read: the template of new topics, and the trace topic."""
 
 
 RIVALS_SECONDS: Final = 60.0
@@ -81,7 +81,7 @@ class NamesrvRequests:
         self._watched: set[ServerConnection] = set()
         self.gone: Final = GoneBrokers()
         self._warned_at: dict[tuple[str, int], float] = {}
-        """Time of the last warning about two brokers with the same name and id, by name and id."""
+        """Time of the last warning about two live brokers, by their common name and id."""
 
     # --- brokers ------------------------------------------------------------------------------
     @answers(
@@ -113,7 +113,7 @@ class NamesrvRequests:
                 return self._refuse(connection, identity, error)
             return finish(self._add_to_routes(connection, request, identity, read))
         if not self._reader.has_room(body):
-            return Response(ResponseCode.SYSTEM_BUSY, remark="too many registrations wait already, try again")
+            return Response(ResponseCode.SYSTEM_BUSY, remark="too many registrations are waiting, try again")
 
         def add_outcome(outcome: ReadRegistration | BodyError) -> Generator[None, None, None]:
             if isinstance(outcome, BodyError):
@@ -206,7 +206,7 @@ class NamesrvRequests:
             remove_next()
 
     def record_departure(self, identity: BrokerIdentity, reason: str) -> None:
-        """Log and remember that a broker has left the routes, and drop its topics over the next rounds."""
+        """Log and remember that a broker has left; its topics are dropped over the next rounds of the loop."""
         over_rounds(self.routes.sweep())
         self.gone.record(identity, reason, self.clock.monotonic())
         level = logging.INFO if reason == STOPPED else logging.WARNING
@@ -236,7 +236,7 @@ class NamesrvRequests:
     def query_data_version(
         self, _connection: ServerConnection, request: Request[QueryDataVersionRequestHeader], body: bytes
     ) -> Response:
-        """Answer whether a broker's topics have changed since it registered."""
+        """Return whether a broker's topics have changed since it registered."""
         header = request.header
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         try:
@@ -266,7 +266,7 @@ class NamesrvRequests:
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:
-        """Return the listener that a client uses, whose addresses its answers contain."""
+        """Return the listener that a client uses; answers contain the addresses for that listener."""
         return self.listeners.of(connection.listener, connection.peer_ip)
 
     # --- routes and lists ---------------------------------------------------------------------
@@ -403,7 +403,7 @@ class NamesrvRequests:
         RequestCode.UPDATE_NAMESRV_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
     def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Change the nameserver's configuration, given as properties text."""
+        """Change the nameserver's configuration; the body is properties text."""
         try:
             without_effect = self.settings.update(body.decode("utf-8"))
         except UnicodeDecodeError:

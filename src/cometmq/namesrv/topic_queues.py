@@ -18,12 +18,12 @@ from cometmq.remoting.bodies import QueueData
 
 
 class TopicQueues:
-    """The table of topics of one nameserver."""
+    """The topics of one nameserver, with their queues."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topics_of: Index[str, str] = Index()
-        """The topics of each broker name."""
+        """Topics by broker name."""
         self._left_over: deque[tuple[str, list[str]]] = deque()
         """Brokers that have left, by name, with their topics that are still in the table."""
         self._pairs = 0
@@ -38,13 +38,13 @@ class TopicQueues:
         return {name: data for name, data in queues.items() if topic in self._topics_of.get(name, ())}
 
     def items(self) -> Iterator[tuple[str, Mapping[str, QueueData]]]:
-        """Each topic with its queues by broker name."""
+        """Yield each topic with its queues by broker name."""
         if not self._left_over:
             return iter(self._topics.items())
         return ((topic, queues) for topic in self._topics if (queues := self.of(topic)))
 
     def names(self) -> list[str]:
-        """Every topic that is on a broker."""
+        """Return every topic that is on a broker."""
         return list(self._topics) if not self._left_over else [topic for topic, _ in self.items()]
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class TopicQueues:
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
-        """Return the numbers of topics and of (topic, broker) pairs after this broker would have added these topics."""
+        """Return the numbers of topics and of (topic, broker) pairs that adding these topics would result in."""
         held = self._topics_of.get(broker_name, {})
         new = [topic for topic in topics if topic not in held]
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
@@ -90,7 +90,7 @@ class TopicQueues:
         while self._left_over:
             broker_name, topics = self._left_over[0]
             for topic in topics[-TOPICS_PER_SLICE:]:
-                if topic not in self._topics_of.get(broker_name, ()):  # else the broker is back, with this topic
+                if topic not in self._topics_of.get(broker_name, ()):  # else it is registered again
                     self._remove(topic, broker_name)
             del topics[-TOPICS_PER_SLICE:]
             if not topics:

@@ -1,8 +1,8 @@
 """The clients of the endpoint: their accounts, their settings, their Telemetry streams, and their links to the brokers.
 
-A client is known by its account and its id, from the first call that its account may make: a call that is denied uses
-no memory, and nobody acts for a client of another account. :data:`TRANSITIONS` has the life of a session. When there
-are too many, the address with the most of them loses one.
+A client is identified by its account and its id, from its first permitted call: a denied call uses no memory, and
+nobody acts for a client of another account. :data:`TRANSITIONS` defines the states of a session. Above the maximum
+number of sessions, the address with the most sessions loses one.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class SessionState(enum.Enum):
     """The state of a session."""
 
     CALLING = enum.auto()
-    """The client has made calls, and has not sent settings."""
+    """The client has made calls, but has not sent settings."""
     CONNECTED = enum.auto()
-    """The client's Telemetry stream is open, and its settings are known."""
+    """The client's Telemetry stream is open; its settings are known."""
     DISCONNECTED = enum.auto()
     """The client's Telemetry stream has ended; its settings are known."""
     REMOVED = enum.auto()
@@ -63,9 +63,9 @@ class SessionEvent(enum.Enum):
     STREAM_END = enum.auto()
     """The client's Telemetry stream has ended."""
     SILENCE = enum.auto()
-    """The client has made no call for some time."""
+    """The client has not made a call for some time."""
     REMOVAL = enum.auto()
-    """The client leaves, or there are too many clients, or the endpoint stops."""
+    """The client leaves, the number of clients is too high, or the endpoint stops."""
 
 
 TRANSITIONS: Final = {
@@ -79,14 +79,14 @@ TRANSITIONS: Final = {
     (SessionState.DISCONNECTED, SessionEvent.SILENCE): SessionState.REMOVED,
     (SessionState.DISCONNECTED, SessionEvent.REMOVAL): SessionState.REMOVED,
 }
-"""The next state by state and event; other events change nothing."""
+"""Next state by state and event; other events are ignored."""
 
 
 class Checker(Protocol):
     """Checks the account of a call."""
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call has the permissions for the call; return its name, if it has one.
+        """Check that the account of a call may make the call; return the account's name, if any.
 
         :raises ProxyError: the account is unknown, or its permissions do not suffice.
         """
@@ -108,11 +108,11 @@ class ClientSettings(NamedTuple):
     client_type: int
     request_timeout_ms: int
     resent: v2.Settings | None
-    """The complete settings, for a client that may need them again."""
+    """The complete settings, if the client may need them again."""
 
     @classmethod
     def of(cls, settings: v2.Settings) -> ClientSettings:
-        """Extract the parts from merged settings."""
+        """Extract these parts from merged settings."""
         is_node = settings.user_agent.language == v2.Language.NODE_JS
         resent = settings if is_node and settings.ByteSize() <= _MAX_RESENT_BYTES else None
         return cls(settings.client_type, ms_of(settings.request_timeout), resent)
@@ -137,7 +137,7 @@ class ClientSession:
         """The last heartbeat for the brokers."""
         self.stream: CommandStream | None = None
         self.called_at = called_at
-        """The time of the client's last call, or of the end of its stream (monotonic seconds)."""
+        """Time of the client's last call or of the end of its stream, in monotonic seconds."""
         self._resend_timer: TimerHandle | None = None
         self.link: Final = connect(self)
 
@@ -147,11 +147,11 @@ class ClientSession:
         return self.state is SessionState.REMOVED
 
     def handle(self, event: SessionEvent) -> None:
-        """Change to the next state."""
+        """Enter the state that follows the event."""
         self.state = TRANSITIONS.get((self.state, event), self.state)
 
     def use_stream(self, stream: CommandStream, settings: v2.Settings) -> None:
-        """Send commands over a stream whose settings are accepted; end the previous stream."""
+        """Use a stream with accepted settings for commands; end the previous stream."""
         before, self.stream = self.stream, stream
         self.settings = ClientSettings.of(settings)
         self.handle(SessionEvent.SETTINGS)
@@ -159,7 +159,7 @@ class ClientSession:
             before.close()
 
     def stream_ended(self, stream: CommandStream, now: float) -> None:
-        """Record the end of a stream; the end of an earlier stream changes nothing."""
+        """Record the end of a stream; ignore the end of an earlier stream."""
         if self.stream is stream:
             self.stream = None
             self.called_at = now
@@ -169,7 +169,7 @@ class ClientSession:
         """Send the settings again soon, after a route request, to a client that may have missed them.
 
         Node's client (1.0.8) looks up the routes of its topics one after the other, and sends its settings after the
-        first. Only then it waits for the answer, and it waits forever if the answer has arrived before.
+        first. Only then it waits for the answer; if the answer arrived earlier, it waits forever.
         """
         if self.settings is None or self.settings.resent is None:
             return
@@ -195,7 +195,7 @@ OnRequest = Callable[["Sessions", ClientSession, BrokerRequest], None]
 class Sessions:
     """All clients.
 
-    :param checker: checks the accounts of calls; ``None`` if everybody may do everything.
+    :param checker: checks the accounts of calls; ``None`` if no accounts are configured.
     """
 
     def __init__(self, backend: Backend, checker: Checker | None, clock: Clock, on_request: OnRequest) -> None:
@@ -224,7 +224,7 @@ class Sessions:
 
     # --- calls ----------------------------------------------------------------------------------
     def admit(self, call: Call, needs: Sequence[Need]) -> ClientSession:
-        """Check that the account of a call has the permissions for it; return the client, which is then known.
+        """Check that the account of a call may make the call; return the client, and remember it.
 
         :raises ProxyError: the account is denied, or the call has no client id.
         """
@@ -239,7 +239,7 @@ class Sessions:
         return self._find_session(call, self.check(call, ()))
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call has the permissions for the call; return its name, if it has one.
+        """Check that the account of a call may make the call; return the account's name, if any.
 
         :raises ProxyError: the account is denied.
         """
@@ -275,7 +275,7 @@ class Sessions:
         return self._backend.connect(session.identity, partial(self._on_request, self, session))
 
     def _session_to_evict(self) -> ClientSession:
-        """Choose an old client from the address with the most clients, if possible one without a stream."""
+        """Return an old client from the address with the most clients, preferably one without a stream."""
         crowd = max(self._by_ip.values(), key=len)
         for _ in range(_SECOND_CHANCES):
             session = next(iter(crowd))
@@ -287,7 +287,7 @@ class Sessions:
     def remove(self, session: ClientSession, *, closes_stream: bool = True) -> None:
         """Forget a client, and unregister it at the brokers.
 
-        :param closes_stream: end the client's stream; a client that leaves ends its stream itself.
+        :param closes_stream: end the client's stream; a leaving client ends its stream itself.
         """
         if session.is_removed:
             return
@@ -307,7 +307,7 @@ class Sessions:
         try:
             await session.link.close(session.heartbeat)
         except Exception as error:
-            _log.info("the brokers have not unregistered %s yet: %s", session.identity.client_id, error)
+            _log.info("cannot unregister %s at the brokers yet: %s", session.identity.client_id, error)
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()

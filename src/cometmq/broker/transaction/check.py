@@ -244,7 +244,7 @@ class ResumeCheckProcessor:
         answer = OneAnswer(connection, request)
         if self._store.sync_flush:  # it may also wait for a change in progress
             self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
-        self._resume(request.header.msg_id or "", answer.give)
+        self._resume(request.header.msg_id or "", answer.respond)
 
     def _resume(self, msg_id: str, answer: _Answer) -> None:
         try:

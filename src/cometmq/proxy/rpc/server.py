@@ -1,12 +1,12 @@
-"""The server on one port: TLS and plain text, connections, and the methods that clients call.
+"""The gRPC server on one port, with TLS or plain text.
 
 A connection begins some calls, for some time; then it waits in a queue until the others have had their share. Few calls
-begin in one round of the event loop, since their work is done in the next round. The server stops reading from a client
+begin in one round of the event loop, since the next round has to do their work. The server stops reading from a client
 that does not read its answers. A silent client gets a ping, and is disconnected if it does not answer.
 
-Two amounts are bounded for all connections together: incomplete calls (their metadata and parts of messages), and
-answers that wait for clients' windows. Above a bound the connection that holds the most is closed, so no client pays
-for others.
+Two amounts are limited for all connections together: incomplete calls (metadata and parts of messages), and answers
+that wait for clients' windows. Above a limit the connection with the largest amount is closed, so that no client
+suffers for others.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _FRAMES_PER_CHECK: Final = 8
 """Number of frames between two checks of a connection's share; most calls have two."""
 _CALLS_ALONE: Final = 32
 _CALLS_OF_SHARE: Final = 4
-"""Maximum number of calls that a connection begins in its turn: if no other connection waits, and if others wait."""
+"""Maximum number of calls that a connection begins in its share: if no other connection waits, and if others wait."""
 _CALLS_OF_ROUND: Final = 16
 """Maximum number of calls that begin in one round while connections wait; fewer if their work takes too long."""
 
 
 class HeldBytes:
-    """The bytes that connections hold, with a limit for all together.
+    """The bytes that connections hold, with a limit for their sum.
 
-    :param reason: the reason for which the connection with the most bytes is closed above the limit.
+    :param reason: the reason given when the connection with the most bytes is closed above the limit.
     """
 
     def __init__(self, limit: int, reason: str) -> None:
@@ -74,7 +74,7 @@ class HeldBytes:
         self._held: dict[GrpcConnection, int] = {}
 
     def add(self, connection: GrpcConnection, change: int) -> None:
-        """Record that a connection holds more or fewer bytes."""
+        """Add a change to the number of bytes that a connection holds."""
         held = self._held.get(connection, 0) + change
         self._total += change
         if held:
@@ -85,7 +85,7 @@ class HeldBytes:
             max(self._held, key=self._held.__getitem__).end_soon(self._reason)
 
     def of(self, connection: GrpcConnection) -> int:
-        """The bytes that a connection holds."""
+        """Return the number of bytes that a connection holds."""
         return self._held.get(connection, 0)
 
 
@@ -111,7 +111,7 @@ class GrpcServer:
         self.unsent: Final = HeldBytes(MAX_GRPC_UNSENT_BYTES, "the client does not read its answers")
         self._tasks = TaskSet()
         self._queue: deque[GrpcConnection] = deque()
-        """Connections that wait for their turn."""
+        """Connections that wait for their share."""
         self._is_crowded = False
         self._calls_of_round = _CALLS_OF_ROUND
         self.calls = 0
@@ -165,11 +165,11 @@ class GrpcServer:
 
     @property
     def calls_of_share(self) -> int:
-        """The number of calls that a connection may begin in its turn."""
+        """The number of calls that a connection may begin in its share."""
         return min(_CALLS_OF_SHARE, self._calls_of_round) if self._queue or self._is_crowded else _CALLS_ALONE
 
     def enqueue(self, connection: GrpcConnection) -> None:
-        """Let a connection continue after those that are already waiting."""
+        """Let a connection continue after the connections that are already waiting."""
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._run_round)
         self._queue.append(connection)
@@ -274,7 +274,7 @@ class GrpcConnection(asyncio.Protocol):
             self._drain()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the frames."""
+        """Handle bytes from the client."""
         self._silent_s = 0.0
         self._http2.add_bytes(data)
         if self._is_waiting or self._is_paused:
@@ -309,7 +309,7 @@ class GrpcConnection(asyncio.Protocol):
         self._server.enqueue(self)
 
     def continue_reading(self) -> None:
-        """Handle further frames, because the other connections had their turn."""
+        """Handle further frames, because the other connections had their share."""
         self._is_waiting = False
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
@@ -364,7 +364,7 @@ class GrpcConnection(asyncio.Protocol):
         """Send a ping to a silent client; close the connection if the client stays silent after the ping."""
         self._silent_s += seconds
         if self._silent_s > GRPC_SILENT_SECONDS:
-            _log.info("closing %s: the client is silent", self.remote_address)
+            _log.info("closing %s: the client does not answer pings", self.remote_address)
             self.abort()
         elif self._silent_s > HANDSHAKE_SECONDS and not self._http2.has_preface:
             self.abort()
@@ -381,11 +381,11 @@ class GrpcConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.abort)
 
     def send_goaway(self) -> None:
-        """Let the client open a new connection for its next calls."""
+        """Send GOAWAY, so that the client opens a new connection for its next calls."""
         self._http2.send_goaway()
 
     def close(self) -> None:
-        """Close the connection after the queued bytes are sent."""
+        """Close the connection once the queued bytes are sent."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -397,7 +397,7 @@ class GrpcConnection(asyncio.Protocol):
 
 
 class _IgnoreRest:
-    """Ignores the rest of a request that is already answered."""
+    """Ignores the rest of an answered request."""
 
     def receive_data(self, chunk: bytes) -> None:
         """Do nothing."""
