@@ -39,7 +39,7 @@ _MAX_RESENT_BYTES: Final = 16_384
 """Maximum size of stored settings; larger ones are not stored."""
 _SECOND_CHANCES: Final = 8
 Key = tuple[str | None, str]
-"""Account and client id."""
+"""Key of a session: account and client id."""
 
 
 class SessionState(enum.Enum):

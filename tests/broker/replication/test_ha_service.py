@@ -236,8 +236,8 @@ async def test_a_slave_that_is_ahead_is_refused(
     slave = await connect_slave(broker)
     await slave.report(end + 1)
     assert slave.closed
-    assert f"its log ends at {end + 1}, that of this master at {end}" in caplog.text
-    assert "let the slave be the master" in caplog.text
+    assert f"its log ends at {end + 1}, this master's log at {end}" in caplog.text
+    assert "make the slave the master" in caplog.text
 
 
 async def test_a_slave_whose_next_byte_is_deleted_is_refused(

@@ -41,7 +41,7 @@ _LOOP_LOOK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class MonitoredParts:
-    """The parts of a broker that have metrics; a slave has none of the last three."""
+    """The parts of a broker that have metrics; a slave lacks the last three."""
 
     traffic: Traffic
     latency: RpcLatency

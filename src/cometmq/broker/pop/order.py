@@ -38,7 +38,7 @@ class OrderedMessages:
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        """The offset after all messages that were ever handed out, or wait."""
+        """The offset after all messages that were ever handed out or that wait."""
         self.messages: dict[int, HandedOut] = {}
         self.attempts: dict[int, str] = {}
         """Attempt ids by pop time; each pop of a queue has its own pop time."""

@@ -53,8 +53,8 @@ class SubscriptionError(CometMQError):
 class MessageFilter(msgspec.Struct, frozen=True):
     """The filter of a pull: messages whose tags code is in ``codes`` and whose record ``predicate`` accepts.
 
-    ``None`` accepts all; with codes, the predicate compares the tags themselves. ``choose``, if set, selects the same
-    messages as ``predicate``.
+    ``None`` accepts all messages. If there are codes, the predicate compares the tags themselves. ``choose``, if set,
+    selects the same messages as ``predicate``.
     """
 
     codes: frozenset[int] | None = None

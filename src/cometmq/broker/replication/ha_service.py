@@ -155,15 +155,15 @@ class HAConnection(asyncio.Protocol):
         self.transfer()
 
     def _start_offset(self, report: int) -> int:
-        """Return the log offset at which transfers to a slave begin whose log ends at ``report``."""
+        """Return the log offset of the first transfer to a slave; its log ends at ``report``."""
         store = self._service.store
         end = store.max_physical_offset
         if report == 0:
             return end - end % store.config.mapped_file_size_commit_log
         if report > end:
             raise ReplicationError(
-                f"its log ends at {report}, that of this master at {end}: only the slave has the rest",
-                next_step="save what you need of it, then empty the slave's store, or let the slave be the master",
+                f"its log ends at {report}, this master's log at {end}: only the slave has the rest",
+                next_step="save what you need from it, then empty the slave's store, or make the slave the master",
             )
         if report < store.min_physical_offset:
             raise ReplicationError(

@@ -218,7 +218,7 @@ class SendMessageProcessor:
         """Return the topic and queue for a message that a consumer sends to its retry topic: the retry topic or the
         dead letters.
 
-        (``handleRetryAndDLQ``.) As in Apache's broker, DELAY stays, so dead letters are delayed too.
+        (``handleRetryAndDLQ``.) As in Apache's broker, the DELAY property is kept, so dead letters are also delayed.
 
         :raises RefusedError: the group is unknown, or the limit allows no more topics.
         :raises PostponeError: the topic is being written.

@@ -40,7 +40,7 @@ class _Readers(msgspec.Struct):
 
     until_s: float
     begun: dict[str, dict[str, set[int]]]
-    """Group → client id → the queues in which the client reads the new life."""
+    """Group → client id → the queues in which the client reads the topic's new life."""
 
 
 class TopicLives:

@@ -74,7 +74,7 @@ class SendWaiters:
         """True if answers have to wait."""
 
     def full(self, connection: ServerConnection) -> bool:
-        """Return whether no more messages may be accepted, since too many are pending, for all or this connection."""
+        """Return whether too many messages are pending to accept more, in total or from this connection."""
         return (
             self._total_bytes >= MAX_UNFLUSHED_TOTAL_BYTES
             or self._bytes_of.get(connection, 0) >= MAX_UNFLUSHED_CONNECTION_BYTES
