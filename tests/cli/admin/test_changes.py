@@ -128,7 +128,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(consumed: CommandLine
     with consumer:
         refused = consumed("group", "reset", "movers", "--topic", "moved", "--earliest", "--execute")
         assert refused.code == 1
-        assert "1 member of group movers consume" in refused.err
+        assert "group movers has 1 active member" in refused.err
         assert "add --force" in refused.err
         kept = consumed("group", "delete", "movers", "--yes")
         assert kept.code == 1
