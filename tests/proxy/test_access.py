@@ -24,7 +24,7 @@ from cometmq.auth.policies import EntryInfo, PolicyInfo
 from cometmq.broker.controller import Broker
 from cometmq.client.admin import Admin
 from cometmq.client.instance import ClientInstance
-from cometmq.proxy.access import SCHEME
+from cometmq.proxy.call_accounts import SCHEME
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.sessions import Sessions

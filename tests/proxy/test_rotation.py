@@ -13,7 +13,7 @@ from tests.helpers.waiting import answered, until
 from tests.proxy.client import Client
 from tests.proxy.test_access import ACL_1, ALICE, signed
 
-import cometmq.auth.access
+import cometmq.auth.access_control
 from cometmq.auth.yaml_file import dump_yaml, read_yaml
 from cometmq.client.admin import Admin
 from cometmq.client.instance import ClientInstance
@@ -70,7 +70,7 @@ async def until_sent(load: Load, more: int) -> None:
 async def test_certificates_and_accounts_change_under_load_and_no_call_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.auth.access, "ACL_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cometmq.auth.access_control, "ACL_LOOK_SECONDS", 0.05)
     async with Cluster(data=tmp_path, grpc=True, tls=True, accounts=ACL_1) as cluster:
         async with Admin(instance=ClientInstance(cluster.namesrv_address, security=cluster.security)) as admin:
             await admin.create_topic("Ours")

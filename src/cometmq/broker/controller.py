@@ -14,7 +14,6 @@ from typing import Final
 
 from cometmq import __version__
 from cometmq.auth.user_admin import UserAdmin
-from cometmq.broker.access import BrokerAccess
 from cometmq.broker.admin.accounts import PlainAccountAdmin
 from cometmq.broker.admin.broker import BrokerAdmin
 from cometmq.broker.admin.groups import GroupAdmin
@@ -43,6 +42,7 @@ from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
+from cometmq.broker.port_security import BrokerAccess
 from cometmq.broker.ports import ClientPorts
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.filters import PullFilters

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cometmq.broker.access import BrokerAccess
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.hooks.message_hooks import BrokerHooks
+from cometmq.broker.port_security import BrokerAccess
 from cometmq.broker.stops import Stops
 from cometmq.clock import Clock
 from cometmq.message.listeners import EVERY_CLIENT, Advertised

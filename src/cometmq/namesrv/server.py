@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cometmq import __version__
-from cometmq.auth.access import guard_of, open_access, open_audit
+from cometmq.auth.access_control import guard_of, open_access, open_audit
 from cometmq.auth.metrics import of_access
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.clock import SYSTEM_CLOCK, Clock

@@ -6,8 +6,8 @@ import logging
 
 from cometmq.broker.controller import Broker
 from cometmq.message.hosts import format_address
-from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.local import LocalBackend
+from cometmq.proxy.call_accounts import checker_of
 from cometmq.proxy.endpoint import ALPN, GrpcEndpoint
 from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.sessions import Sessions

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.auth.access import open_access, open_audit, own_security
+from cometmq.auth.access_control import open_access, open_audit, own_security
 from cometmq.client.route import namesrv_addresses
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import format_address
-from cometmq.proxy.access import checker_of
 from cometmq.proxy.backend.fleet import FleetBackend
+from cometmq.proxy.call_accounts import checker_of
 from cometmq.proxy.endpoint import ALPN, GrpcEndpoint
 from cometmq.proxy.proxy_config import ProxyConfig
 from cometmq.remoting.security import Security

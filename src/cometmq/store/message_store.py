@@ -311,10 +311,6 @@ class MessageStore:
         """Delete the expired files immediately, at any hour; return the number of deleted log files."""
         return self._maintenance.retention.delete_files()
 
-    def pin_log(self, name: str, offset: int) -> None:
-        """Keep all log files with bytes from ``offset``, however old, until ``name`` pins another offset."""
-        self._maintenance.retention.pins[name] = offset
-
     def hold_log(self, holder: LogHolder) -> None:
         """Keep all log files that ``holder`` needs, however old."""
         self._maintenance.retention.holders.append(holder)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
@@ -40,6 +41,21 @@ class LogHolder(Protocol):
         """Ask the holder to release the log file that ends at ``end`` soon, if possible."""
 
 
+class LogPin:
+    """Keeps the log from an offset on (:class:`LogHolder`); the owner moves the offset."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.offset: int = sys.maxsize
+
+    def needed_from(self) -> int:
+        """Return the offset."""
+        return self.offset
+
+    def let_go(self, end: int, /) -> None:
+        """Do nothing: the owner moves the offset when it can."""
+
+
 class Retention:
     """Deletes expired files and checks the disk space."""
 
@@ -54,8 +70,6 @@ class Retention:
         self._write_units = write_units
         self.config = opened.config
         """The configuration in force; its run-time keys may have changed since the store was opened."""
-        self.pins: dict[str, int] = {}
-        """Log offsets from which the log is still needed, by the name of the part that needs them."""
         self.holders: list[LogHolder] = []
         self._kept = -1
         """The end of the last file that was logged as kept by a holder."""
@@ -99,11 +113,10 @@ class Retention:
         opened = self._opened
         config, log = self.config, opened.log
         oldest_ms = opened.clock.now_ms() - config.file_reserved_time * _HOUR_MS
-        needed_from = min((self._flush.position, *self.pins.values()))
         removed = 0
         while len(log.segments) > 1 and removed < config.delete_file_batch_max:
             segment = log.segments[0]
-            if segment.end > needed_from:
+            if segment.end > self._flush.position:
                 break
             if not force and segment.path.stat().st_mtime * 1000 > oldest_ms:
                 break

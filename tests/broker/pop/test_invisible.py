@@ -94,10 +94,10 @@ def test_a_topic_and_a_group_are_forgotten_without_a_look_at_all_others() -> Non
     for topic in "TUV":
         for group in "ghi":
             state.queue(topic, group, 0)
-    before = state.apply(Forgotten("T", "", 0))
+    undo = state.apply(Forgotten("T", "", 0))
     assert state.find("T", "g", 0) is None
     assert state.find("U", "g", 0) is not None
-    state.undo(Forgotten("T", "", 0), before)
+    undo()
     assert state.find("T", "g", 0) is not None
     state.apply(Forgotten("", "g", 0))
     assert [state.find(topic, "g", 0) for topic in "TUV"] == [None] * 3

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from cometmq.cli.jobs.pipeline import command as pipeline
 from cometmq.client import Credentials, Security, SecurityConfigError, Tls
-from cometmq.spark.access import Access, parse_access, server_options
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.options import SECRET_PLACES
+from cometmq.spark.security_options import Access, parse_access, server_options
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.source.options import parse_options
 

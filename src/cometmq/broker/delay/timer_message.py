@@ -62,6 +62,7 @@ from cometmq.message.names import TIMER_TOPIC
 from cometmq.periodic import Alarm
 from cometmq.store.errors import StoreError
 from cometmq.store.queue.consume_queue import UNIT
+from cometmq.store.retention import LogPin
 from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.position import SetBack, TimerPosition
 from cometmq.store.timer.recovery import open_timer_log
@@ -132,9 +133,10 @@ class TimerMessageService:
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
         self._pause_s = TIMER_SAVE_SECONDS
         """Seconds between two saves; more if the disk is slow and the messages belong to many days."""
-        self._pinned = False
+        self._log_pin = LogPin("delayed messages")
         if self.log.exists:
-            self._pin(position.log_offset)
+            self._log_pin.offset = position.log_offset
+        store.hold_log(self._log_pin)
 
     def start(self) -> None:
         """Start on the running loop."""
@@ -230,8 +232,8 @@ class TimerMessageService:
         before, unwritten_bytes = self._read, self._unwritten_bytes
         self._move_horizon()
         for physical_offset, size, _ in UNIT.iter_unpack(self._queue.units(self._read, _READ_UNITS)):
-            if not self._pinned:
-                self._pin(physical_offset)
+            if physical_offset < self._log_pin.offset:
+                self._log_pin.offset = physical_offset
             serial = self._read
             self._read += 1
             record = self._store.record_at(physical_offset, size)
@@ -455,12 +457,8 @@ class TimerMessageService:
         await self.in_thread(partial(self.log.save, position))
         self._saved_at_s = self.clock.monotonic()
         self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))
-        self._pin(position.log_offset)
+        self._log_pin.offset = position.log_offset
         self._save_at = position.log_offset + TIMER_SAVE_LOG_BYTES
         if not self.unread:
             in_flight = [waiting.due_ms for batch in self._under_way for waiting in batch.waiting]
             self.due.forget_recalls(min([position.until_ms, *in_flight]))
-
-    def _pin(self, log_offset: int) -> None:
-        self._pinned = True
-        self._store.pin_log("timer", log_offset)

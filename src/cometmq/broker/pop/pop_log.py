@@ -16,7 +16,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_POP_LOG_ENTRIES
 from cometmq.broker.metrics.pop_counts import ACK, CHECKPOINT, Ends
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, Popped, PoppedInOrder, Revived, encode_entries
-from cometmq.broker.pop.state import Before, PopState
+from cometmq.broker.pop.state import PopState, Undo
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import POP_LOG_TOPIC, RETRY_PREFIX
@@ -48,7 +48,7 @@ class PopLog:
         self._counts = None if broker.stats.traffic is None else broker.stats.traffic.pops
         self._host = broker.host
         self._schedule = broker.schedule_round
-        self._waiting: list[tuple[AnyEntry, Before]] = []
+        self._waiting: list[tuple[AnyEntry, Undo]] = []
         self._done: list[Done] = []
         self._late: list[Late] = []
 
@@ -129,13 +129,13 @@ class PopLog:
         """Return the record for entries."""
         return InnerMessage(POP_LOG_TOPIC, 0, encode_entries(entries), "", 0, 0, self._clock.now_ms(), self._host)
 
-    def _finish(self, waiting: list[tuple[AnyEntry, Before]], done: list[Done], refusal: RefusedError | None) -> None:
+    def _finish(self, waiting: list[tuple[AnyEntry, Undo]], done: list[Done], refusal: RefusedError | None) -> None:
         if self._counts is not None:
             entries = [entry for entry, _ in waiting]
             self._counts.logged(_handle_ends(entries), _retry_copies(entries), stored=refusal is None)
         if refusal is not None:
-            for entry, before in reversed(waiting):
-                self.state.undo(entry, before)
+            for _, undo in reversed(waiting):
+                undo()
         for one in done:
             try:
                 one(refusal)

@@ -1,13 +1,14 @@
 """PopState: the popped messages of a broker, by topic, group and queue, as the result of all entries of the POP log.
 
 The log is the truth. An entry is applied here when it is added to a turn, so that the next request sees it; if the turn
-is not stored, :meth:`PopState.undo` reverts it. A start applies the same entries again, beginning with a snapshot.
-Nothing else changes the state.
+is not stored, the function that :meth:`PopState.apply` returned reverts it. A start applies the same entries again,
+beginning with a snapshot. Nothing else changes the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from cometmq.broker.pop.entries import (
@@ -26,8 +27,8 @@ from cometmq.index import Index
 
 NO_OFFSET: Final = -1
 
-Before = object
-"""The state that an entry replaced, for :meth:`PopState.undo`."""
+Undo = Callable[[], None]
+"""Reverts an entry that was not stored; call that of the last entry first."""
 
 
 class PopQueue:
@@ -115,54 +116,38 @@ class PopState:
         return sum(queue.in_flight for queue in self._queues.get((topic, group), {}).values())
 
     # --- entries --------------------------------------------------------------------------------
-    def apply(self, entry: AnyEntry) -> Before:
-        """Apply an entry; return the previous state for :meth:`undo`."""
+    def apply(self, entry: AnyEntry) -> Undo:
+        """Apply an entry; return the function that reverts it."""
         if isinstance(entry, Forgotten):
             return self._delete(entry)
         queue = self.queue(entry.topic, entry.group, entry.queue_id)
         if isinstance(entry, Popped):
             return self._popped(queue, entry)
         if isinstance(entry, Acked):
-            return [self._remove(queue, offset, entry.pop_time) for offset in entry.offsets]
+            removed = [(offset, self._remove(queue, offset, entry.pop_time)) for offset in entry.offsets]
+            return partial(self._restore, queue, entry.pop_time, removed)
         if isinstance(entry, Changed):
             return self._changed(queue, entry)
         if isinstance(entry, Revived):
-            return self._remove(queue, entry.offset, entry.pop_time)
+            removed = [(entry.offset, self._remove(queue, entry.offset, entry.pop_time))]
+            return partial(self._restore, queue, entry.pop_time, removed)
         if isinstance(entry, PoppedInOrder):
             return self._popped_in_order(queue, entry)
         return self._reset_offset(queue, entry)
 
-    def undo(self, entry: AnyEntry, before: Before) -> None:
-        """Revert an entry whose turn was not stored; call it for the last entry first."""
-        if isinstance(entry, Forgotten):
-            for key, queues in before.items():  # type: ignore[attr-defined]
-                self._queues_of(*key)
-                self._queues[key] = queues
-            return
-        queue = self.queue(entry.topic, entry.group, entry.queue_id)
-        if isinstance(entry, Popped):
-            queue.next_offset = before  # type: ignore[assignment]
-            for offset in offsets_of(entry):
-                queue.invisible.remove(offset, entry.pop_time)
-        elif isinstance(entry, Acked):
-            for offset, due in zip(entry.offsets, before, strict=True):  # type: ignore[call-overload]
-                self._restore(queue, offset, entry.pop_time, due)
-        elif isinstance(entry, Changed):
-            if before is not None:
-                queue.invisible.remove(entry.offset, entry.new_pop_time)
-                self._restore(queue, entry.offset, entry.pop_time, before)
-        elif isinstance(entry, Revived):
-            self._restore(queue, entry.offset, entry.pop_time, before)
-        else:
-            queue.next_offset, queue.is_reset, queue.ordered = before  # type: ignore[misc]
-
-    def _popped(self, queue: PopQueue, entry: Popped) -> int:
+    def _popped(self, queue: PopQueue, entry: Popped) -> Undo:
         before = queue.next_offset
         queue.next_offset = entry.next_offset
         due = entry.pop_time + entry.invisible_ms
         queue.invisible.add(offsets_of(entry), entry.pop_time, due)
         self._notify_due(queue, due)
-        return before
+
+        def undo() -> None:
+            queue.next_offset = before
+            for offset in offsets_of(entry):
+                queue.invisible.remove(offset, entry.pop_time)
+
+        return undo
 
     def _remove(self, queue: PopQueue, offset: int, pop_time: int) -> int | HandedOut | None:
         """Remove a message if it has this pop time."""
@@ -177,17 +162,28 @@ class PopState:
         queue.next_offset = ordered.committed
         return handed
 
-    def _restore(self, queue: PopQueue, offset: int, pop_time: int, before: object) -> None:
-        if isinstance(before, HandedOut):
-            if queue.ordered is not None:
-                queue.ordered.messages[offset] = before
-                queue.next_offset = queue.ordered.committed
-            self._notify_due(queue, before.due)
-        elif isinstance(before, int):
-            queue.invisible.add((offset,), pop_time, before)
-            self._notify_due(queue, before)
+    def _restore(self, queue: PopQueue, pop_time: int, removed: Iterable[tuple[int, int | HandedOut | None]]) -> None:
+        for offset, before in removed:
+            if isinstance(before, HandedOut):
+                if queue.ordered is not None:
+                    queue.ordered.messages[offset] = before
+                    queue.next_offset = queue.ordered.committed
+                self._notify_due(queue, before.due)
+            elif before is not None:
+                queue.invisible.add((offset,), pop_time, before)
+                self._notify_due(queue, before)
 
-    def _changed(self, queue: PopQueue, entry: Changed) -> int | HandedOut | None:
+    def _changed(self, queue: PopQueue, entry: Changed) -> Undo:
+        before = self._change(queue, entry)
+
+        def undo() -> None:
+            if before is not None:
+                queue.invisible.remove(entry.offset, entry.new_pop_time)
+                self._restore(queue, entry.pop_time, [(entry.offset, before)])
+
+        return undo
+
+    def _change(self, queue: PopQueue, entry: Changed) -> int | HandedOut | None:
         due = entry.new_pop_time + entry.invisible_ms
         before = queue.invisible.remove(entry.offset, entry.pop_time)
         if before is not None:
@@ -201,27 +197,31 @@ class PopState:
         self._notify_due(queue, due)
         return handed
 
-    def _popped_in_order(self, queue: PopQueue, entry: PoppedInOrder) -> Before:
-        before = queue.next_offset, queue.is_reset, queue.ordered
+    def _popped_in_order(self, queue: PopQueue, entry: PoppedInOrder) -> Undo:
+        undo = partial(self._set_position, queue, queue.next_offset, queue.is_reset, queue.ordered)
         due = entry.pop_time + entry.invisible_ms
         ordered = queue.ordered or OrderedMessages(entry.next_offset)
         times = HandedOut(entry.pop_time, due, 0)
         queue.ordered = ordered.popped(entry.offsets, entry.counts, entry.next_offset, times, entry.attempt_id)
         queue.next_offset = queue.ordered.committed
         self._notify_due(queue, due)
-        return before
+        return undo
 
-    def _reset_offset(self, queue: PopQueue, entry: Moved) -> Before:
-        before = queue.next_offset, queue.is_reset, queue.ordered
+    @staticmethod
+    def _set_position(queue: PopQueue, next_offset: int, is_reset: bool, ordered: OrderedMessages | None) -> None:
+        queue.next_offset, queue.is_reset, queue.ordered = next_offset, is_reset, ordered
+
+    def _reset_offset(self, queue: PopQueue, entry: Moved) -> Undo:
+        undo = partial(self._set_position, queue, queue.next_offset, queue.is_reset, queue.ordered)
         latest = queue.invisible.remove_from(entry.next_offset)
         if queue.ordered is not None:
             latest = max(latest, queue.ordered.latest)
             queue.ordered = None
         queue.floor_ms = max(queue.floor_ms, latest)
         queue.next_offset, queue.is_reset = entry.next_offset, True
-        return before
+        return undo
 
-    def _delete(self, entry: Forgotten) -> Before:
+    def _delete(self, entry: Forgotten) -> Undo:
         gone: dict[tuple[str, str], dict[int, PopQueue]] = {}
         for key in self._deleted_keys(entry):
             queues = gone[key] = self._queues.pop(key)
@@ -229,7 +229,13 @@ class PopState:
             self._of_group.remove(key[1], key)
             for queue in queues.values():
                 queue.look_from = NEVER
-        return gone
+
+        def undo() -> None:
+            for key, queues in gone.items():
+                self._queues_of(*key)
+                self._queues[key] = queues
+
+        return undo
 
     def _deleted_keys(self, entry: Forgotten) -> list[tuple[str, str]]:
         """Return the topics and groups that a deletion concerns."""

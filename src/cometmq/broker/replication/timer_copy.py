@@ -21,6 +21,7 @@ from cometmq.checksum import crc32
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.disk import replace_whole
 from cometmq.store.message_store import MessageStore
+from cometmq.store.retention import LogPin
 from cometmq.store.timer.day import OpenFiles, TimerDay, day_number_of
 from cometmq.store.timer.position import TimerPosition, read_position
 from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, TimerEntry, Units, sound_units
@@ -44,11 +45,10 @@ class TimerCopy:
         self._held: tuple[TimerPosition, FilePart] | None = None
         self._version = ""
         self._position = read_position(self._directory / "position.json") or TimerPosition()
+        self._log_pin = LogPin("delayed messages")
         if self._directory.exists():
-            self._pin()
-
-    def _pin(self) -> None:
-        self._store.pin_log("timer", self._position.log_offset)
+            self._log_pin.offset = self._position.log_offset
+        store.hold_log(self._log_pin)
 
     async def copy(self, master: MasterFiles) -> None:
         """Copy the messages that arrived since the last copy.
@@ -86,7 +86,7 @@ class TimerCopy:
             self._held = None
             self._version = found.version
             self._position = position
-            self._pin()
+            self._log_pin.offset = position.log_offset
 
     def _has(self, serial: int) -> bool:
         """Return whether the disk has all waiting messages below ``serial`` that this log ever contained."""

@@ -207,7 +207,7 @@ def _merge_settings(
 def _merge_access(
     ctx: click.Context, param: click.Parameter, settings: tuple[tuple[str, str], ...]
 ) -> dict[str, str] | None:
-    from cometmq.spark.access import access_options
+    from cometmq.spark.security_options import access_options
 
     try:
         return access_options(_merge_settings(ctx, param, settings)) or None

@@ -310,9 +310,8 @@ class Sender:
     def _wait_for_room(self) -> None:
         """Let the deliveries begun in this round wait for room, without a task or a timer for each."""
         begun, self._begun = self._begun, []
-        now = self.clock.monotonic()
         for delivery, queue, connection, since in begun:
-            delivery.deadline += now - since  # many sends were begun in one round, whose time does not count
+            self._extend(delivery, since)
             connection.call_when_room(delivery.deadline, partial(self._submit_after_wait, delivery, queue, connection))
 
     def _submit_after_wait(
@@ -387,12 +386,15 @@ class Sender:
             late = f"the time-out of the message to topic {topic} passed before it was sent; it is not stored"
             raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
+    def _extend(self, delivery: Delivery, since: float) -> None:
+        """Extend a deadline by the time since the send began: the round that began many sends does not count."""
+        delivery.deadline += self.clock.monotonic() - since
+
     async def _start_unknown(self, delivery: Delivery, since: float) -> None:
-        """Find the route, and send; time since ``since`` does not count: many sends were begun in one round."""
+        """Find the route, and send."""
         topic = delivery.message.topic
-        now = self.clock.monotonic()
-        delivery.deadline += now - since
-        left = delivery.deadline - now
+        self._extend(delivery, since)
+        left = delivery.deadline - self.clock.monotonic()
         try:
             asking = self._routes.find_for_send(topic, self.config.default_topic_queue_nums, delivery.deadline)
             route = await wait_for(self.clock, left, asking)
@@ -412,8 +414,8 @@ class Sender:
             self._finish(delivery, error)
 
     async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue, since: float) -> None:
-        """Connect and send; ``since`` has the same meaning as in :meth:`_start_unknown`."""
-        delivery.deadline += self.clock.monotonic() - since
+        """Connect, and send."""
+        self._extend(delivery, since)
         try:
             address = await self._instance.master_of(queue)
             if self._observation is not None:

@@ -22,7 +22,6 @@ from cometmq.message.message import MessageExt
 from cometmq.message.names import DLQ_PREFIX, check_group, dlq_topic
 from cometmq.message.properties import ORIGIN_MESSAGE_ID, RETRY_TOPIC
 from cometmq.quantity import quantity
-from cometmq.spark.access import access_options, security_of
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.columns import HOUR_MS, begin_of, interval_of, property_of
 from cometmq.spark.jobs.job import job
@@ -32,6 +31,7 @@ from cometmq.spark.jobs.report.plots import Plot, bars
 from cometmq.spark.jobs.report.report import FAILED, PARTLY_DONE, Report
 from cometmq.spark.jobs.run import job_session, persisted
 from cometmq.spark.options import demand_forward
+from cometmq.spark.security_options import access_options, security_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

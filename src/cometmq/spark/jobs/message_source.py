@@ -13,13 +13,13 @@ from cometmq.client.admin import Admin
 from cometmq.client.blocking.offsets import Bounds
 from cometmq.options.forms import TIME
 from cometmq.remoting.security import Security
-from cometmq.spark.access import security_of, server_options
 from cometmq.spark.archives.log import ArchiveLog, differing, read_archive, read_files
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, job_options, option
 from cometmq.spark.options import demand_forward, demand_present
 from cometmq.spark.records.columns import BY_NAME
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, offsets_to_json
+from cometmq.spark.security_options import security_of, server_options
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
 

@@ -12,7 +12,6 @@ from cometmq.message.producer_sequence import is_producer_id
 from cometmq.message.sysflag import CompressionType
 from cometmq.options import nearest, option, options_of
 from cometmq.options.forms import COUNT, Form, named
-from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
     DEFAULT_GROUP,
@@ -23,6 +22,7 @@ from cometmq.spark.options import (
     parse_addresses,
     parse_declared,
 )
+from cometmq.spark.security_options import ACCESS_OPTION_NAMES, Access, parse_access
 
 _MAX_ID_CHARS: Final = 128
 """Maximum length of a producer id, which leaves space for the partition's number in the name that brokers receive."""

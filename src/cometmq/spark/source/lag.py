@@ -19,9 +19,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from cometmq.durable import replace_file
 from cometmq.paths import local_path
-from cometmq.spark.access import server_options
 from cometmq.spark.errors import OptionError
 from cometmq.spark.records.queues import Offsets, Queue, marks_from_json, offsets_from_json
+from cometmq.spark.security_options import server_options
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
 

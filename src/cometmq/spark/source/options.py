@@ -12,7 +12,6 @@ from cometmq.client.blocking.cluster import Queue
 from cometmq.java_values import TRIMMED
 from cometmq.options import option, options_of
 from cometmq.options.forms import COUNT, DURATION, SIZE, Form, named
-from cometmq.spark.access import ACCESS_OPTION_NAMES, Access, parse_access
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import (
     BAD_BODIES,
@@ -29,6 +28,7 @@ from cometmq.spark.options import (
     parse_declared,
     parse_topics,
 )
+from cometmq.spark.security_options import ACCESS_OPTION_NAMES, Access, parse_access
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -29,7 +29,6 @@ import msgspec
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.options.forms import DURATION
-from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.archives.table import Commit, TableFormat
 from cometmq.spark.errors import ArchiveError, SparkSourceError
@@ -41,6 +40,7 @@ from cometmq.spark.jobs.options import ArchiveOptions
 from cometmq.spark.jobs.run import cause_of
 from cometmq.spark.options import parse_option
 from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
+from cometmq.spark.security_options import server_options
 from cometmq.spark.session.environment import driver_session, is_connect
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets, resolve_start

@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.quantity import are, quantity
-from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.jobs.audit.frames import (
@@ -36,6 +35,7 @@ from cometmq.spark.jobs.options import AuditOptions
 from cometmq.spark.jobs.report.parts import moment
 from cometmq.spark.jobs.run import demand_new_directory, persisted
 from cometmq.spark.records.queues import Queue
+from cometmq.spark.security_options import server_options
 from cometmq.spark.session.environment import driver_session
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.offsets import demand_topics

@@ -22,7 +22,6 @@ from cometmq.client.blocking.offsets import Bounds
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.properties import decode_properties
 from cometmq.quantity import are, quantity
-from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.archives.table import Covered
 from cometmq.spark.errors import ArchiveError, OptionError
@@ -39,6 +38,7 @@ from cometmq.spark.jobs.report.plots import Line, Plot, bars
 from cometmq.spark.jobs.report.report import Report, RunReport, Step
 from cometmq.spark.jobs.run import job_session
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, steps_of
+from cometmq.spark.security_options import server_options
 from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from pyspark.sql import functions as f
 from cometmq.client.pace import Pace
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
-from cometmq.spark.access import server_options
 from cometmq.spark.archives.log import ArchiveLog, read_files
 from cometmq.spark.errors import ArchiveError, OptionError, SinkError, SparkSourceError
 from cometmq.spark.jobs.job import job
@@ -53,6 +52,7 @@ from cometmq.spark.jobs.replay.sender import GROUP, MAX_CHUNK_ROWS, SENT_COLUMNS
 from cometmq.spark.jobs.run import cause_of
 from cometmq.spark.options import demand_forward
 from cometmq.spark.records.queues import OffsetRange, Queue
+from cometmq.spark.security_options import server_options
 from cometmq.spark.session.environment import driver_session, tasks_at_a_time
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.sink.placing import look_up_route

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cometmq.auth.access import guard_of, open_access, open_audit, own_security
+from cometmq.auth.access_control import guard_of, open_access, open_audit, own_security
 from cometmq.auth.metrics import of_access
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.auth.quota.owners import TopicOwners

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hmac import compare_digest
 from typing import Final
 
-from cometmq.auth.access import AccessControl
+from cometmq.auth.access_control import AccessControl
 from cometmq.auth.audit.entry import text_of
 from cometmq.auth.audit.recorder import AuditRecorder, account_of, caller
 from cometmq.auth.guard import Session
