@@ -286,14 +286,7 @@ class Broker:
         else:
             detours, of_master = self._build_master(context, filters)
             self._tables.take_as_own()
-        self.registration = BrokerRegistration(
-            self.live,
-            self.topics,
-            self._registrar,
-            self.slave.master.registered if self.is_slave else None,
-            addresses=self.addresses,
-            clock=self.clock,
-        )
+        self.registration = self._build_registration()
         pulls = PullMessageProcessor(context, filters)
         self.hold = pulls.hold
         for part in (
@@ -322,14 +315,27 @@ class Broker:
             *of_master,
         ):
             self.processors.add(part)
-        if self.access is not None and self.access.files is not None:
-            self.processors.add(PlainAccountAdmin(context, self.access.files))
-        if self.access is not None and self.access.users is not None:
-            self.processors.add(UserAdmin(self.access.users))
+        self._add_account_admins(context)
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
         self._build_monitor(context)
         return context
+
+    def _build_registration(self) -> BrokerRegistration:
+        return BrokerRegistration(
+            self.live,
+            self.topics,
+            self._registrar,
+            self.slave.master.registered if self.is_slave else None,
+            addresses=self.addresses,
+            clock=self.clock,
+        )
+
+    def _add_account_admins(self, context: BrokerContext) -> None:
+        if self.access is not None and self.access.files is not None:
+            self.processors.add(PlainAccountAdmin(context, self.access.files))
+        if self.access is not None and self.access.users is not None:
+            self.processors.add(UserAdmin(self.access.users))
 
     def _build_monitor(self, context: BrokerContext) -> None:
         if self.stats.traffic is not None and self._latency is not None:

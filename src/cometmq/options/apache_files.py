@@ -135,6 +135,15 @@ def load_file(
     return load_options(config_type, text, source=str(path), overrides=values, apache=apache, defaults=defaults)
 
 
+def _read_value(option: Option, value: str, java: Option | None, place: str) -> tuple[Any, str]:
+    """Return the value of an option, and a warning if it is not used as written; errors name its place."""
+    try:
+        return (parse_value(option, value), "") if java is None else read_as_apache(option, value, java)
+    except ConfigError as error:
+        message = f"{place}: {error.message}"
+        raise ConfigError(error.reason, option=error.option, message=message, next_step=error.next_step) from None
+
+
 def load_options(
     config_type: type[T],
     text: str,
@@ -170,16 +179,7 @@ def load_options(
             if key == found.apache.also and found.key in entries:
                 warnings.append(f"{place}: {key} ignored, since {found.key} is given too")
                 continue
-            java = apache.get(found.key)
-            try:
-                values[found.name], warning = (
-                    (parse_value(found, value), "") if java is None else read_as_apache(found, value, java)
-                )
-            except ConfigError as error:
-                message = f"{place}: {error.message}"
-                raise ConfigError(
-                    error.reason, option=error.option, message=message, next_step=error.next_step
-                ) from None
+            values[found.name], warning = _read_value(found, value, apache.get(found.key), place)
         elif (foreign := apache.get(key)) is not None:
             try:
                 unused[key] = format_value(parse_value(foreign, value))

@@ -212,10 +212,7 @@ class WriteBatch:
                 body_length,
             )
         except BaseException as error:
-            if not self._chunks and not self._parts:
-                self.rollback()
-            elif before is not None:
-                self.undo_to(before)
+            self._drop_refused(before)
             if isinstance(error, struct.error):
                 raise ValueError(f"a number of the message is larger than its field: {error}") from error
             raise
@@ -233,6 +230,13 @@ class WriteBatch:
             if len(keys) > FEW_KEYS:
                 self._index.many_keys += len(keys)
         return at
+
+    def _drop_refused(self, before: BatchMark | None) -> None:
+        """Undo what a refused record has changed: the start of the batch, or a new log file since a mark."""
+        if not self._chunks and not self._parts:
+            self.rollback()
+        elif before is not None:
+            self.undo_to(before)
 
     def next_place(self) -> tuple[int, int, int] | None:
         """Start to add records that are encoded elsewhere, for :meth:`put_encoded`.

@@ -147,14 +147,11 @@ def _collect(
     again."""
     positions, units, next_offset = selection
     chunks: list[bytes | memoryview] = []
-    count = total = 0
-    start = -1
-    removed = False
+    count, total, start, removed = 0, 0, -1, False
     verified_from = queue.known_from
     run_start = run_end = run_limit = run_base = 0
     run_view: memoryview | None = None
-    log_min = log.min_offset
-    position = log.position
+    log_min, position = log.min_offset, log.position
     for at, (start, size, _) in zip(positions, units, strict=True):
         if count >= max_messages or (count and total + size > max_bytes):
             next_offset = at
@@ -194,9 +191,8 @@ def _collect(
         total += size
     if run_view is not None and run_end > run_start:
         chunks.append(run_view[run_start - run_base : run_end - run_base])
-    status = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
-    if count:
-        status = GetMessageStatus.FOUND
+    without = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
+    status = GetMessageStatus.FOUND if count else without
     return GetResult(status, next_offset, queue.min_logical, queue.committed, chunks, count, total, start)
 
 
