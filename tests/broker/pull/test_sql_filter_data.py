@@ -180,7 +180,7 @@ def test_the_bak_file_takes_its_place(path: Path) -> None:
     again = opened(path, VirtualClock())
     damaged, copy = again.load()
     assert "moved to comet/quarantine" in damaged
-    assert "consumerFilter.json.bak is used" in copy
+    assert "using config/consumerFilter.json.bak" in copy
     data = again.get("T", "g")
     assert data is not None
     assert data.client_version == 1
