@@ -126,7 +126,7 @@ def test_the_old_and_the_new_file_are_both_named_while_one_takes_the_place_of_th
     assert read(path) == {"a": 1, "b": 1, "c": 1}
     path.write_bytes(whole)
     assert read(path) == {"a": 1, "b": 1, "c": 1}
-    journal.goes_on_from(base)
+    journal.forget_before(base)
     assert read(path) == {"a": 1, "b": 1, "c": 1}
     assert [one.name for one in journal.paths] == ["things.2.journal"]
     journal.append([row("c", None)])
@@ -146,7 +146,7 @@ def test_a_file_whose_place_was_not_flushed_stays_named_while_the_next_takes_it(
     journal.append([row("c", 1)])
     journal.name_base(base)
     path.write_bytes(WHOLE if is_taken_back else whole)
-    journal.is_replaced_by(base)  # and flushing its directory fails
+    journal.note_replacement(base)  # and flushing its directory fails
     journal.append([row("d", 1)])
     first = journal.begin()
     journal.append([row("e", 1)])
@@ -190,7 +190,7 @@ def test_a_process_appends_to_no_journal_that_its_file_does_not_go_on_from(path:
     base = Base(crc32(whole), len(whole), first)
     journal.name_base(base)
     path.write_bytes(whole)
-    journal.goes_on_from(base)
+    journal.forget_before(base)
     assert journal.paths == []
     opened(path).append([row("c", 2)])
     assert read(path) == {"a": 1, "b": 1, "c": 2}

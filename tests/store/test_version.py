@@ -12,7 +12,7 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.recovery.opening import open_store
-from cometmq.store.version import STORE_VERSION, NewerStoreError, StoreMark, demand_readable, version_file
+from cometmq.store.version import STORE_VERSION, NewerStoreError, StoreMark, require_readable, version_file
 
 
 def config_of(root: Path) -> StoreConfig:
@@ -36,10 +36,10 @@ def everything_in(root: Path) -> dict[str, bytes]:
 
 
 def test_a_store_is_marked_when_it_is_opened(tmp_path: Path) -> None:
-    assert demand_readable(tmp_path) is None
+    assert require_readable(tmp_path) is None
     opened(tmp_path)
     sizes = config_of(tmp_path).file_sizes
-    assert demand_readable(tmp_path) == StoreMark(STORE_VERSION, 1, __version__, sizes)
+    assert require_readable(tmp_path) == StoreMark(STORE_VERSION, 1, __version__, sizes)
     before = version_file(tmp_path).stat().st_mtime_ns
     opened(tmp_path)
     assert version_file(tmp_path).stat().st_mtime_ns == before

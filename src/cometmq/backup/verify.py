@@ -11,7 +11,7 @@ from cometmq.backup.manifest import BackupError, Manifest
 from cometmq.durable import flush_directory
 from cometmq.errors import reason_of
 from cometmq.paths import local_path
-from cometmq.store.version import demand_readable
+from cometmq.store.version import require_readable
 
 _SHOWN = 10
 
@@ -53,7 +53,7 @@ def restore_backup(backup: Path, target: Path, *, report: Callable[[str], None] 
         )
     manifest = verify_backup(files.root, report=report)
     beside = target.absolute().with_name(f".{target.name}.restoring")
-    demand_readable(files.store)
+    require_readable(files.store)
     try:
         if beside.exists():
             shutil.rmtree(beside)

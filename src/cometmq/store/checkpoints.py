@@ -22,7 +22,7 @@ from cometmq.store.log.checkpoint import Checkpoint, save_checkpoint
 from cometmq.store.log.flush import FlushService
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.store.recovery.opening import OpenedStore
-from cometmq.store.recovery.position import Extent, ExtentRows, Position, PositionFile, marks_of
+from cometmq.store.recovery.position import Extent, ExtentRows, Position, PositionFile, checksums_of_files
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Checkpoints:
         log, index, queues = opened.log, opened.index, opened.queues
         last_offset, last_size = log.last_record
         view = log.view(last_offset, last_size) if last_offset >= 0 else None
-        self._marks = marks_of(log, self._marks)
+        self._marks = checksums_of_files(log, self._marks)
         position = Position(
             offset=log.position,
             last_offset=last_offset,

@@ -134,7 +134,7 @@ class Maintenance:
     def start(self) -> None:
         """Start the timers on the running event loop."""
         if not self._opened.log.segments:  # so that the first message need not wait for a file
-            self._opened.log.allocate_ahead()
+            self._opened.log.start_next_segment()
         self._opened.queues.remover.resume()
         self.retention.check_disk()
         self.clock_check.run()

@@ -26,7 +26,7 @@ from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
-from cometmq.store.index.index_service import QueryResult, SoughtKey
+from cometmq.store.index.index_service import QueryKey, QueryResult
 from cometmq.store.log.flush import Flushed, FlushService
 from cometmq.store.log.log_reader import NOTHING_KNOWN, LogReader
 from cometmq.store.log.record_scan import LogRecord, first_record, prepared_offsets, read_log_record, walk
@@ -284,7 +284,7 @@ class MessageStore:
             return QueryResult(0, 0, [])
         if self._index.committed and not self._maintenance.index_is_behind:
             self._maintenance.write_index()
-        return self._index.query(self._log, SoughtKey(topic, key, unique), max_num, begin, end)
+        return self._index.query(self._log, QueryKey(topic, key, unique), max_num, begin, end)
 
     def queues(self) -> Mapping[str, Mapping[int, ConsumeQueue]]:
         """Return all queues that ever had a message or were requested, by topic and id."""

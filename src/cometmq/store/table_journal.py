@@ -95,8 +95,8 @@ def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 class TableJournal:
     """The journals of one table.
 
-    ``name_base``, ``is_replaced_by`` and ``goes_on_from`` may be called in another thread than the other methods, but
-    only after a first file was named.
+    ``name_base``, ``note_replacement`` and ``forget_before`` may be called in another thread than the other methods,
+    but only after a first file was named.
 
     :param path: the table's file, ``config/NAME.json``.
     """
@@ -299,12 +299,12 @@ class TableJournal:
         self._flush_directory(self._directory)
         self._bases = bases
 
-    def is_replaced_by(self, base: Base) -> None:
+    def note_replacement(self, base: Base) -> None:
         """Note that a file has replaced the table's file. A power cut may undo this: journals since either file are
         kept."""
         self._replaced_by.add(base[:2])
 
-    def goes_on_from(self, base: Base) -> None:
+    def forget_before(self, base: Base) -> None:
         """Delete the journals before a file that has replaced the table's file permanently."""
         self._base = base[:2]
         self._replaced_by.clear()

@@ -58,7 +58,7 @@ def version_file(root: Path) -> Path:
     return root / "comet" / "store.json"
 
 
-def demand_readable(root: Path) -> StoreMark | None:
+def require_readable(root: Path) -> StoreMark | None:
     """Return the mark of a store, or ``None`` for a new store, one of Apache's, or a damaged mark.
 
     :raises NewerStoreError: this version cannot read the store.

@@ -332,7 +332,7 @@ class WriteBatch:
         ):
             self._maintenance.write_index_in_blocks()
         if position > self._ahead_at:
-            self._log.allocate_ahead()
+            self._log.start_next_segment()
             self._ahead_at = 1 << 62
         if touched:
             for arrived in self.on_arrival:

@@ -9,7 +9,7 @@ import pytest
 from tests.store.conftest import StoreBench, fill, keys_found
 from tests.store.recovery.test_file_sizes import only_files_of_apache, quarantine
 
-from cometmq.store.index.index_sizes import sizes_of
+from cometmq.store.index.index_sizes import read_index_sizes
 
 SIZES = [(100, 400), (105, 399), (1, 400), (5_000, 401), (7, 1_000)]
 
@@ -26,7 +26,7 @@ def test_slots_and_entries_are_those_that_the_file_was_made_with(
     store = bench.open(max_hash_slot_num=sizes[0], max_index_num=sizes[1])
     fill(store, messages)
     store.close_now()
-    assert {sizes_of(path) for path in index_files(bench)} == {sizes}
+    assert {read_index_sizes(path) for path in index_files(bench)} == {sizes}
 
 
 @pytest.mark.parametrize("wrong", SIZES[1:])
@@ -52,10 +52,10 @@ def test_a_damaged_file_tells_nothing(bench: StoreBench) -> None:
     whole = path.read_bytes()
     for at in (40 + 4 * 100 + 20 + 4, 16 + 8, 36):
         path.write_bytes(whole[:at] + b"\x7f" * 8 + whole[at + 8 :])
-        assert sizes_of(path) in (None, (100, 400))
+        assert read_index_sizes(path) in (None, (100, 400))
     for length in (0, 39, 60, 3_000):
         path.write_bytes(whole)
         os.truncate(path, length)
-        assert sizes_of(path) is None
+        assert read_index_sizes(path) is None
     path.write_bytes(os.urandom(len(whole)))
-    assert sizes_of(path) is None
+    assert read_index_sizes(path) is None

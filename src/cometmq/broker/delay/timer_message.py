@@ -364,7 +364,7 @@ class TimerMessageService:
 
     async def _round(self) -> None:
         if not self._is_counted:
-            self._counts.waiting += await self.in_thread(self.log.count_at_start)
+            self._counts.waiting += await self.in_thread(self.log.count_when_opened)
             self._is_counted = True
         position = await self._write()
         await self._load()

@@ -245,10 +245,10 @@ class JournaledFile(TableFile):
             backup.unlink(missing_ok=True)
             os.link(self.path, backup)
         self._fresh_path.replace(self.path)
-        self._journal.is_replaced_by(base)
+        self._journal.note_replacement(base)
         flush_directory(self.path.parent)
         self._size_bytes = base.size
-        self._journal.goes_on_from(base)
+        self._journal.forget_before(base)
         self._is_unwritable = False
 
 

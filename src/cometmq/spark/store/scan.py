@@ -39,7 +39,7 @@ from cometmq.spark.storage import Directory
 from cometmq.spark.store.files import ConsumeQueues, LogFile, boundaries, log_files
 from cometmq.spark.store.options import StoreOptions
 from cometmq.store.log.commit_log import FILLER
-from cometmq.store.log.log_reader import MAGIC_AT, places_with_magic
+from cometmq.store.log.log_reader import MAGIC_AT, find_magics
 from cometmq.store.log.mapped_file import find_bytes, first_data
 from cometmq.store.log.record_scan import is_stored_topic, read_log_record
 
@@ -168,7 +168,7 @@ def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bo
         return any(
             (record := read_log_record(bytes_of_file, place, base + place, check_crc=True)) is not None
             and record.store_timestamp >= stored_at
-            for place in places_with_magic(fd, bytes_of_file, at + END_FILE_MIN_BLANK_BYTES, len(view))
+            for place in find_magics(fd, bytes_of_file, at + END_FILE_MIN_BLANK_BYTES, len(view))
         )
 
 

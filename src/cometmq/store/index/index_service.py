@@ -43,7 +43,7 @@ _Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
 """``(topic#, log offset, store timestamp, keys)`` of one message, or the hashed keys of several messages."""
 
 
-class SoughtKey(NamedTuple):
+class QueryKey(NamedTuple):
     """The key that a query searches for."""
 
     topic: str
@@ -184,7 +184,7 @@ class IndexService:
         self.files.append(file)
         return file
 
-    def query(self, log: CommitLog, key: SoughtKey, max_num: int, begin: int, end: int) -> QueryResult:
+    def query(self, log: CommitLog, key: QueryKey, max_num: int, begin: int, end: int) -> QueryResult:
         """Return the newest ``max_num`` records with ``key`` and a store time between ``begin`` and ``end`` (ms).
 
         The index contains only hashes, which other topics and keys may share, and times in seconds. So each record is

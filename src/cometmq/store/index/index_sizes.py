@@ -22,7 +22,7 @@ _SLOT_BYTES = 4
 _OFFSET_IN_ENTRY = INDEX_ENTRY.offsets["offset"]
 
 
-def sizes_of(path: Path) -> tuple[int, int] | None:
+def read_index_sizes(path: Path) -> tuple[int, int] | None:
     """Return the numbers of slots and entries of an index file, or ``None`` if it is empty or damaged."""
     size = path.stat().st_size
     if size < HEADER_BYTES + _SLOT_BYTES + 2 * ENTRY_BYTES:
@@ -37,7 +37,7 @@ def sizes_of(path: Path) -> tuple[int, int] | None:
             if table_bytes < _SLOT_BYTES or table_bytes % _SLOT_BYTES or rest or entries < count:
                 continue
             slots = table_bytes // _SLOT_BYTES
-            if _agree(content, slots, count):
+            if _slots_match_entries(content, slots, count):
                 return slots, entries
     return None
 
@@ -54,7 +54,7 @@ def _places(fd: int, content: mmap.mmap, wanted: bytes) -> Iterator[int]:
         at = hole
 
 
-def _agree(content: mmap.mmap, slots: int, count: int) -> bool:
+def _slots_match_entries(content: mmap.mmap, slots: int, count: int) -> bool:
     """Return whether the slots point to the last entries of their chains and the entries are in log order."""
     table = np.frombuffer(bytes(content[HEADER_BYTES : HEADER_BYTES + slots * _SLOT_BYTES]), ">i4")
     begin = HEADER_BYTES + slots * _SLOT_BYTES + ENTRY_BYTES

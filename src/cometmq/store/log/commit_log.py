@@ -101,16 +101,16 @@ class CommitLog:
         return segment.view[at : at + size] if MIN_RECORD_BYTES <= size <= readable else None
 
     # --- growing ------------------------------------------------------------------------------
-    def allocate_ahead(self) -> None:
+    def start_next_segment(self) -> None:
         """Start to create the next segment in a thread, unless one is being created already."""
         if self._ahead is None:
             self._ahead = self._worker.submit(self._create, self._next_start())
-            self._ahead.add_done_callback(self._report_no_room)
+            self._ahead.add_done_callback(self._warn_of_full_disk)
 
     def _next_start(self) -> int:
         return self.segments[-1].end if self.segments else self.position
 
-    def _report_no_room(self, made: Future[MappedFile]) -> None:
+    def _warn_of_full_disk(self, made: Future[MappedFile]) -> None:
         """Log that the next segment could not be created; log it again only after a success."""
         error = made.exception()
         if isinstance(error, OSError) and not self._reported_no_room:
@@ -122,7 +122,7 @@ class CommitLog:
 
         :raises StoreError: it cannot be created.
         """
-        self.allocate_ahead()
+        self.start_next_segment()
         assert self._ahead is not None
         ahead, self._ahead = self._ahead, None
         try:
@@ -135,7 +135,7 @@ class CommitLog:
     def undo_segment(self, segment: MappedFile) -> None:
         """Remove an appended segment without records; it becomes the next segment again."""
         assert self.segments[-1] is segment
-        self.drop_ahead()
+        self.remove_next_segment()
         self.segments.pop()
         ready: Future[MappedFile] = Future()
         ready.set_result(segment)
@@ -143,7 +143,7 @@ class CommitLog:
 
     def begin_at(self, offset: int) -> None:
         """Start an empty log at ``offset``, the first byte of a file."""
-        self.drop_ahead()
+        self.remove_next_segment()
         while self.segments:
             self.remove_first()
         self.position = offset
@@ -157,7 +157,7 @@ class CommitLog:
         flush_directory(self.directory)
         return MappedFile(path, start, self.segment_size)
 
-    def drop_ahead(self) -> None:
+    def remove_next_segment(self) -> None:
         """Remove the segment that was created in advance."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
@@ -192,7 +192,7 @@ class CommitLog:
         self._disk.allocate(segment.fd, at, size)
         segment.reserved = at + size
 
-    def owe(self, work: Callable[[], None]) -> None:
+    def run_before_writes(self, work: Callable[[], None]) -> None:
         """Run ``work`` before the next write to the log; as long as it raises ``OSError``, writes fail."""
         self._owed = work
 
@@ -210,7 +210,7 @@ class CommitLog:
             _log.warning(
                 "an incomplete write at %d could not be erased; messages are refused until it is: %s", start, error
             )
-            self.owe(lambda: self._erase(start, end))
+            self.run_before_writes(lambda: self._erase(start, end))
 
     def _erase(self, start: int, end: int) -> None:
         for segment in (*self.segments, *self._ready()):
@@ -244,7 +244,7 @@ class CommitLog:
 
     def close(self) -> None:
         """Close the files and remove the segment that was created in advance."""
-        self.drop_ahead()
+        self.remove_next_segment()
         self._worker.shutdown()
         for segment in self.segments:
             segment.close()

@@ -47,7 +47,7 @@ class DamagedPart(NamedTuple):
     end: int
 
 
-class Outline(NamedTuple):
+class DamagedFields(NamedTuple):
     """The fields of a damaged record; each of them may be wrong."""
 
     topic: str
@@ -57,7 +57,7 @@ class Outline(NamedTuple):
     """The record's size according to its inner lengths, regardless of its size field."""
 
 
-class Knowledge(NamedTuple):
+class LogEvidence(NamedTuple):
     """Evidence about the log from other files; used only where the log is damaged."""
 
     extent: Callable[[int], int]
@@ -68,10 +68,10 @@ class Knowledge(NamedTuple):
     """True if damage ends the log unless something proves that it continues, even if sound records follow."""
 
 
-NOTHING_KNOWN: Final = Knowledge(lambda _: 0, lambda _: 0)
+NOTHING_KNOWN: Final = LogEvidence(lambda _: 0, lambda _: 0)
 
 
-def outline_of(view: memoryview, at: int) -> Outline | None:
+def read_damaged_fields(view: memoryview, at: int) -> DamagedFields | None:
     """Return the fields of the damaged record at byte ``at``, or ``None`` if its lengths are implausible."""
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
@@ -88,7 +88,7 @@ def outline_of(view: memoryview, at: int) -> Outline | None:
         return None
     if not is_stored_topic(topic) or not MIN_RECORD_BYTES <= size <= room:
         return None
-    return Outline(topic, queue_id, queue_offset, size)
+    return DamagedFields(topic, queue_id, queue_offset, size)
 
 
 class LogReader:
@@ -102,7 +102,7 @@ class LogReader:
         self,
         log: CommitLog,
         start: int,
-        knowledge: Knowledge,
+        knowledge: LogEvidence,
         *,
         check_crc: bool,
         until: int | None = None,
@@ -146,10 +146,10 @@ class LogReader:
                 yield record
             if at >= limit:
                 continue
-            if self._is_true_filler(segment, at):
+            if self._is_genuine_filler(segment, at):
                 self.end = segment.end
                 continue
-            end = self._behind_damage(segment, base + at)
+            end = self._find_damage_end(segment, base + at)
             if end is None:
                 return
             damaged = DamagedPart(self.end, end)
@@ -158,7 +158,7 @@ class LogReader:
                 plain.forget()
             yield damaged
 
-    def _behind_damage(self, segment: MappedFile, at: int) -> int | None:
+    def _find_damage_end(self, segment: MappedFile, at: int) -> int | None:
         """Return the end of the damage that starts at ``at``, or ``None`` if the log ends at ``at``."""
         limit = segment.end if self._until is None else min(segment.end, self._until)
         proven = self._knowledge.proven(self.timestamp) if self._until is None else self._until
@@ -166,7 +166,7 @@ class LogReader:
             return None
         known = self._knowledge.extent(at)
         known_end = at + known if known >= MIN_RECORD_BYTES and at + known <= limit else 0
-        outline = outline_of(segment.view, at - segment.start)
+        outline = read_damaged_fields(segment.view, at - segment.start)
         own_size = 0
         if at + 4 <= segment.end and not is_filler(segment, at - segment.start):
             own_size = int(_SIZE.unpack_from(segment.view, at - segment.start)[0])
@@ -179,7 +179,7 @@ class LogReader:
             return None
         return known_end or min(limit, found if found is not None else proven)
 
-    def _is_true_filler(self, segment: MappedFile, at: int) -> bool:
+    def _is_genuine_filler(self, segment: MappedFile, at: int) -> bool:
         """Return whether a genuine filler ends the file at byte ``at``: all records after it in the file are older.
 
         A genuine filler is followed by zeros, or by bytes that Apache truncated and left there.
@@ -187,7 +187,7 @@ class LogReader:
         return is_filler(segment, at) and not any(
             (record := self._record_at(segment, segment.start + place)) is not None
             and record.store_timestamp >= self.timestamp
-            for place in places_with_magic(segment.fd, segment.view, at + END_FILE_MIN_BLANK_BYTES, segment.size)
+            for place in find_magics(segment.fd, segment.view, at + END_FILE_MIN_BLANK_BYTES, segment.size)
         )
 
     def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
@@ -212,7 +212,7 @@ class LogReader:
         self._found = None
         while (segment := self._log.segment_at(at)) is not None and (self._until is None or at < self._until):
             limit = segment.end if self._until is None else min(segment.end, self._until)
-            for place in places_with_magic(segment.fd, segment.view, at - segment.start, limit - segment.start):
+            for place in find_magics(segment.fd, segment.view, at - segment.start, limit - segment.start):
                 if self._is_sound(segment, segment.start + place, proven):
                     self._found = segment.start + place
                     return self._found
@@ -220,7 +220,7 @@ class LogReader:
         return None
 
 
-def places_with_magic(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
+def find_magics(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
     """Yield the positions from ``start`` in a mapped file where a record's magic suggests a record; holes are not
     read."""
     content = cast(mmap.mmap, view.obj)

@@ -96,7 +96,7 @@ class PlainRecords:
         units = [PlainUnits(*queue) for queue in queues]
         return PlainRun(base + at + size - last_size, last_size, units, hashes, offsets, timestamps, indexed)
 
-    def judged(self, record: LogRecord, *, follow: bool) -> None:
+    def follow_queue_of(self, record: LogRecord, *, follow: bool) -> None:
         """Follow the queue of a record that Python has checked, or stop following it."""
         if self._scan is not None:
             self._scan.follow(record.topic, record.queue_id, record.queue_offset + 1 if follow else None)

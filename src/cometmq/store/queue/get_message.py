@@ -22,7 +22,7 @@ from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import store_timestamp_of
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, ConsumeQueue
-from cometmq.store.queue.units import leads_to_record, matches_unit, restore_units
+from cometmq.store.queue.units import matches_unit, points_to_record, restore_units
 
 CHOOSE_UNITS_MIN: Final = 64
 """Minimum number of units for which a ``Chooser`` is used; fewer are faster one by one."""
@@ -176,7 +176,7 @@ def _collect(
             removed = True
             continue
         assert run_view is not None
-        if at < verified_from and not leads_to_record(run_view, start - run_base, start, size, queue, at):
+        if at < verified_from and not points_to_record(run_view, start - run_base, start, size, queue, at):
             if restore_units(log, queue, at):
                 return None
             continue

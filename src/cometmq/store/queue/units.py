@@ -13,7 +13,7 @@ from cometmq.limits import UNIT_SEARCH_BYTES, UNIT_SEARCH_UNITS
 from cometmq.message.record import BLANK_MAGIC, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, parts_of
 from cometmq.store.disk import Disk
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.log.log_reader import places_with_magic
+from cometmq.store.log.log_reader import find_magics
 from cometmq.store.log.mapped_file import MappedFile
 from cometmq.store.log.record_scan import IDENTITY, NO_QUEUE_OFFSET, ends_in_zeros, read_log_record, record_at
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
@@ -56,7 +56,7 @@ def has_properties(view: memoryview) -> bool:
     return properties_at < end
 
 
-def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
+def points_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
     """Return whether a unit points to its record at byte ``at`` of ``view``; everything but the CRC is checked."""
     end = at + size
     if not matches_unit(view[at:end], offset, size, queue, queue_offset):
@@ -64,7 +64,7 @@ def leads_to_record(view: memoryview, at: int, offset: int, size: int, queue: Co
     return not ends_in_zeros(view, end) or not has_properties(view[at:end])
 
 
-def stands_for_lost(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
+def marks_lost_message(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
     """Return whether an earlier start blanked a unit, or made it point to the record in place of a lost message."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
@@ -115,7 +115,7 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
 
 def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
     """Remember unreadable offsets; log the first unexplained ones of a queue."""
-    missing = [offset for offset in offsets if not stands_for_lost(log, queue, offset)]
+    missing = [offset for offset in offsets if not marks_lost_message(log, queue, offset)]
     if missing and not queue.missing:
         _log.warning(
             "consumequeue/%s/%d: units from offset %d on point to no message and are skipped; stop the broker "
@@ -136,13 +136,13 @@ def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
     end = unit[0] + unit[1]
     if segment is None or end > min(segment.end, log.position):
         return 0
-    sound = leads_to_record(segment.view, unit[0] - segment.start, unit[0], unit[1], queue, offset)
+    sound = points_to_record(segment.view, unit[0] - segment.start, unit[0], unit[1], queue, offset)
     return end if sound else 0
 
 
 def _next_record(segment: MappedFile, start: int, limit: int) -> int:
     """Return the position of the next record after damage, or ``limit`` if there is none."""
-    for at in places_with_magic(segment.fd, segment.view, start, limit):
+    for at in find_magics(segment.fd, segment.view, start, limit):
         if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
             return at
     return limit
@@ -169,7 +169,7 @@ def _search(log: CommitLog, queue: ConsumeQueue, wanted: range, start: int, end:
             if (
                 queue_id == queue.queue_id
                 and queue_offset in wanted
-                and leads_to_record(view, byte, offset, size, queue, queue_offset)
+                and points_to_record(view, byte, offset, size, queue, queue_offset)
             ):
                 record = read_log_record(view, byte, offset, check_crc=False)
                 if record is not None:

@@ -49,7 +49,7 @@ class Claims:
     @cached_property
     def _behind(self) -> UnitMap:
         """Return the units of the queues that can point beyond the offset of the position file."""
-        return self._map(self._queues.unsettled()) if self.position is not None else self._all
+        return self._map(self._queues.queues_to_check()) if self.position is not None else self._all
 
     @cached_property
     def _last_sound(self) -> tuple[int, int]:

@@ -91,7 +91,7 @@ class Damages:
             size = end - at
             if size > _MAX_BYTES:
                 size = min(_MAX_BYTES, size - _MAX_BYTES // 2)
-            record = stand_in(at, size, owner, timestamp)
+            record = placeholder(at, size, owner, timestamp)
             self._disk.write(segment.fd, record, at - segment.start)
             places.append(Place(at, size))
             owner = None
@@ -119,7 +119,7 @@ class Damages:
             )
 
 
-def stand_in(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:
+def placeholder(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:
     """Return a record of ``size`` bytes for log offset ``at`` that every reader skips."""
     room = size - MIN_RECORD_BYTES
     if owner is None or not 0 < len(owner.topic.encode()) <= min(room, 127):

@@ -18,7 +18,7 @@ from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.log.commit_log import CommitLog, filler
 from cometmq.store.log.mapped_file import MappedFile, clear_from
-from cometmq.store.recovery.damages import Owner, Place, stand_in
+from cometmq.store.recovery.damages import Owner, Place, placeholder
 from cometmq.store.recovery.load import Findings, is_zero, make_file_again
 
 _BODY_BYTES: Final = 8
@@ -73,8 +73,8 @@ class EndOfLog:
         self._findings.keep_part(path, at, size)
         clear_from(path, at, size)
 
-    def places_for(self, owners: list[Owner], given: int) -> list[Place]:
-        """Return the log offsets at which :meth:`go_on_behind` will write the record of each owner."""
+    def placeholder_offsets(self, owners: list[Owner], given: int) -> list[Place]:
+        """Return the log offsets at which :meth:`continue_after` will write the record of each owner."""
         log = self._log
         at = log.position if log.segments else -(-given // log.segment_size) * log.segment_size
         places: list[Place] = []
@@ -87,7 +87,7 @@ class EndOfLog:
             at += size
         return places
 
-    def go_on_behind(self, given: int, last: list[tuple[Owner, Place]], timestamp: int) -> None:
+    def continue_after(self, given: int, last: list[tuple[Owner, Place]], timestamp: int) -> None:
         """Continue the log after ``given``, the end of the offsets that were ever assigned; call it after :meth:`cut`.
 
         :param last: the last message of each queue, with the log offset of the record that replaces it.
@@ -102,7 +102,7 @@ class EndOfLog:
             if place.offset != begin + len(content):
                 self._put(begin, content, ends=True)
                 begin, content = place.offset, bytearray()
-            content += stand_in(place.offset, place.size, owner, timestamp)
+            content += placeholder(place.offset, place.size, owner, timestamp)
         if content or begin < given:
             self._put(begin, content, ends=begin + len(content) < given)
         while log.position < given:
@@ -141,9 +141,9 @@ class EndOfLog:
 
     def _owe(self, work: Callable[[], None]) -> None:
         self._later.append(work)
-        self._log.owe(self._work_off)
+        self._log.run_before_writes(self._retry_writes)
 
-    def _work_off(self) -> None:
+    def _retry_writes(self) -> None:
         while self._later:
             self._later[0]()
             del self._later[0]

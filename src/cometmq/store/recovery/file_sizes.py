@@ -24,9 +24,9 @@ from cometmq.store.disk import open_file
 from cometmq.store.errors import StoreError
 from cometmq.store.index.index_file import index_file_bytes
 from cometmq.store.index.index_service import is_index_name
-from cometmq.store.index.index_sizes import sizes_of
+from cometmq.store.index.index_sizes import read_index_sizes
 from cometmq.store.log.commit_log import FILLER
-from cometmq.store.log.log_reader import places_with_magic
+from cometmq.store.log.log_reader import find_magics
 from cometmq.store.log.mapped_file import data_end
 from cometmq.store.log.record_scan import read_log_record
 from cometmq.store.recovery.load import offset_of_name
@@ -51,7 +51,7 @@ class _File(NamedTuple):
         return self.size == size and self.start % size == 0
 
 
-def with_sizes_of_files(config: StoreConfig, recorded: FileSizes | None) -> tuple[StoreConfig, list[str]]:
+def use_existing_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple[StoreConfig, list[str]]:
     """Return the configuration with the sizes of the existing files, and a line for each size that differs.
 
     :param recorded: the sizes at the last start, if they are known.
@@ -107,13 +107,13 @@ def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
     if all(file.fits(configured) for file in files):
         return configured
     if len(files) == 1:
-        size = _size_of_one(files[0], configured, before)
+        size = _size_of_only_file(files[0], configured, before)
     else:
         fitting = Counter(file.size for file in files if file.size >= MIN_LOG_FILE_BYTES and file.fits(file.size))
         size = _most(fitting, configured, before)
     for file in files:
         limit = size if file.start % size == 0 else 0
-        if file.size > limit and _has_record_behind(file, limit):
+        if file.size > limit and _has_record_after(file, limit):
             raise StoreError(
                 f"the log files in {config.commit_log} are of different sizes: most have {size:,} bytes, and "
                 f"{file.path.name} with {file.size:,} bytes has messages that would be lost with this size; "
@@ -132,7 +132,7 @@ def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
     return max(sizes, default=configured)
 
 
-def _size_of_one(file: _File, configured: int, recorded: int | None) -> int:
+def _size_of_only_file(file: _File, configured: int, recorded: int | None) -> int:
     """Return the size of the log files if there is only one."""
     expected = recorded or configured
     if file.size == recorded and file.fits(recorded):
@@ -146,13 +146,13 @@ def _size_of_one(file: _File, configured: int, recorded: int | None) -> int:
     if file.size < MIN_LOG_FILE_BYTES or file.start % file.size:
         return expected
     if file.size > expected:
-        is_whole = _has_record_behind(file, expected) or (recorded is None and end <= expected)
+        is_whole = _has_record_after(file, expected) or (recorded is None and end <= expected)
     else:  # truncated or not: unless a record continues after its end, it can be a file of this size
         is_whole = recorded is None and end + END_FILE_MIN_BLANK_BYTES <= file.size and file.size % _PAGE_BYTES == 0
     return file.size if is_whole else expected
 
 
-def _has_record_behind(file: _File, limit: int) -> bool:
+def _has_record_after(file: _File, limit: int) -> bool:
     """Return whether the log has a record in a file that ends after byte ``limit``."""
     with (
         open_file(file.path, os.O_RDONLY) as fd,
@@ -160,7 +160,7 @@ def _has_record_behind(file: _File, limit: int) -> bool:
         memoryview(mapped) as view,
     ):
         for begin, end in ((limit, file.size), (0, limit)):
-            for at in places_with_magic(fd, view, begin, end):
+            for at in find_magics(fd, view, begin, end):
                 record = read_log_record(view, at, file.start + at, check_crc=False)
                 if record is None or at + record.size <= limit:
                     continue
@@ -209,5 +209,5 @@ def _index_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple[int, 
             return before
     most = max(lengths, key=lambda length: lengths[length], default=0)
     newest = sorted((path for path, length in files.items() if length == most), reverse=True)
-    told = (sizes_of(path) for path in newest[:_ASKED_INDEX_FILES])
+    told = (read_index_sizes(path) for path in newest[:_ASKED_INDEX_FILES])
     return next((found for found in told if found is not None), configured)

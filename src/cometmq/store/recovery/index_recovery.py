@@ -27,14 +27,14 @@ def index_from(
         return NEVER
     _open_files(index, findings)
     if position is not None:
-        return _by_position(index, log, position, findings)
+        return _open_by_position(index, log, position, findings)
     log_end = log.segments[-1].end if log.segments else 0
     kept = next((at for at, file in enumerate(index.files) if not file.sound(log_end)), len(index.files))
     _set_aside(index, kept, "header and entries contradict each other", findings)
     if crashed and index.files:
         last = index.files[-1]
         last.truncate_entries(last.count, last.end_timestamp)
-    return _behind_last(index, log, findings)
+    return _end_of_last_record(index, log, findings)
 
 
 def cut_index(index: IndexService, log_end: int) -> None:
@@ -61,7 +61,7 @@ def _open_files(index: IndexService, findings: Findings) -> None:
             index.files.append(IndexFile(path, index.slots, index.entries, index.disk))
 
 
-def _by_position(index: IndexService, log: CommitLog, position: Position, findings: Findings) -> int:
+def _open_by_position(index: IndexService, log: CommitLog, position: Position, findings: Findings) -> int:
     """Restore the files that the position file names, or those before the first damaged one."""
     by_name = {file.path.name: file for file in index.files}
     last = len(position.index_files) - 1
@@ -76,7 +76,7 @@ def _by_position(index: IndexService, log: CommitLog, position: Position, findin
             if file is None:
                 findings.add(f"index/{name}: missing; messages are indexed again")
             _set_aside(index, min(at, len(index.files)), "does not agree with comet/position.json", findings)
-            return _behind_last(index, log, findings)
+            return _end_of_last_record(index, log, findings)
         if file.count != count or not file.slots_agree():
             file.truncate_entries(count, end_timestamp)
     for file in index.files[last + 1 :]:
@@ -92,7 +92,7 @@ def _set_aside(index: IndexService, start: int, why: str, findings: Findings) ->
     del index.files[start:]
 
 
-def _behind_last(index: IndexService, log: CommitLog, findings: Findings) -> int:
+def _end_of_last_record(index: IndexService, log: CommitLog, findings: Findings) -> int:
     """Return the end of the last record in the index files."""
     filled = [file for file in index.files if file.count > 1]
     if not filled:

@@ -27,7 +27,7 @@ class LostLogError(StoreError):
     """The queues have messages, but the log has none."""
 
 
-def demand_one_path(config: StoreConfig) -> None:
+def require_one_path(config: StoreConfig) -> None:
     """Refuse a log in several directories.
 
     :raises StoreError: ``storePathCommitLog`` names several.
@@ -41,7 +41,7 @@ def demand_one_path(config: StoreConfig) -> None:
         )
 
 
-def demand_log(config: StoreConfig) -> None:
+def require_log(config: StoreConfig) -> None:
     """Refuse an empty log if queues have messages.
 
     :raises LostLogError: the log has no record, but units of queues point to records.

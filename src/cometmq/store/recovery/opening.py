@@ -14,14 +14,14 @@ from cometmq.store.log.checkpoint import StoreLock, load_checkpoint
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.extended_units import replace_addresses
-from cometmq.store.recovery.file_sizes import with_sizes_of_files
+from cometmq.store.recovery.file_sizes import use_existing_sizes
 from cometmq.store.recovery.known_files import KnownFiles
 from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings, set_unusable_aside
-from cometmq.store.recovery.lost_log import demand_log, demand_one_path
+from cometmq.store.recovery.lost_log import require_log, require_one_path
 from cometmq.store.recovery.position import load_position
 from cometmq.store.recovery.recovery import KnownBefore, Recovery
-from cometmq.store.version import demand_readable, version_file, write_mark
+from cometmq.store.version import require_readable, version_file, write_mark
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def open_store(
     :raises NewerStoreError: a newer version wrote the store, and this one cannot read it.
     :raises StoreError: another process has locked the store, or its files cannot be opened.
     """
-    demand_one_path(config)
+    require_one_path(config)
     try:
         config.root.mkdir(parents=True, exist_ok=True)
         lock = StoreLock(config.root / "lock")
@@ -65,10 +65,10 @@ def open_store(
         ) from error
     log: CommitLog | None = None
     try:
-        mark = demand_readable(config.root)
-        config, kept = with_sizes_of_files(config, mark.sizes if mark is not None else None)
+        mark = require_readable(config.root)
+        config, kept = use_existing_sizes(config, mark.sizes if mark is not None else None)
         if not begin_anew:
-            demand_log(config)
+            require_log(config)
         config.commit_log.mkdir(parents=True, exist_ok=True)
         log = CommitLog(config.commit_log, config.mapped_file_size_commit_log, disk)
         findings = Findings(config.root)

@@ -46,7 +46,7 @@ class Position(msgspec.Struct, frozen=True):
     index_files: list[tuple[str, int, int, int]] = []
     """Name, next entry, last log offset and last store timestamp of each index file, oldest first."""
     marks: dict[int, int] = {}
-    """The checksums (:func:`marks_of`) of some log files, by the offset of the file's first byte."""
+    """The checksums (:func:`checksums_of_files`) of some log files, by the offset of the file's first byte."""
     made_anew: bool | msgspec.UnsetType = msgspec.UNSET
     """True if a job has rebuilt queues and index since: only the ends of queues count, all else is checked."""
     version: int = _VERSION
@@ -60,15 +60,15 @@ class Position(msgspec.Struct, frozen=True):
         if log.segments and self.offset > log.segments[-1].end:
             return False
         if self.last_offset < 0:
-            return self._ends_behind(log, log.min_offset)
+            return self._only_fillers_follow(log, log.min_offset)
         segment = log.segment_at(self.last_offset)
         end = self.last_offset + self.last_size
-        if segment is None or self.last_size <= 0 or end > segment.end or not self._ends_behind(log, end):
+        if segment is None or self.last_size <= 0 or end > segment.end or not self._only_fillers_follow(log, end):
             return False
         at = self.last_offset - segment.start
         return crc32(segment.view[at : at + self.last_size]) == self.last_crc
 
-    def _ends_behind(self, log: CommitLog, at: int) -> bool:
+    def _only_fillers_follow(self, log: CommitLog, at: int) -> bool:
         """Return whether only fillers follow between ``at`` and the position's offset."""
         while at < self.offset:
             segment = log.segment_at(at)
@@ -85,10 +85,10 @@ class Position(msgspec.Struct, frozen=True):
         """
         if self.version != _VERSION or self.crc != crc_of(self) or self.offset < log.min_offset:
             return False
-        marks = {segment.start: mark for segment in log.segments if (mark := _mark_of(segment)) is not None}
+        marks = {segment.start: mark for segment in log.segments if (mark := _checksum_of_start(segment)) is not None}
         return not marks or any(self.marks.get(start) == mark for start, mark in marks.items())
 
-    def proves(self, log: CommitLog) -> int:
+    def proven_end(self, log: CommitLog) -> int:
         """Return the proven end of a log to which this file does not belong, or 0.
 
         An end is proven only if at least two of the last record's size, magic and offset are still right.
@@ -103,7 +103,7 @@ class Position(msgspec.Struct, frozen=True):
         return self.offset if sum(marks) >= 2 else 0
 
 
-def marks_of(log: CommitLog, known: dict[int, int]) -> dict[int, int]:
+def checksums_of_files(log: CommitLog, known: dict[int, int]) -> dict[int, int]:
     """Return the marks of some log files: those in ``known`` that still exist, and the first and the last file.
 
     A mark is the CRC of the first bytes of a file. A file whose first record is incomplete or missing has no mark.
@@ -111,13 +111,13 @@ def marks_of(log: CommitLog, known: dict[int, int]) -> dict[int, int]:
     marks = {start: mark for start, mark in known.items() if start >= log.min_offset}
     for segment in (*log.segments[:1], *log.segments[-1:]):
         if segment.start not in marks and segment.start + MIN_RECORD_BYTES <= log.position:
-            mark = _mark_of(segment)
+            mark = _checksum_of_start(segment)
             if mark is not None:
                 marks[segment.start] = mark
     return marks
 
 
-def _mark_of(segment: MappedFile) -> int | None:
+def _checksum_of_start(segment: MappedFile) -> int | None:
     head = segment.view[:MIN_RECORD_BYTES]
     return crc32(head) if _MAGIC.unpack_from(head)[0] in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) else None
 
@@ -135,7 +135,7 @@ def load_position(path: Path) -> Position | None:
         return None
 
 
-def note_made_anew(path: Path) -> None:
+def mark_as_rebuilt(path: Path) -> None:
     """Make the next start check the rebuilt queues and index; an unreadable position file is deleted.
 
     :raises OSError: the file cannot be written; the old one is unchanged.

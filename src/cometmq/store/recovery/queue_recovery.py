@@ -19,13 +19,13 @@ from cometmq.store.log.plain_records import PlainRun
 from cometmq.store.log.record_scan import LogRecord
 from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, ConsumeQueue, unit_before
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
-from cometmq.store.queue.units import stands_for_lost
+from cometmq.store.queue.units import marks_lost_message
 from cometmq.store.recovery.damages import Place
 from cometmq.store.recovery.known_files import KnownFiles
 from cometmq.store.recovery.known_topics import KnownTopics
 from cometmq.store.recovery.load import Findings, is_zero, queue_directories, queue_files, topic_directories
 from cometmq.store.recovery.position import Position
-from cometmq.store.recovery.queue_units import is_sound, last_rising_unit, last_sound_unit, look_at
+from cometmq.store.recovery.queue_units import is_sound, last_plausible_unit, last_sound_unit, read_ends
 
 _BLANKS: Final = 4096
 """Blank units per write."""
@@ -188,7 +188,9 @@ class QueueRecovery:
                     wrong = "missing"
                 elif self._settle(queue, first, end, position.offset):
                     continue
-                elif end and not self.unit_is_sound(queue, end - 1) and not stands_for_lost(self._log, queue, end - 1):
+                elif (
+                    end and not self.unit_is_sound(queue, end - 1) and not marks_lost_message(self._log, queue, end - 1)
+                ):
                     wrong = f"its end at {end} is damaged"
                 elif queue.first_stored > first and not self._begins_below_log(queue):
                     wrong = f"its files from {first} on are missing"
@@ -216,7 +218,7 @@ class QueueRecovery:
         if not all(is_zero(segment) for segment in segments):
             return None
         most = segments[-1].end if segments else _MAX_LOG_OFFSET
-        ends = (last_rising_unit(queue, most)[1] for queue in self.by_key.values())
+        ends = (last_plausible_unit(queue, most)[1] for queue in self.by_key.values())
         end = max(ends, default=0)
         return Position(end, end - 1, 0, 0, {}) if end else None
 
@@ -227,7 +229,7 @@ class QueueRecovery:
         """
         if queue.key in self._settled:
             return True
-        look = look_at(queue, end) if end and queue.first_stored <= first else None
+        look = read_ends(queue, end) if end and queue.first_stored <= first else None
         if look is None or not look.is_last or not self._topics.begin_of(queue.topic) <= look.last[0] < log_end:
             return False
         if not is_sound(self._log, queue, end - 1, *look.last):
@@ -239,11 +241,11 @@ class QueueRecovery:
         self._settled.add(queue.key)
         return True
 
-    def unsettled(self) -> list[ConsumeQueue]:
+    def queues_to_check(self) -> list[ConsumeQueue]:
         """Return the queues whose files may have units that the position file does not include."""
         return [queue for key, queue in self.by_key.items() if key not in self._settled]
 
-    def unsettle(self) -> None:
+    def check_all_queues(self) -> None:
         """Check all queues again when they are closed."""
         self._settled.clear()
 
@@ -310,12 +312,12 @@ class QueueRecovery:
         unit = UNIT.pack(record.offset, record.size, queue.tags_code_of(record))
         self._writer.add_units(queue, record.queue_offset, unit)
 
-    def add_lost(self, queue: ConsumeQueue, offset: int, place: Place) -> None:
+    def add_lost_unit(self, queue: ConsumeQueue, offset: int, place: Place) -> None:
         """Add a unit for the lost last message of a queue; it points to the record that replaces the message."""
         self._writer.add_units(queue, offset, UNIT.pack(place.offset, place.size, 0))
         self.ends[queue.key] = offset + 1
 
-    def blank_up_to(self, queue: ConsumeQueue, end: int) -> None:
+    def extend_with_blanks(self, queue: ConsumeQueue, end: int) -> None:
         """Extend a queue that ends below ``end`` up to it, with units that point nowhere."""
         begin = self.ends.get(queue.key, 0)
         if begin or queue.files:
@@ -323,23 +325,23 @@ class QueueRecovery:
                 self._writer.add_units(queue, offset, BLANK_UNIT * min(_BLANKS, end - offset))
         self.ends[queue.key] = max(end, begin)
 
-    def fill_hole(self, queue: ConsumeQueue, end: int, places: list[Place]) -> None:
+    def add_lost_units(self, queue: ConsumeQueue, end: int, places: list[Place]) -> None:
         """Add units for lost messages up to ``end``; they point to ``places`` where these may have been."""
         begin = self.ends.get(queue.key)
         if begin is None or end <= begin:
             return
         for number, offset in enumerate(range(begin, end)):
             if places:
-                self.add_lost(queue, offset, places[min(number, len(places) - 1)])
+                self.add_lost_unit(queue, offset, places[min(number, len(places) - 1)])
             else:
                 self._writer.add_units(queue, offset, BLANK_UNIT)
 
     # --- after the log was read -------------------------------------------------------------------
-    def shorter_than(self, position: Position) -> dict[Key, int]:
+    def ends_below(self, position: Position) -> dict[Key, int]:
         """Return the queues that end earlier than in a position file, with their ends in that file."""
         return {key: end for key, end in self.ends_in(position).items() if end > self.ends.get(key, 0)}
 
-    def end_emptied(self, short: dict[Key, int], lost: int) -> dict[Key, int]:
+    def restore_emptied_ends(self, short: dict[Key, int], lost: int) -> dict[Key, int]:
         """Restore the ends of short queues whose last messages were in log files that are deleted.
 
         Returns the other queues, whose messages may be among the ``lost`` ones.
@@ -357,7 +359,7 @@ class QueueRecovery:
                 self._findings.add(
                     f"consumequeue/{queue.topic}/{queue.queue_id}: its log files were deleted; it continues at {end}"
                 )
-                self.blank_up_to(queue, end - 1)
+                self.extend_with_blanks(queue, end - 1)
                 self._writer.add_units(queue, end - 1, unit_before(log_begin))
                 self.ends[key] = end
         self._writer.write()

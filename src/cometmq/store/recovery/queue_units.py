@@ -15,7 +15,7 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.mapped_file import file_name, first_data
 from cometmq.store.log.record_scan import store_timestamp_of
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, ConsumeQueue
-from cometmq.store.queue.units import leads_to_record, stands_for_lost
+from cometmq.store.queue.units import marks_lost_message, points_to_record
 
 _CHECKED_FILES: Final = 3
 """The last files of a queue, in which its end is searched for; earlier files count as complete, as in Apache."""
@@ -37,7 +37,7 @@ def read_units(queue: ConsumeQueue, start: int) -> Units:
         return np.frombuffer(os.pread(fd, end - end % CQ_UNIT_BYTES, 0), UNIT_DTYPE)
 
 
-class Look(NamedTuple):
+class QueueEnds(NamedTuple):
     """A queue's first unit and the units around its known end, from reads: a mapping would cost six times as much."""
 
     begins_at: int
@@ -48,7 +48,7 @@ class Look(NamedTuple):
     """True if only zeros follow the last unit."""
 
 
-def look_at(queue: ConsumeQueue, end: int) -> Look | None:
+def read_ends(queue: ConsumeQueue, end: int) -> QueueEnds | None:
     """Read the first units of a queue and those around its end; return ``None`` if no file has its last unit."""
     size, byte = queue.file_size, (end - 1) * CQ_UNIT_BYTES
     start = byte - byte % size
@@ -65,24 +65,24 @@ def look_at(queue: ConsumeQueue, end: int) -> Look | None:
         is_last = start == queue.files[-1] and first_data(fd, byte + CQ_UNIT_BYTES - start, size) >= size
     units = [(unit[0], 0 < unit[1] != BLANK_SIZE) for unit in UNIT.iter_unpack(two)]
     rising = all(is_real for _, is_real in units) and units[0][0] <= units[-1][0]
-    return Look(units[0][0] if rising else -1, (offset, unit_size), is_last)
+    return QueueEnds(units[0][0] if rising else -1, (offset, unit_size), is_last)
 
 
 def last_sound_unit(log: CommitLog, queue: ConsumeQueue) -> int:
     """Return the offset after the last unit that points to its record; later units do not count."""
-    end, _ = last_rising_unit(queue, log.segments[-1].end if log.segments else 0)
+    end, _ = last_plausible_unit(queue, log.segments[-1].end if log.segments else 0)
     lowest = queue.first_stored
     while end > lowest:
         unit = queue.unit(end - 1)
         if unit is not None and is_sound(log, queue, end - 1, unit[0], unit[1]):
             break
-        if stands_for_lost(log, queue, end - 1):
+        if marks_lost_message(log, queue, end - 1):
             break
         end -= 1
     return end
 
 
-def last_rising_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
+def last_plausible_unit(queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
     """Return the offset after the last unit that is plausible in a log with this end, and the end of that unit's
     record.
 
@@ -124,7 +124,7 @@ def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int
     if segment is None or offset + size > segment.end:
         return False
     at = offset - segment.start
-    return leads_to_record(segment.view, at, offset, size, queue, queue_offset)
+    return points_to_record(segment.view, at, offset, size, queue, queue_offset)
 
 
 class Claim(NamedTuple):

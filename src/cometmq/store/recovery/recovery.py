@@ -38,7 +38,7 @@ from cometmq.store.disk import Disk
 from cometmq.store.index.index_service import IndexService
 from cometmq.store.log.checkpoint import Checkpoint
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.log.log_reader import DamagedPart, Knowledge, LogReader, outline_of
+from cometmq.store.log.log_reader import DamagedPart, LogEvidence, LogReader, read_damaged_fields
 from cometmq.store.log.plain_records import PlainRecords, PlainRun
 from cometmq.store.log.record_scan import (
     NO_QUEUE_OFFSET,
@@ -60,7 +60,7 @@ from cometmq.store.recovery.load import Findings, load_log
 from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_recovery import DerivedWriter, Key, QueueRecovery
 from cometmq.store.recovery.queue_sequence import QueueSequence
-from cometmq.store.recovery.queue_units import UnitMap, last_rising_unit
+from cometmq.store.recovery.queue_units import UnitMap, last_plausible_unit
 
 _LEAST_RECORD_BYTES = 92
 
@@ -100,7 +100,7 @@ class Recovery:
         self._ends = self._queues.ends
         self._damages = Damages(log, disk, findings)
         self._claims = Claims(log, self._queues)
-        self._knowledge = Knowledge(self._claims.extent, self._claims.proven)
+        self._knowledge = LogEvidence(self._claims.extent, self._claims.proven)
         self._position = known.position  # set if it belongs to the log
         self._doubt = "does not belong to this log"
         """The reason why the position file is ignored."""
@@ -167,7 +167,7 @@ class Recovery:
                 self._position, self._doubt = None, "queues were rebuilt"
             return
         self._position = None
-        self._claims.proven_by_position = position.proves(log)
+        self._claims.proven_by_position = position.proven_end(log)
         if not self._known.is_slave and not self._claims.proven_by_position and position.is_of(log):
             self._former = position
 
@@ -195,7 +195,7 @@ class Recovery:
     def _fill_gaps(self, start: int) -> None:
         """Restore the units of records below ``start`` that no queue has."""
         queues = self._queues
-        queues.unsettle()
+        queues.check_all_queues()
         for queue in queues.by_key.values():
             queue.open_at(queue.files, self._ends.get(queue.key, 0))
         filled = forgotten = 0
@@ -207,7 +207,7 @@ class Recovery:
             reader = LogReader(self._log, begin, self._knowledge, check_crc=crc, until=end, plain=plain)
             for found in reader:
                 if isinstance(found, PlainRun):
-                    filled += self._take_run(found, sequence)
+                    filled += self._add_run(found, sequence)
                     ends |= {(part.topic, part.queue_id): part.last for part in found.queues}
                 elif isinstance(found, DamagedPart):
                     self._mend(found, reader.timestamp, sequence, give=True)
@@ -216,9 +216,9 @@ class Recovery:
                 elif not queues.is_known(found.topic) or queues.is_of_earlier_life(found):
                     forgotten += 1
                 else:
-                    for record in self._credible(found, sequence):
+                    for record in self._records_to_restore(found, sequence):
                         filled += self._give_back(record, ends, sequence)
-                    self._judged(found, plain, sequence, may_follow=(found.topic, found.queue_id) in ends)
+                    self._follow_queue(found, plain, sequence, may_follow=(found.topic, found.queue_id) in ends)
         for record in sequence.rest(self._ends.get):
             filled += self._give_back(record, ends, sequence)
         self._dropped += sequence.dropped
@@ -229,7 +229,7 @@ class Recovery:
         if forgotten:
             self._findings.add(f"{forgotten} messages belong to topics that were deleted; they stay hidden")
 
-    def _credible(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
+    def _records_to_restore(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
         """Return the records that get their units back after this one was read; records with units are not checked."""
         queue = self._queues.of(record)
         end = self._ends.get(queue.key)
@@ -247,7 +247,7 @@ class Recovery:
                 last = (unit[0], unit[1]) if unit is not None else (-1, 0)
             if record.offset <= last[0]:
                 return False  # from an earlier life of a topic that was deleted and created again
-            self._queues.fill_hole(queue, record.queue_offset, sequence.places(record))
+            self._queues.add_lost_units(queue, record.queue_offset, sequence.places(record))
             self._ends[queue.key] = record.queue_offset + 1
             ends[queue.key] = (record.offset, record.size)
         sequence.took(queue.key)
@@ -276,7 +276,7 @@ class Recovery:
         if owner is not None and places and give:
             key = (owner.topic, owner.queue_id)
             if owner.queue_offset >= self._ends.get(key, 0):
-                self._queues.add_lost(self._queues.at(key), owner.queue_offset, places[0])
+                self._queues.add_lost_unit(self._queues.at(key), owner.queue_offset, places[0])
 
     def _owner(self, part: DamagedPart) -> Owner | None:
         """Return the message that was in a damaged part, from a unit, or from the record itself if that fits its
@@ -285,7 +285,7 @@ class Recovery:
         if claim is not None and part.start + claim.size == part.end:
             return Owner(*claim.queue.key, claim.queue_offset)
         segment = self._log.segment_at(part.start)
-        outline = outline_of(segment.view, part.start - segment.start) if segment is not None else None
+        outline = read_damaged_fields(segment.view, part.start - segment.start) if segment is not None else None
         if outline is None or part.start + outline.size != part.end:
             return None
         if self._ends.get((outline.topic, outline.queue_id)) != outline.queue_offset:
@@ -298,7 +298,7 @@ class Recovery:
         return record.store_timestamp if record is not None else 0
 
     # --- reading the log -----------------------------------------------------------------------
-    def _comes_again(self) -> bool:
+    def _master_sends_again(self) -> bool:
         """Return whether this is a slave's store that this store saved last, or never: the master sends unproven parts
         again."""
         known = self._known
@@ -314,7 +314,7 @@ class Recovery:
         crc = self._known.check_crc
         foreign = self._position is None
         plain = PlainRecords(queues_from, indexed_from, check_crc=crc)
-        knowledge = self._knowledge._replace(ends_at_damage=self._comes_again())
+        knowledge = self._knowledge._replace(ends_at_damage=self._master_sends_again())
         reader = LogReader(self._log, start, knowledge, check_crc=crc, plain=plain)
         queues = self._queues
         sequence = QueueSequence(self._confirmed)
@@ -325,7 +325,7 @@ class Recovery:
                 self._log.last_record = (found.last_offset, found.last_size)
                 self._last_message = (found.last_offset, found.last_offset + found.last_size)
                 self._writer.add_hashed(found)
-                self._take_run(found, sequence)
+                self._add_run(found, sequence)
                 continue
             if isinstance(found, DamagedPart):
                 self._mend(found, reader.timestamp, sequence, give=found.start >= queues_from)
@@ -339,28 +339,28 @@ class Recovery:
             if is_hidden:
                 pass
             elif found.sys_flag & NO_QUEUE_OFFSET:
-                self._pass_over(found, sequence)
+                self._note_without_unit(found, sequence)
             elif foreign and queues.has_unit(found):
                 sequence.took((found.topic, found.queue_id))
                 self._ends[found.topic, found.queue_id] = found.queue_offset + 1
             else:
-                for record in self._believed(found, sequence):
+                for record in self._accepted_records(found, sequence):
                     self._take(record, sequence)
             may_follow = not is_hidden and not (foreign and queues.had_files(found))
-            self._judged(found, plain, sequence, may_follow=may_follow)
+            self._follow_queue(found, plain, sequence, may_follow=may_follow)
         self._finish_sequence(sequence)
         self._writer.write()
         self._log.last_timestamp = reader.timestamp
         if found is None and self._position is not None and start == self._position.offset:
-            self._take_last(self._position.last_offset, self._position.last_size)
+            self._set_last_message(self._position.last_offset, self._position.last_size)
         elif found is None:
-            self._take_last(*queues.last_record())
+            self._set_last_message(*queues.last_record())
         self._log.position = reader.end
         witness = self._known.position
         if witness is None or not self._claims.proven_by_position:
             return {}
-        short = {key: end for key, end in queues.shorter_than(witness).items() if not sequence.knows(key)}
-        return queues.end_emptied(short, self._possible)
+        short = {key: end for key, end in queues.ends_below(witness).items() if not sequence.knows(key)}
+        return queues.restore_emptied_ends(short, self._possible)
 
     def _finish_sequence(self, sequence: QueueSequence) -> None:
         """Decide about the records that are still in doubt at the end of the log."""
@@ -369,11 +369,11 @@ class Recovery:
         for record in sequence.last_rejected:
             end = self._ends.get((record.topic, record.queue_id))
             if end is not None:
-                self._queues.add_lost(self._queues.of(record), end, Place(record.offset, record.size))
+                self._queues.add_lost_unit(self._queues.of(record), end, Place(record.offset, record.size))
         self._dropped += sequence.dropped
         self._possible += sequence.possible
 
-    def _believed(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
+    def _accepted_records(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
         """Return the records that are accepted after this one was read.
 
         A record that fills a gap in existing units is accepted without a check: the end of its queue is further on.
@@ -386,7 +386,7 @@ class Recovery:
                 return [record]
         return sequence.admit(record, end)
 
-    def _pass_over(self, record: LogRecord, sequence: QueueSequence) -> None:
+    def _note_without_unit(self, record: LogRecord, sequence: QueueSequence) -> None:
         """Note a record that gets no unit: one of a transaction, or one that replaces a damaged record."""
         place = Place(record.offset, record.size)
         sequence.lost([place], 1)
@@ -396,17 +396,17 @@ class Recovery:
             not missing or (0 < missing <= MAX_LOST_UNITS and self._queues.is_known(record.topic))
         ):
             queue = self._queues.at(key)
-            self._queues.blank_up_to(queue, record.queue_offset)
-            self._queues.add_lost(queue, record.queue_offset, place)
+            self._queues.extend_with_blanks(queue, record.queue_offset)
+            self._queues.add_lost_unit(queue, record.queue_offset, place)
 
     def _take(self, record: LogRecord, sequence: QueueSequence) -> None:
         queue = self._queues.of(record)
-        self._queues.fill_hole(queue, record.queue_offset, sequence.places(record))
+        self._queues.add_lost_units(queue, record.queue_offset, sequence.places(record))
         sequence.took(queue.key)
         self._queues.add(queue, record)
         self._ends[queue.key] = record.queue_offset + 1
 
-    def _take_run(self, run: PlainRun, sequence: QueueSequence) -> int:
+    def _add_run(self, run: PlainRun, sequence: QueueSequence) -> int:
         """Accept plain records, like :meth:`_take` and :meth:`_give_back` for each; return how many get units."""
         taken = 0
         for part in run.queues:
@@ -418,7 +418,9 @@ class Recovery:
             taken += part.end - part.first
         return taken
 
-    def _judged(self, record: LogRecord, plain: PlainRecords, sequence: QueueSequence, *, may_follow: bool) -> None:
+    def _follow_queue(
+        self, record: LogRecord, plain: PlainRecords, sequence: QueueSequence, *, may_follow: bool
+    ) -> None:
         """Let the core follow the queue that ends with this record, unless one of its records is in doubt."""
         key = (record.topic, record.queue_id)
         queue = self._queues.by_key.get(key)
@@ -429,9 +431,9 @@ class Recovery:
             and self._ends.get(key) == record.queue_offset + 1
             and not sequence.doubts(key)
         )
-        plain.judged(record, follow=follow)
+        plain.follow_queue_of(record, follow=follow)
 
-    def _take_last(self, offset: int, size: int) -> None:
+    def _set_last_message(self, offset: int, size: int) -> None:
         segment = self._log.segment_at(offset) if offset >= 0 else None
         if segment is not None:
             self._log.last_record = (offset, size)
@@ -441,13 +443,13 @@ class Recovery:
     def _end_short_queues(self, short: dict[Key, int], end: EndOfLog) -> None:
         """Keep the ends of queues whose last messages are damaged."""
         if not self._known.is_slave and short:
-            self._stand_for_lost(short, self._log.position, end)
+            self._write_placeholders(short, self._log.position, end)
             return
         for key, queue_end in short.items():  # a slave's log gets no further records
             queue, place = self._queues.by_key[key], self._mended
-            self._queues.blank_up_to(queue, queue_end if place is None else queue_end - 1)
+            self._queues.extend_with_blanks(queue, queue_end if place is None else queue_end - 1)
             if place is not None:
-                self._queues.add_lost(queue, queue_end - 1, place)
+                self._queues.add_lost_unit(queue, queue_end - 1, place)
         self._writer.write()
 
     def _go_on_behind(self, former: Position, end: EndOfLog) -> None:
@@ -460,12 +462,12 @@ class Recovery:
         given = former.offset
         ends = self._queues.ends_in(former)
         for key, queue in self._queues.by_key.items():
-            unit_end, record_end = last_rising_unit(queue, former.offset + log.segment_size)
+            unit_end, record_end = last_plausible_unit(queue, former.offset + log.segment_size)
             ends[key] = max(unit_end, ends.get(key, 0))
             given = max(given, record_end)
         if self._index is not None:
             cut_index(self._index, lost_from)
-        self._stand_for_lost(ends, given, end)
+        self._write_placeholders(ends, given, end)
         if former.last_offset >= 0:
             self.lost_from = lost_from
             self._findings.add(
@@ -473,22 +475,22 @@ class Recovery:
                 f"between are lost; the log continues at {log.position}, and no log or queue offset is used twice"
             )
 
-    def _stand_for_lost(self, ends: dict[Key, int], given: int, end: EndOfLog) -> None:
+    def _write_placeholders(self, ends: dict[Key, int], given: int, end: EndOfLog) -> None:
         """Make queues end at ``ends`` and the log at ``given`` or later, with a record for the end of each queue.
 
         The last unit of a queue must not be blank; see :mod:`cometmq.store.recovery.end_of_log`.
         """
         behind = [self._queues.at(key) for key, queue_end in ends.items() if queue_end > self._ends.get(key, 0)]
         last = [Owner(*queue.key, ends[queue.key] - 1) for queue in behind]
-        places = end.places_for(last, given)
+        places = end.placeholder_offsets(last, given)
         for queue, owner, place in zip(behind, last, places, strict=True):
-            self._queues.blank_up_to(queue, owner.queue_offset)
-            self._queues.add_lost(queue, owner.queue_offset, place)
+            self._queues.extend_with_blanks(queue, owner.queue_offset)
+            self._queues.add_lost_unit(queue, owner.queue_offset, place)
         self._writer.write()
         for queue in behind:  # before a message gets an offset after these
             queue.sync(self._disk, queue.unsynced)
         checkpoint = self._known.checkpoint
         timestamp = self._log.last_timestamp or (checkpoint.physic_msg_timestamp if checkpoint is not None else 0)
-        end.go_on_behind(given, list(zip(last, places, strict=True)), timestamp)
+        end.continue_after(given, list(zip(last, places, strict=True)), timestamp)
         if places:
             self._log.last_record = (places[-1].offset, places[-1].size)

@@ -31,7 +31,7 @@ from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.errors import StoreError
 from cometmq.store.timer.day import DAY_MS, OpenFiles, TimerDay, day_number_of
-from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPosition, after_loss, read_position
+from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPosition, position_after_loss, read_position
 from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
@@ -114,10 +114,10 @@ class TimerLog:
         known = position.serial if position is not None else 1 + self._last_serial()
         self.position = position or TimerPosition()
         if known > end.serial:
-            self._keep_lost(end.serial)
+            self._record_loss(end.serial)
         elif is_cut_back:
             self._save_loss("lost messages would count as delivered once the log has grown to its old length")
-        self._number_lost()
+        self._renumber_lost()
         self._set_back = self.position.set_back
         self.delivered = Delivered(self.position, {})
         self.read_from = 0 if is_damaged else self.position.serial
@@ -137,10 +137,10 @@ class TimerLog:
     def _last_serial(self) -> int:
         return max((day.last_serial() for day in self._days.values()), default=-1)
 
-    def _keep_lost(self, serial: int) -> None:
+    def _record_loss(self, serial: int) -> None:
         """Save that the log has lost the messages from ``serial`` on, before new messages can get the same serials."""
         days = {day.number: day.count for day in self._days.values()}
-        self.position = after_loss(msgspec.structs.replace(self.position, days=days), serial)
+        self.position = position_after_loss(msgspec.structs.replace(self.position, days=days), serial)
         self.findings.append(
             f"comet/timer: delayed messages from number {serial} on are no longer in the log; they are kept"
         )
@@ -156,7 +156,7 @@ class TimerLog:
                 f"because otherwise {otherwise}",
             ) from error
 
-    def _number_lost(self) -> None:
+    def _renumber_lost(self) -> None:
         counts = {day.number: day.count for day in self._days.values()}
         lost = []
         for one in self.position.lost:  # units appended after a damaged end are not among them
@@ -262,7 +262,7 @@ class TimerLog:
                     return due
         return FOREVER_MS
 
-    def count_at_start(self) -> int:
+    def count_when_opened(self) -> int:
         """Return the number of delayed messages when the log was opened; call it before the first save (worker
         thread)."""
         return sum(len(units) for units in self.undelivered(-FOREVER_MS, FOREVER_MS, self.position.serial))

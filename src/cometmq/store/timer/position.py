@@ -76,7 +76,7 @@ class TimerPosition(msgspec.Struct, frozen=True):
     version: int = _VERSION
 
 
-def after_loss(position: TimerPosition, serial: int) -> TimerPosition:
+def position_after_loss(position: TimerPosition, serial: int) -> TimerPosition:
     """Return the position for a log without messages from ``serial`` on, which will give these serials again.
 
     Deliveries at a later time do not count for new messages.

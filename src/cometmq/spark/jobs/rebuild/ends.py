@@ -18,7 +18,7 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT_DTYPE
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.file_sizes import numbered_files, queue_directories_of
 from cometmq.store.recovery.known_topics import KnownTopics
-from cometmq.store.recovery.queue_units import last_rising_unit, read_units
+from cometmq.store.recovery.queue_units import last_plausible_unit, read_units
 
 
 def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> Iterator[tuple[QueueKey, ConsumeQueue]]:
@@ -30,7 +30,7 @@ def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> 
         files = [file.start for file in numbered_files(directory) if file.fits(layout.queue_file_bytes)]
         queue = table.make(topic, queue_id)
         queue.open_at(files, 0)
-        end, _ = last_rising_unit(queue, log_end)
+        end, _ = last_plausible_unit(queue, log_end)
         queue.open_at(files, end)
         end = known.end_of(queue, end)
         if end > queue.first_stored:

@@ -51,12 +51,12 @@ from cometmq.spark.store.scan import LogSplit, splits
 from cometmq.store.config import StoreConfig
 from cometmq.store.log.checkpoint import StoreLock
 from cometmq.store.queue.consume_queue import BLANK_UNIT
-from cometmq.store.recovery.file_sizes import with_sizes_of_files
+from cometmq.store.recovery.file_sizes import use_existing_sizes
 from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings
-from cometmq.store.recovery.lost_log import demand_log
-from cometmq.store.recovery.position import note_made_anew
-from cometmq.store.version import demand_readable
+from cometmq.store.recovery.lost_log import require_log
+from cometmq.store.recovery.position import mark_as_rebuilt
+from cometmq.store.version import require_readable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -197,7 +197,7 @@ def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreCo
 
     The store path in the file is ignored, since the file may be from another machine.
     """
-    mark = demand_readable(root)
+    mark = require_readable(root)
     sizes = mark.sizes if mark is not None else None
     if given is None:
         config = StoreConfig() if sizes is None else StoreConfig().with_sizes(sizes)
@@ -206,10 +206,10 @@ def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreCo
     else:
         config, _ = load_options(StoreConfig, read_properties(given), source=str(given), apache=apache_keys(BROKER))
     config = replace(config, store_path_root_dir=str(root), store_path_commit_log="")
-    config, kept = with_sizes_of_files(config, sizes)
+    config, kept = use_existing_sizes(config, sizes)
     for line in kept:
         tell(line)
-    demand_log(config)
+    require_log(config)
     return config
 
 
@@ -351,7 +351,7 @@ def _put_in_place(root: Path) -> None:
     (workshop / _PLAN).unlink()  # what is missing there from now on is not to be made
     for name in _DIRECTORIES:
         flush_directory(workshop / name)
-    note_made_anew(root / "comet" / "position.json")
+    mark_as_rebuilt(root / "comet" / "position.json")
     flush_directory(root / "comet")
     for name in _DIRECTORIES:
         if (root / name).exists():
