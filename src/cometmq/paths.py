@@ -24,6 +24,12 @@ class PathError(CometMQError):
     """A path has an unsupported scheme."""
 
 
+def scheme_of(path: str) -> str | None:
+    """Return the scheme of a URL in lower case, or None for a path."""
+    url = _URL.match(path)
+    return None if url is None else url[1].lower()
+
+
 def local_text(path: str) -> str:
     """Return a local path from a plain path or a ``file:`` URL.
 

@@ -184,6 +184,50 @@ def connect() -> None:
     import pyspark.sql.connect.session  # noqa: F401
 
 
+def lake() -> None:
+    """Ask for an object of a server that is not there, and of one without its package."""
+    import cometmq.storage.connection
+    from cometmq.errors import MissingPackageError
+    from cometmq.storage import StorageOptions, StorageUnavailableError, open_storage
+
+    cometmq.storage.connection._RETRIES = {"max_retries": 0}  # type: ignore[misc]
+    for url in ("s3://bucket/x", "gs://bucket/x", "abfss://c@account.dfs.core.windows.net/x"):
+        options = StorageOptions(endpoint="http://127.0.0.1:9", anonymous=True)
+        with contextlib.suppress(StorageUnavailableError):
+            open_storage(url, options).read("a")
+            raise AssertionError("nothing serves there")
+    with contextlib.suppress(MissingPackageError):
+        open_storage("hdfs://127.0.0.1:9/x").read("a")
+        raise AssertionError("hdfs-native is not installed")
+
+
+def aws() -> None:
+    """Read credentials from a profile."""
+    import os
+    import tempfile
+    from pathlib import Path
+
+    from cometmq.storage import StorageOptions, StorageUnavailableError, open_storage
+
+    lake()
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place, "credentials")
+        file.write_text("[dev]\naws_access_key_id = a\naws_secret_access_key = b\n")
+        os.environ["AWS_SHARED_CREDENTIALS_FILE"] = str(file)
+        with contextlib.suppress(StorageUnavailableError):
+            open_storage("s3://bucket/x", StorageOptions(endpoint="http://127.0.0.1:9", profile="dev")).read("a")
+            raise AssertionError("nothing serves there")
+
+
+def hdfs() -> None:
+    """Ask for a file of a name node that is not there."""
+    from cometmq.storage import StorageError, open_storage
+
+    with contextlib.suppress(StorageError):
+        open_storage("hdfs://127.0.0.1:9/x").read("a")
+        raise AssertionError("nothing serves there")
+
+
 def command(*words: str) -> tuple[int, str, str]:
     """Run a command; return its exit code and what it writes."""
     from cometmq.cli.failures import guarded

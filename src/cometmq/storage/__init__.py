@@ -1,0 +1,31 @@
+"""Storage for archives, ledgers, indexes and backups: a local directory, an object store or HDFS behind one interface.
+
+:func:`open_storage` opens what a path or a URL names; :class:`Storage` is the interface.
+"""
+
+from cometmq.storage.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageUnavailableError,
+    UnsafeStorageError,
+)
+from cometmq.storage.interface import Storage, StoredObject
+from cometmq.storage.location import Location
+from cometmq.storage.opening import open_storage
+from cometmq.storage.options import StorageOptions
+from cometmq.storage.probe import check_conditional_writes
+
+__all__ = [
+    "Location",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "Storage",
+    "StorageError",
+    "StorageOptions",
+    "StorageUnavailableError",
+    "StoredObject",
+    "UnsafeStorageError",
+    "check_conditional_writes",
+    "open_storage",
+]

@@ -1,0 +1,135 @@
+"""Connections to object stores: what obstore needs to know, from location, options and environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.errors import missing_package, reason_of, require
+from cometmq.storage.errors import StorageError
+from cometmq.storage.location import Location
+from cometmq.storage.options import StorageOptions
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_RETRIES: Final = {
+    "max_retries": 30,
+    "retry_timeout": timedelta(minutes=3),
+    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=15), "base": 2},
+}
+"""A storage may ask for fewer requests for a minute or two; the defaults of obstore give up after 1.5 seconds."""
+_REQUEST_TIMEOUT: Final = timedelta(minutes=2)
+_CONNECT_TIMEOUT: Final = timedelta(seconds=10)
+_CA_VARIABLES: Final = ("AWS_CA_BUNDLE", "SSL_CERT_FILE")
+_PROFILE_VARIABLES: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+
+
+def connect(location: Location, options: StorageOptions, headers: Mapping[str, str] | None = None) -> ObjectStore:
+    """Return obstore's client for the prefix of a location.
+
+    :param headers: headers for each request.
+    :raises MissingPackageError: obstore, or boto3 for a profile, is not installed.
+    :raises StorageError: a file that an option names cannot be read.
+    """
+    require(f"{location.scheme}://", "lake", "obstore")
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    common: dict[str, Any] = {
+        "prefix": location.path or None,
+        "client_options": _client_options(options, dict(headers or {})),
+        "retry_config": _RETRIES,
+    }
+    if location.kind == "s3":
+        return S3Store(location.container, **_s3(options), **common)
+    if location.kind == "gcs":
+        return GCSStore(location.container, **_gcs(options), **common)
+    return AzureStore(container_name=location.container, **_azure(location, options), **common)
+
+
+def _client_options(options: StorageOptions, headers: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "timeout": _REQUEST_TIMEOUT,
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "allow_http": options.endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") == "true",
+    }
+    if headers:
+        found["default_headers"] = headers
+    ca_file = options.ca_file or next((os.environ[name] for name in _CA_VARIABLES if os.environ.get(name)), "")
+    if ca_file:
+        try:
+            found["root_certificate"] = Path(ca_file).read_bytes()
+        except OSError as error:
+            raise StorageError(f"certificate file {ca_file}: {reason_of(error)}") from error
+    return found
+
+
+def _set(**values: Any) -> dict[str, Any]:
+    """Return the values that are set."""
+    return {name: value for name, value in values.items() if value}
+
+
+def _s3(options: StorageOptions) -> dict[str, Any]:
+    found = _set(
+        endpoint=options.endpoint,
+        region=options.region,
+        access_key_id=options.access_key_id,
+        secret_access_key=options.secret_access_key,
+        session_token=options.session_token,
+        skip_signature=options.anonymous,
+        virtual_hosted_style_request=options.virtual_host,
+        server_side_encryption=options.encryption,
+        sse_kms_key_id=options.kms_key,
+    )
+    if (
+        not (options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
+        and options.endpoint
+    ):
+        found["region"] = "us-east-1"  # servers other than Amazon's accept it
+    profile = options.profile or next((os.environ[name] for name in _PROFILE_VARIABLES if os.environ.get(name)), "")
+    if profile and not (options.access_key_id or options.anonymous or _has_environment_key(options)):
+        found["credential_provider"] = _profile_credentials(profile)
+    return found
+
+
+def _has_environment_key(options: StorageOptions) -> bool:
+    return not options.profile and "AWS_ACCESS_KEY_ID" in os.environ
+
+
+def _profile_credentials(profile: str) -> Any:
+    """Return the credentials of a profile; obstore itself does not read ``~/.aws``."""
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ModuleNotFoundError:
+        raise missing_package(f"the profile {profile} in ~/.aws", "boto3", "'cometmq[aws]'") from None
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    except (BotoCoreError, ValueError) as error:
+        raise StorageError(
+            f"profile {profile}: {error}", next_step="check ~/.aws/config and ~/.aws/credentials"
+        ) from error
+
+
+def _gcs(options: StorageOptions) -> dict[str, Any]:
+    return _set(
+        service_account=options.service_account_file, skip_signature=options.anonymous, base_url=options.endpoint
+    )
+
+
+def _azure(location: Location, options: StorageOptions) -> dict[str, Any]:
+    return _set(
+        account_name=location.account.partition(".")[0],
+        account_key=options.account_key,
+        sas_key=options.sas_token,
+        tenant_id=options.tenant_id,
+        client_id=options.client_id,
+        client_secret=options.client_secret,
+        endpoint=options.endpoint,
+        skip_signature=options.anonymous,
+    )

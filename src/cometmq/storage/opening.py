@@ -1,0 +1,26 @@
+"""Storage for a path or a URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cometmq.storage.hdfs import HdfsStorage
+from cometmq.storage.interface import Storage
+from cometmq.storage.local import LocalStorage
+from cometmq.storage.location import Location
+from cometmq.storage.objects import ObjectStorage
+from cometmq.storage.options import StorageOptions
+
+
+def open_storage(url: str | os.PathLike[str] | Location, options: StorageOptions | None = None) -> Storage:
+    """Return the storage that a path or URL names. The first request connects.
+
+    :raises PathError: the URL has an unknown scheme or is incomplete.
+    """
+    location = url if isinstance(url, Location) else Location.parse(url)
+    if location.kind == "local":
+        return LocalStorage(Path(location.path))
+    if location.kind == "hdfs":
+        return HdfsStorage(location)
+    return ObjectStorage(location, options or StorageOptions())

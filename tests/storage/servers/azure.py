@@ -1,0 +1,56 @@
+"""Azurite, Microsoft's emulator of Azure's storage."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.storage.servers.builds import azurite
+from tests.storage.servers.process import server
+
+from cometmq.storage import StorageOptions
+from cometmq.testing.ports import free_port
+
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The public account of the emulator."""
+CONTAINER = "lake"
+URL = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net"
+_VERSION = "2021-08-06"
+
+
+@contextmanager
+def azure(directory: Path) -> Iterator[StorageOptions]:
+    """Run the emulator inside the block, with one container."""
+    port = free_port()
+    main = azurite() / "node_modules/azurite/dist/src/blob/main.js"
+    command = [
+        "node", str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(directory),
+        "--skipApiVersionCheck", "--disableTelemetry", "--silent",
+    ]  # fmt: skip
+    with server(command, directory, [port]):
+        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+        _create_container(endpoint)
+        yield StorageOptions(endpoint=endpoint, account_key=KEY)
+
+
+def _create_container(endpoint: str) -> None:
+    date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    lines = [*["PUT"], *[""] * 11, f"x-ms-date:{date}", f"x-ms-version:{_VERSION}"]
+    text = "\n".join([*lines, f"/{ACCOUNT}/{ACCOUNT}/{CONTAINER}", "restype:container"])
+    signature = base64.b64encode(hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()).decode()
+    headers = {
+        "x-ms-date": date,
+        "x-ms-version": _VERSION,
+        "Authorization": f"SharedKey {ACCOUNT}:{signature}",
+        "Content-Length": "0",
+    }
+    url = f"{endpoint}/{CONTAINER}?restype=container"
+    with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers)):
+        pass

@@ -1,0 +1,86 @@
+"""SeaweedFS, an S3 server in one program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+from botocore.config import Config
+from tests.helpers.waiting import wait_for
+from tests.storage.servers.process import server
+
+from cometmq.storage import StorageOptions
+from cometmq.testing.ports import free_port
+
+ACCESS_KEY = "cometmq"
+SECRET_KEY = "seaweed-secret"
+BUCKET = "lake"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running S3 server with one bucket."""
+
+    endpoint: str
+
+    @property
+    def options(self) -> StorageOptions:
+        """The options of its storage."""
+        return StorageOptions(
+            endpoint=self.endpoint, region="us-east-1", access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
+        )
+
+    def client(self) -> object:
+        """A client of boto3, for what the product does not do."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            region_name="us-east-1",
+            config=Config(s3={"addressing_style": "path"}),
+        )
+
+
+@contextmanager
+def seaweed(directory: Path) -> Iterator[S3Server]:
+    """Run SeaweedFS inside the block."""
+    identity = {
+        "name": "tests",
+        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    ports = {
+        name: free_port()
+        for name in (
+            "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
+            "s3.port", "s3.port.grpc",
+        )
+    }  # fmt: skip
+    command = [
+        str(Path(sys.executable).with_name("weed")), "server", f"-dir={directory}", "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={directory / 's3.json'}", "-volume.max=0",
+        "-master.volumeSizeLimitMB=64", "-master.telemetry=false", "-s3.port.iceberg=0",
+        "-s3.autoCreateBucket=false",
+        *(f"-{name}={port}" for name, port in ports.items()),
+    ]  # fmt: skip
+    with server(command, directory, [ports["s3.port"], ports["filer.port"]]):
+        found = S3Server(f"http://127.0.0.1:{ports['s3.port']}")
+        wait_for(lambda: _has_bucket(found), "SeaweedFS creates a bucket")
+        yield found
+
+
+def _has_bucket(found: S3Server) -> bool:
+    client = found.client()
+    try:
+        client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
+        client.put_object(Bucket=BUCKET, Key="_ready", Body=b"1")  # type: ignore[attr-defined]
+    except Exception:
+        return False
+    return True
