@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.backup.create import Options
-from cometmq.backup.verify import restore_backup, verify_backup
+from cometmq.backup.directory import DirectoryBackup
+from cometmq.backup.verify import restore_backup
 from cometmq.broker.config import BrokerConfig
 from cometmq.client.dead_letters import Ledger
 from cometmq.console.options import ConsoleOptions
@@ -90,13 +91,10 @@ def test_every_function_of_backup_and_console_takes_paths_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    in_no_scheme(lambda url: verify_backup(Path(url)))
-    in_no_scheme(lambda url: restore_backup(Path(url), tmp_path))
-    in_no_scheme(lambda url: restore_backup(tmp_path, Path(url)))
-    in_no_scheme(lambda url: Options(Path(url), tmp_path))
-    in_no_scheme(lambda url: Options(tmp_path, Path(url)))
-    in_no_scheme(lambda url: Options(tmp_path, tmp_path, commit_log=Path(url)))
-    in_no_scheme(lambda url: Options(tmp_path, tmp_path, previous=Path(url)))
+    backup = DirectoryBackup(tmp_path)
+    in_no_scheme(lambda url: restore_backup(backup, Path(url)))
+    in_no_scheme(lambda url: Options(Path(url), backup))
+    in_no_scheme(lambda url: Options(tmp_path, backup, commit_log=Path(url)))
     in_no_scheme(lambda url: ConsoleOptions("", Path(url)))
     in_no_scheme(lambda url: ConsoleOptions("", tmp_path, certificate=Path(url)))
     in_no_scheme(lambda url: ConsoleOptions("", tmp_path, key=Path(url)))

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 
 from cometmq.backup.create import Options, create_backup
+from cometmq.backup.directory import DirectoryBackup
 from cometmq.backup.log_end import end_of_records
 from cometmq.backup.manifest import BackupError
 from cometmq.store.version import StoreMark
@@ -171,7 +172,7 @@ def test_a_torn_record_at_the_end_is_left_out(backup: Path, tmp_path: Path) -> N
     with last.open("r+b") as file:
         file.seek(end - 10)
         file.write(bytes(10))
-    made = create_backup(Options(store, tmp_path / "again"))
+    made = create_backup(Options(store, DirectoryBackup(tmp_path / "again")))
     assert 0 < made.manifest.log_end - int(last.name) < end
     file_of = made.manifest.files[f"commitlog/{last.name}"]
     assert (file_of.size, file_of.data) == (1 << 20, made.manifest.log_end - int(last.name))
@@ -183,7 +184,7 @@ def test_a_log_that_loses_a_file_in_the_middle_is_no_backup(backup: Path, tmp_pa
     middle = sorted((store / "commitlog").iterdir())[2]
     middle.unlink()
     with pytest.raises(BackupError, match="a log file is missing at offset"):
-        create_backup(Options(store, tmp_path / "again"))
+        create_backup(Options(store, DirectoryBackup(tmp_path / "again")))
 
 
 def test_a_store_of_a_newer_version_is_not_restored(
@@ -193,7 +194,7 @@ def test_a_store_of_a_newer_version_is_not_restored(
     shutil.copytree(cluster.store_root(0), store)
     fields = {"version": 7, "readable_by": 2, "cometmq": "9.1", "check": StoreMark(7, 2, "9.1").check}
     (store / "comet" / "store.json").write_text(json.dumps(fields))
-    create_backup(Options(store, tmp_path / "b"))
+    create_backup(Options(store, DirectoryBackup(tmp_path / "b")))
     refused = cometmq("backup", "restore", str(tmp_path / "b"), str(tmp_path / "into"))
     assert refused.code == 1
     assert "was written by CometMQ 9.1 (store version 7)" in refused.err

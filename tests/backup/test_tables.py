@@ -13,6 +13,7 @@ from tests.broker.wire import Wire
 from tests.helpers.waiting import until, wait_for
 
 from cometmq.backup import create
+from cometmq.backup.directory import DirectoryBackup
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.controller import Broker
 from cometmq.broker.tables.journaled_file import JournaledFile
@@ -64,7 +65,7 @@ async def test_a_file_that_takes_its_place_after_the_journals_were_copied(
         return copied(work, path, name, **more)
 
     monkeypatch.setattr(create, "_copy", copy)
-    await asyncio.to_thread(create.create_backup, create.Options(store, tmp_path / "backup"))
+    await asyncio.to_thread(create.create_backup, create.Options(store, DirectoryBackup(tmp_path / "backup")))
     found = topics_of(tmp_path / "backup" / "store", clock)
     assert {"Early", "BeforeTheBackup"} <= found.table.keys()
 

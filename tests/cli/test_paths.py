@@ -42,6 +42,6 @@ def test_a_path_with_another_scheme_is_wrong_use(
 
 
 def test_many_commands_take_paths() -> None:
-    assert {"cometmq pipeline archive --to", "cometmq backup create target", "cometmq broker --data"} <= {
+    assert {"cometmq pipeline archive --to", "cometmq backup create store", "cometmq broker --data"} <= {
         *map(named, PLACES)
     }

@@ -12,6 +12,7 @@ from tests.crash.reading import read_queue
 from tests.helpers.waiting import wait_for
 
 from cometmq.backup.create import Options, create_backup
+from cometmq.backup.directory import DirectoryBackup
 from cometmq.backup.verify import restore_backup
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.testing import ProcessCluster
@@ -50,7 +51,7 @@ def test_a_backup_of_a_running_broker_loses_nothing_from_before_it(tmp_path: Pat
         try:
             wait_for(lambda: len(acknowledged) > 700, "messages before the backup")
             before = len(acknowledged)
-            create_backup(Options(cluster.store_root(0), tmp_path / "backup"), report=kill_at)
+            create_backup(Options(cluster.store_root(0), DirectoryBackup(tmp_path / "backup")), report=kill_at)
             if killed_at is None:
                 wait_for(lambda: len(acknowledged) > before + 100, "messages after it")
         finally:
@@ -60,7 +61,7 @@ def test_a_backup_of_a_running_broker_loses_nothing_from_before_it(tmp_path: Pat
         root = target.store_root(0)
         target.stop()
         shutil.rmtree(root)
-        restore_backup(tmp_path / "backup", root)
+        restore_backup(DirectoryBackup(tmp_path / "backup"), root)
         target.start()
         found = [record.body for record in read_queue(target.broker_addresses[0], TOPIC)]
     assert found[:before] == acknowledged[:before]

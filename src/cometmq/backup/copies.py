@@ -93,3 +93,29 @@ def digest_of(path: Path, data: int) -> str | None:
                 return None
             at += len(piece)
     return digest.hexdigest()
+
+
+def content_end(file: int) -> int:
+    """Return the number of bytes up to the last one in an open file that is not zero.
+
+    Afterwards the file's position is its start.
+    """
+    size = os.fstat(file).st_size
+    at = last = 0
+    while at < size:  # find the last part that is not a hole
+        try:
+            at = os.lseek(file, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a hole up to the end
+                break
+            raise
+        at = last = os.lseek(file, at, os.SEEK_HOLE)
+    os.lseek(file, 0, os.SEEK_SET)
+    end = last
+    while end:
+        start = max(0, end - PIECE_BYTES)
+        piece = os.pread(file, end - start, start).rstrip(b"\0")
+        if piece:
+            return start + len(piece)
+        end = start
+    return 0

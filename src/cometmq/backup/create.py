@@ -7,25 +7,24 @@ to the last complete record. Tables are files that brokers replace as a whole, a
 meanwhile. The backup is like the disk after the broker was killed: it contains every message that was acknowledged
 before the backup began, and a prefix without gaps of later messages.
 
-A file that the broker no longer writes to is *sealed*: it is shared with the store (by a clone, else a hard link),
-or with the previous backup in the same directory, instead of copied. The log's last but one file is copied anyway: a
-broker that recovers from a power cut may truncate it.
+A file that the broker no longer writes to is *sealed*: the place of the backup (:mod:`.place`) shares it with the store
+or with an earlier backup, if it can, instead of copying it. The log's last but one file is copied anyway: a broker that
+recovers from a power cut may truncate it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from cometmq import __version__
-from cometmq.backup.files import BackupFiles
 from cometmq.backup.log_end import end_of_records, is_begun, segments_of
-from cometmq.backup.manifest import MANIFEST, BackupError, Manifest, StoredFile
+from cometmq.backup.manifest import BackupError, Manifest, StoredFile
+from cometmq.backup.place import BackupPlace
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import reason_of
 from cometmq.paths import take_local_paths
@@ -48,14 +47,12 @@ class Options:
 
     store: Path
     """``storePathRootDir``."""
-    target: Path
-    """Directory for the backup, which must be missing or empty."""
+    target: BackupPlace
+    """Place of the backup, which must be missing or empty."""
     commit_log: Path | None = None
     """``storePathCommitLog``, if that directory is not below the store."""
-    previous: Path | None = None
+    previous: BackupPlace | None = None
     """Earlier backup whose sealed files are reused."""
-    share: bool = True
-    """True to share sealed files with the store where the file system can."""
 
     def __post_init__(self) -> None:
         """Convert all paths to local ones.
@@ -74,28 +71,33 @@ class Made:
     shared_bytes: int = 0
     """Number of bytes in files that are shared with the store."""
     reused_bytes: int = 0
-    """Number of bytes in files that are shared with the previous backup."""
+    """Number of bytes in files that are shared with an earlier backup."""
 
 
 @dataclass(slots=True)
 class _Work:
     options: Options
-    backup: BackupFiles
     before: dict[str, StoredFile]
     report: Callable[[str], None]
+    added: Callable[[str], None]
     files: dict[str, StoredFile] = field(default_factory=dict)
-    copied: int = 0
-    shared: int = 0
-    reused: int = 0
+    bytes: Counter[str] = field(default_factory=Counter)
+    """By the way of the files."""
 
 
 def create_backup(
-    options: Options, *, report: Callable[[str], None] = lambda _: None, clock: Clock = SYSTEM_CLOCK
+    options: Options,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+    added: Callable[[str], None] = lambda _: None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Made:
     """Create a backup that :func:`~cometmq.backup.verify.verify_backup` accepts.
 
     :param report: function that is called with the name of each part.
+    :param added: function that is called with the name of each file that was added.
     :raises BackupError: the store is missing, the target is not empty, or a file cannot be read or written.
+    :raises StorageError: an object store or HDFS rejected a request.
     """
     log = options.commit_log or options.store / _LOG
     if not segments_of(log):
@@ -104,11 +106,10 @@ def create_backup(
             next_step="use storePathRootDir; with cometmq serve it is the directory broker-0 in its data directory",
         )
     created_ms = clock.now_ms()
-    before = {} if options.previous is None else dict(BackupFiles(options.previous).manifest().files)
+    before = {} if options.previous is None else dict(options.previous.read_manifest().files)
     try:
-        backup = BackupFiles(options.target)
-        backup.create()
-        work = _Work(options, backup, before, report)
+        options.target.prepare()
+        work = _Work(options, before, report, added)
         _copy_tables(work)
         for name in _QUEUES:
             _copy_queues(work, options.store / name)
@@ -122,30 +123,14 @@ def create_backup(
             log_end=end,
             files=dict(sorted(work.files.items())),
         )
-        backup.finish(manifest)
+        options.target.finish(manifest)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise BackupError(
-            f"the backup was not created: {where}{reason_of(error)}", next_step=f"delete {options.target} and try again"
+            f"the backup was not created: {where}{reason_of(error)}",
+            next_step=f"delete {options.target.name} and try again",
         ) from error
-    return Made(manifest, work.copied, work.shared, work.reused)
-
-
-def last_backup_beside(target: Path, store: Path) -> Path | None:
-    """Return the newest complete backup of a store in the parent directory of a new one."""
-    found: list[tuple[int, Path]] = []
-    try:
-        beside = [path for path in target.absolute().parent.iterdir() if (path / MANIFEST).is_file()]
-    except OSError:
-        return None
-    for path in beside:
-        try:
-            manifest = BackupFiles(path).manifest()
-        except BackupError:
-            continue
-        if manifest.source == str(store.absolute()):
-            found.append((manifest.created_ms, path))
-    return max(found)[1] if found else None
+    return Made(manifest, work.bytes["copied"], work.bytes["shared"], work.bytes["reused"])
 
 
 def _copy_tables(work: _Work) -> None:
@@ -169,8 +154,8 @@ def _copy_tables(work: _Work) -> None:
         if _bases_of(journaled[0]) == named:
             return
         for name in copied:
-            work.backup.delete(name)
-            work.files.pop(name, None)
+            if work.files.pop(name, None) is not None:
+                work.options.target.remove(name)
     raise BackupError("the broker replaced its tables while they were copied", next_step="try again")
 
 
@@ -251,45 +236,39 @@ def _copy_log(work: _Work, directory: Path) -> tuple[int, int]:
         if begin is not None and start != end:
             raise BackupError(f"a log file is missing at offset {end}", next_step="see the broker's log")
         begin = start if begin is None else begin
-        end = start + work.files[name].data
+        end = start + (work.files[name].data if is_last else work.files[name].size)
     return begin or 0, end
 
 
 def _share(work: _Work, path: Path, name: str) -> bool:
-    """Store a sealed file, without copying it if possible. Return False if the file no longer exists."""
+    """Add a sealed file, without copying it if possible. Return False if the file no longer exists."""
     try:
         stat = path.stat()
+        known = work.before.get(name)
+        if known is not None and not (
+            known.sealed and (known.size, known.mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+        ):
+            known = None
+        added = work.options.target.add_sealed(path, name, work.options.previous, known)
     except FileNotFoundError:
         return False
-    known = work.before.get(name)
-    if known is not None and known.sealed and (known.size, known.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
-        assert work.options.previous is not None
-        if work.backup.reuse(BackupFiles(work.options.previous), name):
-            work.files[name] = known
-            work.reused += known.size
-            return True
-    try:
-        shared = work.backup.share(path, name) if work.options.share else None
-    except FileNotFoundError:
-        return False
-    if shared is None:
-        return _copy(work, path, name, sealed=True)
-    work.files[name] = shared
-    work.shared += shared.size
+    work.files[name] = added.file
+    work.bytes[added.way] += added.file.data
+    work.added(name)
     return True
 
 
-def _copy(work: _Work, path: Path, name: str, *, data: int | None = None, sealed: bool = False) -> bool:
+def _copy(work: _Work, path: Path, name: str, *, data: int | None = None) -> bool:
     """Copy a file; return False if the file no longer exists."""
     for _ in range(_TRIES):
         try:
-            copied = work.backup.copy(path, name, data)
+            added = work.options.target.add(path, name, data=data)
         except FileNotFoundError:
             if not path.exists():
-                work.backup.delete(name)
                 return False
             continue
-        work.files[name] = msgspec.structs.replace(copied, sealed=sealed)
-        work.copied += copied.data
+        work.files[name] = added
+        work.bytes["copied"] += added.data
+        work.added(name)
         return True
     return False

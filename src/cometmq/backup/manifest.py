@@ -5,7 +5,7 @@ manifest is incomplete.
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 import msgspec
@@ -13,8 +13,6 @@ import msgspec
 from cometmq.errors import CometMQError
 
 MANIFEST: Final = "manifest.json"
-STORE: Final = "store"
-"""The directory of the files in a backup."""
 FORMAT: Final = "cometmq-backup"
 VERSION: Final = 1
 MAX_MANIFEST_BYTES: Final = 512 << 20
@@ -53,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     log_end: int
     """The log offsets of the first record and of the end."""
     files: dict[str, StoredFile]
-    """Files by path below :data:`STORE`."""
+    """Files by path in the store."""
 
     @property
     def data_bytes(self) -> int:
@@ -70,29 +68,38 @@ class _Head(msgspec.Struct):
     version: int = 0
 
 
-def decode(text: bytes, path: Path) -> Manifest:
-    """Decode the manifest in a file.
+def incomplete(backup: str) -> BackupError:
+    """Return the error for a place without a manifest."""
+    return BackupError(
+        f"{backup} is not a complete backup: it has no {MANIFEST}",
+        next_step="create another one; cometmq backup create was interrupted, or never ran there",
+    )
 
-    :raises BackupError: the manifest is damaged, or of a version that cannot be read.
+
+def decode_manifest(backup: str, text: bytes) -> Manifest:
+    """Decode the manifest of a backup.
+
+    :raises BackupError: it is damaged, or of a version that cannot be read.
     """
+    manifest_name = f"{backup}/{MANIFEST}"
     try:
         head = msgspec.json.decode(text, type=_Head)
         if head.format != FORMAT:
-            raise BackupError(f"{path} is not a manifest of a CometMQ backup")
+            raise BackupError(f"{manifest_name} is not a manifest of a CometMQ backup")
         if head.version != VERSION:
             raise BackupError(
-                f"{path.parent} has backup version {head.version}, and this CometMQ reads version {VERSION}",
+                f"{backup} has backup version {head.version}, and this CometMQ reads version {VERSION}",
                 next_step="restore it with the CometMQ that created it, or a newer one",
             )
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise BackupError(f"{path} is damaged: {error}", next_step="create another backup") from None
+        raise BackupError(f"{manifest_name} is damaged: {error}", next_step="create another backup") from None
     for name, stored in manifest.files.items():
-        _check(path, name, stored)
+        _check(manifest_name, name, stored)
     return manifest
 
 
-def _check(manifest: Path, name: str, file: StoredFile) -> None:
+def _check(manifest: str, name: str, file: StoredFile) -> None:
     """Check that the path of a file is inside the backup, and that its numbers are plausible.
 
     :raises BackupError: the manifest is damaged.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -120,7 +119,7 @@ class HdfsStorage(Storage):
 
     def below(self, directory: str) -> HdfsStorage:
         """Return the storage of a directory in this one."""
-        return HdfsStorage(replace(self._location, path=f"{self._location.path}/{check_key(directory)}".lstrip("/")))
+        return HdfsStorage(self._location.at(f"{self._location.path}/{check_key(directory)}".lstrip("/")))
 
     @cached_property
     def _client(self) -> Client:

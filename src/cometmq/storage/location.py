@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -55,6 +55,10 @@ class Location:
             return self.path
         authority = f"{self.container}@{self.account}" if self.account else self.container
         return f"{self.scheme}://{authority}/{self.path}".rstrip("/")
+
+    def at(self, path: str) -> Location:
+        """Return the location of another path in the same container."""
+        return replace(self, path=path)
 
     @classmethod
     def parse(cls, text: str | os.PathLike[str]) -> Location:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -139,7 +138,7 @@ class ObjectStorage(Storage):
         """Return the storage of a longer prefix."""
         check_key(directory)
         path = f"{self._location.path}/{directory}".lstrip("/")
-        return ObjectStorage(replace(self._location, path=path), self._options)
+        return ObjectStorage(self._location.at(path), self._options)
 
     def _delete_one(self, key: str) -> None:
         try:

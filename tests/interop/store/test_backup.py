@@ -11,6 +11,7 @@ from tests.interop.store.test_store_swap import LOAD_TOPIC, SMALL_FILES, TOPICS,
 from tests.interop.systems import BOTH, Deployment, System
 
 from cometmq.backup.create import Options, create_backup
+from cometmq.backup.directory import DirectoryBackup
 from cometmq.backup.verify import restore_backup, verify_backup
 
 pytestmark = pytest.mark.interop
@@ -30,14 +31,14 @@ def test_a_restored_backup_is_opened_by_the_other_system(
     sending = java.start_producing(deployment.address, Series(LOAD_TOPIC, 20_000, body="load", keys="load{i}"))
     sending.wait_until(lambda: len(sending.named("sent")) >= 300, PATIENCE_S, "the producer is busy")
     before = [event["msgId"] for event in sending.named("sent")]
-    create_backup(Options(store, backup))
+    create_backup(Options(store, DirectoryBackup(backup)))
     deployment.broker.kill()
     sending.wait_until(lambda: bool(sending.named("error")), PATIENCE_S, "the producer gives up")
     shutil.rmtree(store)
-    restore_backup(backup, store)
+    restore_backup(DirectoryBackup(backup), store)
     deployment.start_again(second)
     stored = java.read_topic(deployment.address, LOAD_TOPIC, len(before))
     assert set(before) <= {message["msgId"] for message in stored}
     assert all(offsets == list(range(len(offsets))) for offsets in queue_positions(stored).values())
     check(java, deployment, sent + send(java, deployment, 1))
-    verify_backup(backup)
+    verify_backup(DirectoryBackup(backup))

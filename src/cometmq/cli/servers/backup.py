@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from cometmq.backup.create import Made, Options, create_backup, last_backup_beside
+from cometmq.backup.create import Made, Options, create_backup
 from cometmq.backup.manifest import Manifest
+from cometmq.backup.opening import backups_in, open_backup
+from cometmq.backup.place import BackupPlace, newest
 from cometmq.backup.verify import restore_backup, verify_backup
 from cometmq.cli.failures import WrongUseError
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import local_time
-from cometmq.cli.output import Progress, notify, output_option, show_one
+from cometmq.cli.output import Column, Progress, notify, output_option, show, show_one
+from cometmq.cli.storage_options import StorageUrl, storage_option
 from cometmq.quantity import quantity, size_text
+from cometmq.storage import StorageOptions
 
 _directory: Final = LocalPath(path_type=Path, file_okay=False)
+_COLUMNS: Final = (
+    Column("backup", "Backup"),
+    Column("created", "Created"),
+    Column("bytes", "Bytes", right=True),
+    Column("files", "Files", right=True),
+    Column("source", "Store"),
+)
 
 
 @click.group("backup")
@@ -29,62 +41,114 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("store", type=_directory)
-@click.argument("target", type=_directory)
+@click.argument("target", type=StorageUrl())
 @click.option("--commit-log", type=_directory, help="storePathCommitLog, if it is not below STORE.")
 @click.option(
     "--previous",
-    type=_directory,
+    type=StorageUrl(),
     help="Earlier backup to reuse complete files from.  [default: the newest next to TARGET]",
 )
 @click.option("--full", is_flag=True, help="Reuse nothing from an earlier backup.")
 @click.option("--copy", is_flag=True, help="Copy every file instead of sharing blocks with the store.")
+@storage_option
 @output_option
 def create(
-    store: Path, target: Path, commit_log: Path | None, previous: Path | None, full: bool, copy: bool, output: str
+    store: Path,
+    target: str,
+    commit_log: Path | None,
+    previous: str | None,
+    full: bool,
+    copy: bool,
+    storage: StorageOptions,
+    output: str,
 ) -> None:
-    """Back up STORE to TARGET, a new directory.
+    """Back up STORE to TARGET, a new directory, or a URL such as s3://bucket/backups/2026-11-23.
 
     STORE is storePathRootDir; with `cometmq serve` it is broker-0 in its data directory. The broker may be running.
     """
     if full and previous is not None:
         raise WrongUseError("--full and --previous exclude each other")
-    if target.absolute().is_relative_to(store.absolute()):
+    if Path(target).is_relative_to(store.absolute()):
         raise WrongUseError("TARGET is inside STORE", next_step="choose a directory on another disk")
-    if not full and previous is None:
-        previous = last_backup_beside(target, store)
-    made = create_backup(Options(store, target, commit_log, previous, share=not copy))
-    show_one(_summarize(target, made, previous), output, title="Backup")
+    place = open_backup(target, storage, share=not copy)
+    before = None
+    if previous is not None:
+        before = open_backup(previous, storage)
+    elif not full:
+        before = newest(place.beside(), str(store.absolute()))
+    with Progress("Copying", _files_in(store)) as progress:
+        made = create_backup(Options(store, place, commit_log, before), added=lambda _: progress.advance(1))
+    show_one(_summarize(place, made, before), output, title="Backup")
     if made.shared_bytes:
         notify("Files that are complete share disk blocks with the store: copy the backup to another disk as well.")
 
 
-@command.command("verify")
-@click.argument("backup", type=_directory)
+@command.command("list")
+@click.argument("place", type=StorageUrl())
+@storage_option
 @output_option
-def verify(backup: Path, output: str) -> None:
+def list_backups(place: str, storage: StorageOptions, output: str) -> None:
+    """List the complete backups in a directory or below a URL, the oldest first."""
+    found = [(backup, backup.read_manifest()) for backup in backups_in(place, storage)]
+    if not found:
+        notify(f"{place} has no complete backup.")
+    rows = [_about(backup, manifest) for backup, manifest in sorted(found, key=lambda pair: pair[1].created_ms)]
+    show(rows, _COLUMNS, output, title="Backups")
+
+
+@command.command("verify")
+@click.argument("backup", type=StorageUrl())
+@storage_option
+@output_option
+def verify(backup: str, storage: StorageOptions, output: str) -> None:
     """Check every file of a backup against its checksum."""
-    with Progress("Verifying", None) as progress:
-        manifest = verify_backup(backup, report=lambda _: progress.advance(1))
-    show_one(_about(backup, manifest), output, title="The backup is complete")
+    place = open_backup(backup, storage)
+    with Progress("Verifying", len(place.read_manifest().files)) as progress:
+        manifest = verify_backup(place, report=lambda _: progress.advance(1))
+    show_one(_about(place, manifest), output, title="The backup is complete")
 
 
 @command.command("restore")
-@click.argument("backup", type=_directory)
+@click.argument("backup", type=StorageUrl())
 @click.argument("store", type=_directory)
+@storage_option
 @output_option
-def restore(backup: Path, store: Path, output: str) -> None:
+def restore(backup: str, store: Path, storage: StorageOptions, output: str) -> None:
     """Verify BACKUP, and copy it to STORE, a new or empty directory.
 
     Then start the broker with storePathRootDir=STORE.
     """
-    manifest = restore_backup(backup, store)
-    show_one({**_about(backup, manifest), "store": str(store)}, output, title="Restored")
+    place = open_backup(backup, storage)
+    with Progress("Restoring", 2 * len(place.read_manifest().files)) as progress:
+        manifest = restore_backup(place, store, report=lambda _: progress.advance(1))
+    show_one({**_about(place, manifest), "store": str(store)}, output, title="Restored")
     notify("Messages stored after the backup are missing; consumers receive again what they consumed since.")
 
 
-def _about(backup: Path, manifest: Manifest) -> dict[str, Any]:
+@command.command("delete")
+@click.argument("backup", type=StorageUrl())
+@storage_option
+@click.option("--dry-run", is_flag=True, help="Show the backup and delete nothing.")
+def delete(backup: str, storage: StorageOptions, dry_run: bool) -> None:
+    """Delete BACKUP, and what no other backup in the same place needs.
+
+    In an object store, files that backups share stay for another day: a backup that is being created may reuse them.
+    """
+    place = open_backup(backup, storage)
+    manifest = place.read_manifest()
+    if not dry_run:
+        place.delete()
+    done = "Would delete" if dry_run else "Deleted"
+    notify(f"{done} {place.name}, created {local_time(manifest.created_ms)}, {size_text(manifest.data_bytes)}.")
+
+
+def _files_in(store: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(store))
+
+
+def _about(backup: BackupPlace, manifest: Manifest) -> dict[str, Any]:
     return {
-        "backup": str(backup),
+        "backup": backup.name,
         "created": local_time(manifest.created_ms),
         "source": manifest.source,
         "cometmq": manifest.cometmq,
@@ -95,7 +159,7 @@ def _about(backup: Path, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _summarize(target: Path, made: Made, previous: Path | None) -> dict[str, Any]:
+def _summarize(target: BackupPlace, made: Made, previous: BackupPlace | None) -> dict[str, Any]:
     notify(
         f"{quantity(len(made.manifest.files), 'file')}: {size_text(made.copied_bytes)} copied, "
         f"{size_text(made.shared_bytes)} shared with the store, {size_text(made.reused_bytes)} with the last backup."
@@ -105,5 +169,5 @@ def _summarize(target: Path, made: Made, previous: Path | None) -> dict[str, Any
         "copied_bytes": made.copied_bytes,
         "shared_bytes": made.shared_bytes,
         "reused_bytes": made.reused_bytes,
-        "previous": None if previous is None else str(previous),
+        "previous": None if previous is None else previous.name,
     }

@@ -1,0 +1,114 @@
+"""The place of a backup: a local directory, or a prefix in an object store or HDFS."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from cometmq.backup.manifest import BackupError, Manifest, StoredFile
+
+STORE: Final = "store"
+"""The directory of the files in a backup."""
+
+
+class Added(NamedTuple):
+    """A file that was added to a backup."""
+
+    file: StoredFile
+    way: Literal["copied", "shared", "reused"]
+    """Shared with the store, or reused from an earlier backup."""
+
+
+class BackupPlace(ABC):
+    """The files and the manifest of one backup. A backup without a manifest is incomplete."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Path or URL, as the user writes it."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Check that nothing is there yet.
+
+        :raises BackupError: the place is not empty.
+        """
+
+    @abstractmethod
+    def beside(self) -> list[BackupPlace]:
+        """Return the complete backups next to this one, with which it can share sealed files."""
+
+    @abstractmethod
+    def read_manifest(self) -> Manifest:
+        """Read the manifest.
+
+        :raises BackupError: the manifest is missing, damaged, or of a version that cannot be read.
+        """
+
+    @abstractmethod
+    def add(self, path: Path, name: str, *, data: int | None = None) -> StoredFile:
+        """Copy a file that the broker may be writing to.
+
+        :param data: number of bytes to copy; zeros follow in the file. By default all bytes.
+        :raises FileNotFoundError: the file was removed meanwhile.
+        """
+
+    @abstractmethod
+    def add_sealed(self, path: Path, name: str, previous: BackupPlace | None, known: StoredFile | None) -> Added:
+        """Add a file that the broker no longer writes to, without copying it if possible.
+
+        :param previous: an earlier backup beside this one.
+        :param known: the entry of the same file in its manifest, if size and modification time are still the same.
+        :raises FileNotFoundError: the file was removed meanwhile.
+        """
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file that was added."""
+
+    @abstractmethod
+    def finish(self, manifest: Manifest) -> None:
+        """Write the manifest, after everything else is durable.
+
+        :raises BackupError: a reused file has been removed meanwhile.
+        """
+
+    @abstractmethod
+    def damage_of(self, name: str, file: StoredFile) -> str:
+        """Return a description of the fault in a file; an empty text if the file is intact."""
+
+    @abstractmethod
+    def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterable[str]:
+        """Return the names of files that are in the backup and not in its manifest."""
+
+    @abstractmethod
+    def restore(self, name: str, file: StoredFile, target: Path) -> None:
+        """Copy a file to a new local file, and flush it.
+
+        :raises OSError: it cannot be written, or its content changed since it was verified.
+        """
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Delete the backup, and sealed files that no other backup needs."""
+
+
+def newest(places: Iterable[BackupPlace], source: str) -> BackupPlace | None:
+    """Return the newest backup of a store; damaged ones are ignored."""
+    found: BackupPlace | None = None
+    created_ms = -1
+    for place in places:
+        try:
+            manifest = place.read_manifest()
+        except BackupError:
+            continue
+        if manifest.source == source and manifest.created_ms > created_ms:
+            found, created_ms = place, manifest.created_ms
+    return found
+
+
+def not_empty(name: str) -> BackupError:
+    """Return the error for a target that has something already."""
+    return BackupError(f"{name} is not empty", next_step="use a directory that does not exist yet")

@@ -1,0 +1,232 @@
+"""A backup in an object store or on HDFS.
+
+Layout, below the URL of which the backup is the last part::
+
+    <backup>/store/<name>          files that the broker was writing to
+    <backup>/manifest.json         written last, by a conditional write
+    _files/<SHA-256>               sealed files, shared by all backups here
+    _deleted/<backup>-<id>.json    manifests of deleted backups
+
+A file is stored without the zeros at its end, and not at all if nothing is left. A sealed file is hashed first, and
+uploaded only if no backup has it.
+
+:meth:`StoredBackup.delete` removes sealed files that no manifest names. A backup that is being created may reuse files
+of one that is deleted meanwhile, so these files stay for a day, as do files without any manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Final
+
+from cometmq.backup.copies import PIECE_BYTES, content_end
+from cometmq.backup.manifest import (
+    MANIFEST,
+    BackupError,
+    Manifest,
+    StoredFile,
+    decode_manifest,
+    incomplete,
+)
+from cometmq.backup.place import STORE, Added, BackupPlace, not_empty
+from cometmq.storage import ObjectExistsError, ObjectNotFoundError, Storage, StorageError
+
+_FILES: Final = "_files"
+_DELETED: Final = "_deleted"
+_SPARED_MS: Final = 24 * 3_600_000
+_READ_BYTES: Final = 8 << 20
+
+
+class StoredBackup(BackupPlace):
+    """A backup in a storage."""
+
+    def __init__(self, storage: Storage, backup: str) -> None:
+        """Name the storage of the backups and one backup in it."""
+        self._storage = storage
+        self._backup = backup
+
+    @property
+    def name(self) -> str:
+        """The URL."""
+        return self._storage.describe(self._backup)
+
+    def prepare(self) -> None:
+        """Check that nothing is there; see :meth:`BackupPlace.prepare`."""
+        if next(self._storage.list_objects(self._backup), None) is not None:
+            raise not_empty(self.name)
+
+    def beside(self) -> list[BackupPlace]:
+        """Return the complete backups in the same storage."""
+        return [
+            StoredBackup(self._storage, name)
+            for name in self._storage.list_directories()
+            if not name.startswith("_") and self._storage.stat(f"{name}/{MANIFEST}") is not None
+        ]
+
+    def read_manifest(self) -> Manifest:
+        """Read the manifest; see :meth:`BackupPlace.read_manifest`."""
+        try:
+            return decode_manifest(self.name, self._storage.read(f"{self._backup}/{MANIFEST}"))
+        except ObjectNotFoundError:
+            raise incomplete(self.name) from None
+
+    def add(self, path: Path, name: str, *, data: int | None = None) -> StoredFile:
+        """Upload a file; see :meth:`BackupPlace.add`."""
+        stat = path.stat()
+        with path.open("rb", buffering=0) as file:
+            end = content_end(file.fileno()) if data is None else data
+            digest = hashlib.sha256()
+            if end:
+                with self._storage.open_writer(self._key(name)) as upload:
+                    copied = _copy(file, upload, end, digest)
+            else:
+                copied = 0
+        return StoredFile(max(stat.st_size, copied), copied, digest.hexdigest(), stat.st_mtime_ns)
+
+    def add_sealed(self, path: Path, name: str, previous: BackupPlace | None, known: StoredFile | None) -> Added:
+        """Upload a file unless a backup has it; see :meth:`BackupPlace.add_sealed`."""
+        if known is not None:
+            return Added(known, "reused")
+        stat = path.stat()
+        with path.open("rb", buffering=0) as file:
+            end = content_end(file.fileno())
+            digest = hashlib.sha256()
+            _copy(file, None, end, digest)
+            added = StoredFile(stat.st_size, end, digest.hexdigest(), stat.st_mtime_ns, sealed=True)
+            key = _sealed_key(added)
+            if not end or self._storage.stat(key) is not None:
+                return Added(added, "reused" if end else "copied")
+            file.seek(0)
+            again = hashlib.sha256()
+            with self._storage.open_writer(key) as upload:
+                _copy(file, upload, end, again)
+                if again.digest() != digest.digest():
+                    raise BackupError(f"{path} changes, although the broker has finished it", next_step="try again")
+        return Added(added, "copied")
+
+    def remove(self, name: str) -> None:
+        """Remove a file that was added."""
+        self._storage.delete([self._key(name)])
+
+    def finish(self, manifest: Manifest) -> None:
+        """Check that all files are there, and create the manifest; see :meth:`BackupPlace.finish`."""
+        present = {found.key.rpartition("/")[2]: found.size for found in self._storage.list_objects(_FILES)}
+        for name, file in manifest.files.items():
+            if file.sealed and file.data and present.get(file.sha256) != file.data:
+                raise BackupError(f"{name} is missing at {self._storage.url}", next_step="create the backup again")
+        try:
+            self._storage.create(f"{self._backup}/{MANIFEST}", manifest.encode())
+        except ObjectExistsError:
+            raise not_empty(self.name) from None
+
+    def damage_of(self, name: str, file: StoredFile) -> str:
+        """Read the file and compare its checksum; see :meth:`BackupPlace.damage_of`."""
+        digest = hashlib.sha256()
+        try:
+            if file.data:
+                key = self._key_of(name, file)
+                found = self._storage.stat(key)
+                if found is None:
+                    return "is missing"
+                if found.size != file.data:
+                    return f"has {found.size:,} bytes instead of {file.data:,}"
+                for piece in self._pieces(key, file.data):
+                    digest.update(piece)
+        except StorageError as error:
+            return f"cannot be read: {error.message}"
+        return "" if digest.hexdigest() == file.sha256 else "has other content than when it was stored"
+
+    def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterator[str]:
+        """Yield the names of objects without an entry."""
+        beginning = f"{self._backup}/{STORE}/"
+        for found in self._storage.list_objects(f"{self._backup}/{STORE}"):
+            name = found.key.removeprefix(beginning)
+            if name not in files or files[name].sealed:
+                yield name
+
+    def restore(self, name: str, file: StoredFile, target: Path) -> None:
+        """Download a file; see :meth:`BackupPlace.restore`."""
+        digest = hashlib.sha256()
+        with target.open("xb", buffering=0) as local:
+            if file.data:
+                for piece in self._pieces(self._key_of(name, file), file.data):
+                    digest.update(piece)
+                    rest = memoryview(piece)
+                    while rest:
+                        rest = rest[local.write(rest) :]
+            local.truncate(file.size)
+            os.fsync(local.fileno())
+        if digest.hexdigest() != file.sha256:
+            raise OSError(5, "input/output error", self._storage.describe(self._key_of(name, file)))
+        os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
+
+    def delete(self) -> None:
+        """Keep the manifest for a day under another name, delete the backup, then what no manifest names."""
+        manifest = self.read_manifest()
+        self._storage.create(f"{_DELETED}/{self._backup}-{uuid.uuid4().hex}.json", manifest.encode())
+        self._storage.delete([f"{self._backup}/{MANIFEST}"])
+        self._storage.delete([found.key for found in self._storage.list_objects(self._backup)])
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete sealed files that no backup needs, and backups that were interrupted more than a day ago.
+
+        Backups that were deleted within a day still need their sealed files.
+        """
+        clock = f"{_DELETED}/clock-{uuid.uuid4().hex}"
+        self._storage.put(clock, b"x")
+        written = self._storage.stat(clock)
+        assert written is not None
+        oldest_ms = written.modified_ms - _SPARED_MS
+        self._storage.delete([clock])
+        needed = {file.sha256 for place in self.beside() for file in place.read_manifest().files.values()}
+        old = []
+        for found in self._storage.list_objects(_DELETED):
+            if found.modified_ms < oldest_ms:
+                old.append(found.key)
+            elif found.key.endswith(".json"):
+                deleted = decode_manifest(self._storage.describe(found.key), self._storage.read(found.key))
+                needed |= {file.sha256 for file in deleted.files.values()}
+        unneeded = [
+            found.key
+            for found in self._storage.list_objects(_FILES)
+            if found.modified_ms < oldest_ms and found.key.rpartition("/")[2] not in needed
+        ]
+        self._storage.delete([*unneeded, *old])
+        for name in self._storage.list_directories():
+            if not name.startswith("_") and self._storage.stat(f"{name}/{MANIFEST}") is None:
+                interrupted = list(self._storage.list_objects(name))
+                if all(found.modified_ms < oldest_ms for found in interrupted):
+                    self._storage.delete([found.key for found in interrupted])
+
+    def _pieces(self, key: str, size: int) -> Iterator[bytes]:
+        for start in range(0, size, _READ_BYTES):
+            yield self._storage.read(key, start, min(start + _READ_BYTES, size))
+
+    def _key(self, name: str) -> str:
+        return f"{self._backup}/{STORE}/{name}"
+
+    def _key_of(self, name: str, file: StoredFile) -> str:
+        return _sealed_key(file) if file.sealed else self._key(name)
+
+
+def _sealed_key(file: StoredFile) -> str:
+    return f"{_FILES}/{file.sha256}"
+
+
+def _copy(source: IO[bytes], target: IO[bytes] | None, size: int, digest: hashlib._Hash) -> int:
+    """Copy and hash up to ``size`` bytes; return their number."""
+    copied = 0
+    while copied < size:
+        piece = source.read(min(PIECE_BYTES, size - copied))
+        if not piece:
+            break
+        digest.update(piece)
+        if target is not None:
+            target.write(piece)
+        copied += len(piece)
+    return copied

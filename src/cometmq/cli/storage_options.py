@@ -1,0 +1,57 @@
+"""Paths and URLs of storage on the command line, and the options of the storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from cometmq.cli.failures import WrongUseError
+from cometmq.options.declared import options_of
+from cometmq.options.forms import OptionError
+from cometmq.paths import PathError
+from cometmq.storage.location import Location
+from cometmq.storage.options import StorageOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NAMES: Final = ", ".join(name for name, declared in options_of(StorageOptions).items() if not declared.secret)
+
+
+class StorageUrl(click.ParamType[str]):
+    """A path, or the URL of an object store or HDFS; the value is the text."""
+
+    name = "path or URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check one value."""
+        try:
+            return str(Location.parse(value))
+        except PathError as error:
+            self.fail(str(error), param, ctx)
+
+
+def storage_option(function: F) -> F:
+    """Add ``--storage NAME=VALUE``, which may be repeated; the command gets the parsed options as ``storage``."""
+    return click.option(
+        "--storage",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_parse,
+        help=f"Option of the object store: {_NAMES}. May be repeated. Credentials come from the environment.",
+    )(function)
+
+
+def _parse(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> StorageOptions:
+    texts = dict(value.partition("=")[::2] for value in values)
+    known = options_of(StorageOptions)
+    for name in texts:
+        if name in known and known[name].secret:
+            raise WrongUseError(
+                f"{name} is a secret, and other users of this machine can read command lines",
+                next_step="set it in the environment, or name a profile: --storage profile=NAME",
+            )
+    try:
+        return StorageOptions.from_texts(texts)
+    except OptionError as error:
+        raise WrongUseError(f"--storage: {error.message}", next_step=error.next_step) from error
