@@ -84,7 +84,7 @@ async def test_deletions_that_only_the_journal_has_are_in_the_backup_and_removed
     assert b"Second" not in (store / "comet" / DELETED_TOPICS).read_bytes()
     (store / "comet" / "removed" / "left").mkdir(parents=True, exist_ok=True)
     (store / "comet" / "removed" / "left" / "file").touch()
-    await asyncio.to_thread(create.create_backup, create.Options(store, tmp_path / "backup"))
+    await asyncio.to_thread(create.create_backup, create.Options(store, DirectoryBackup(tmp_path / "backup")))
     copy = tmp_path / "backup" / "store"
     known = known_topics(copy, Findings(copy))
     assert 0 < known.begin_of("First") < known.begin_of("Second")

@@ -54,7 +54,7 @@ def test_paths_are_local(text: str) -> None:
         ("s3://bucket/x?versionId=1", "has no query"),
         ("abfss://account.dfs.core.windows.net/x", "a container is missing"),
         ("hdfs:///data", "a name node is missing"),
-        ("file://host/data", "not a file of this machine"),
+        ("file://host/data", "not a file on this machine"),
     ],
 )
 def test_a_url_that_names_no_storage_is_an_error_with_the_next_step(url: str, reason: str) -> None:
