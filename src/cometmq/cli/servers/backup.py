@@ -88,7 +88,7 @@ def create(
 @storage_option
 @output_option
 def list_backups(place: str, storage: StorageOptions, output: str) -> None:
-    """List the complete backups in a directory or below a URL, the oldest first."""
+    """List the complete backups in a directory or below a URL."""
     found = [(backup, backup.read_manifest()) for backup in backups_in(place, storage)]
     if not found:
         notify(f"{place} has no complete backup.")
