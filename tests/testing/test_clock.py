@@ -265,3 +265,17 @@ def test_the_check_of_the_clock_finds_what_it_looks_for(tmp_path: Path) -> None:
     )
     assert len(real_time_used(module)) == 5
     assert {name for name in REAL_TIME if not real_time_used(SOURCE / name)} == set(), "allowed and not needed"
+
+
+@given(moves=st.lists(st.floats(0, 3), min_size=1, max_size=8), delays_ms=st.lists(st.integers(0, 4000), min_size=1))
+def test_an_alarm_has_fired_exactly_when_the_date_is_there(moves: list[float], delays_ms: list[int]) -> None:
+    clock = VirtualClock()
+    fired: set[int] = set()
+    for move in moves:
+        clock.advance(move)
+        now_ms = clock.now_ms()
+        for delay_ms in delays_ms:
+            clock.call_at(now_ms + delay_ms, fired.add, now_ms + delay_ms)
+        clock.advance(0.002)
+        known = {now_ms + delay_ms for delay_ms in delays_ms}
+        assert {when for when in known if when <= clock.now_ms()} == fired & known

@@ -41,7 +41,9 @@ class _VirtualTimer:
 _Heap = list[tuple[float, int, _VirtualTimer]]
 
 _ROUNDING_MS: Final = 0.25
-"""Seconds by which an alarm fires early, so that rounding never moves the date past the alarm."""
+"""Milliseconds by which a date is reached early, so that sums of rounded seconds reach it."""
+_FLOAT_MS: Final = 1e-4
+"""Milliseconds by which the date is ahead of its alarms, more than the error of the sums."""
 _LOOP_LOOK_TIMERS: Final = 256
 """Maximum number of timers that fire in a row. Then the event loop runs once even if it is idle, since its own timers
 may be due.
@@ -74,7 +76,7 @@ class VirtualClock:
 
     def now_ms(self) -> int:
         """Return the milliseconds since 1970-01-01 UTC."""
-        return self._start_ms + round((self._elapsed + self._skipped) * 1000)
+        return self._start_ms + math.floor((self._elapsed + self._skipped) * 1000 + _ROUNDING_MS + _FLOAT_MS)
 
     def monotonic(self) -> float:
         """Return the seconds since the start, without those skipped."""

@@ -37,6 +37,8 @@ first is half full.
 OPEN_FILES_WANTED: Final = 4096
 """Minimum number of file descriptors: enough for a thousand clients and a few hundred queues of three files each."""
 JAVA_WANTED: Final = 17
+_FEW_STEPS: Final = 100
+"""Number of steps up to which a check has no progress bar."""
 
 _COLUMNS: Final = (
     Column("check", "Check", prose=True),
@@ -70,13 +72,18 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
         from cometmq.client.admin.cluster_health import examine_cluster
 
         async def work(admin: Admin) -> list[Finding]:
-            return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv), Progress)]
+            return [finding async for finding in examine_cluster(admin, namesrv_addresses(namesrv), _watch)]
 
         return _show_findings(administer(namesrv, work), f"Cluster of {namesrv}", output)
     findings = list(
         run_checks(data, {"nameserver": namesrv_port, "broker": port, "broker for slaves": port and port + 1})
     )
     return _show_findings(findings, "CometMQ on this machine", output)
+
+
+def _watch(title: str, steps: int) -> Progress:
+    """Return the progress bar of a check; a short one has none."""
+    return Progress(title, steps if steps > _FEW_STEPS else None)
 
 
 def _show_findings(findings: Sequence[Finding], title: str, output: str) -> int:

@@ -64,7 +64,8 @@ def create(
 ) -> None:
     """Back up STORE to TARGET, a new directory or URL.
 
-    A URL is such as s3://bucket/backups/2026-11-23. STORE is storePathRootDir; with `cometmq serve` it is broker-0 in its data directory. The broker may be running.
+    A URL is such as s3://bucket/backups/2026-11-23. STORE is storePathRootDir; with `cometmq serve` it is broker-0 in
+    its data directory. The broker may be running.
     """
     if full and previous is not None:
         raise WrongUseError("--full and --previous exclude each other")

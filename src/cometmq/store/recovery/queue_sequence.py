@@ -26,7 +26,7 @@ class QueueSequence:
         """The number of messages that may be lost so far."""
         self._lost: list[Place] = []
         self._seen: dict[Key, tuple[int, int]] = {}
-        """``possible`` and the number of lost places at the time of each queue's last record."""
+        """By queue, at its last record: the messages that may have been lost until then, and the lost places."""
         self._doubtful: dict[Key, LogRecord] = {}
         self._jumped: dict[Key, int] = {}
         """The latest queue offset of each queue that did not follow its predecessor."""
