@@ -1,9 +1,9 @@
 """Checkpoints: write and flush derived data, and record it as durable (``FlushConsumeQueueService``).
 
-The cost of a checkpoint is proportional to the changes since the last one. A thread writes and flushes changed queues
-and then the position file; the loop passes it some queues at a time. If that takes long, because thousands
-of queues changed or the position file is large, the next one waits: checkpoints use at most a twentieth of the
-time. A start after a crash then reads more of the log again, at about a gigabyte per second.
+The cost of a checkpoint is proportional to the changes since the last one. A thread writes and flushes the changed
+queues and then the position file; the event loop passes it a few queues at a time. If a checkpoint takes long, because
+thousands of queues changed or the position file is large, the next checkpoint is delayed: checkpoints use at most a
+twentieth of the time. Recovery after a crash then has to read more of the log, at about a gigabyte per second.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from cometmq.store.recovery.position import Extent, ExtentRows, Position, Positi
 _log = logging.getLogger(__name__)
 
 _QUEUES_AT_ONCE: Final = 512
-"""Maximum number of queues passed to the thread in one round of the event loop: about a millisecond."""
+"""Maximum number of queues passed to the thread in one round of the event loop, which takes about a millisecond."""
 _FLUSHED_AT_ONCE: Final = 32
 _FLUSHERS: Final = 8
-"""Maximum number of threads that flush queue files, 32 at a time: the file system combines their flushes."""
+"""Maximum number of threads that flush queue files, so that the file system can combine their flushes."""
 _PAUSE: Final = 20
 """The pause after a checkpoint, as a multiple of the checkpoint's duration."""
 _MAX_PAUSE_SECONDS: Final = 60.0
 """Maximum pause after a checkpoint, as in Apache (``flushConsumeQueueThoroughInterval``)."""
 _MAX_BYTES_BETWEEN: Final = 1 << 30
-"""Size of new log data that ends the pause, since a start after a crash would have to read it again."""
+"""Bytes of new log data that end the pause early, since recovery after a crash would have to read them again."""
 
 
 class Moment(NamedTuple):
     """A snapshot of a store, which a thread makes durable."""
 
     position: Position
-    """The position without the extents of queues."""
+    """The position file's content, except the extents of the queues."""
     timestamp: int
     ends: dict[ConsumeQueue, int]
     """The maxOffset of each queue whose extent changed."""
 
 
 class UnitsToWrite(NamedTuple):
-    """Units of a queue from an offset onwards, to be written by the thread."""
+    """Units of a queue, starting at an offset, for the thread to write."""
 
     queue: ConsumeQueue
     offset: int
@@ -78,10 +78,10 @@ class Checkpoints:
         write_index: Callable[[], bool],
         failed: Callable[[OSError, str], None],
     ) -> None:
-        """Prepare the checkpoints of a store.
+        """Set up the checkpoints of a store.
 
         :param write_index: writes pending index entries; returns False if some remain.
-        :param failed: receives the error and the name of what could not be written.
+        :param failed: called with the error and the name of the data that could not be written.
         """
         self._opened = opened
         self._flush = flush
@@ -97,18 +97,19 @@ class Checkpoints:
         self._waiting: list[ConsumeQueue] = []
         """The dirty queues that the current checkpoint still has to write."""
         self._written: list[ConsumeQueue] = []
-        """The queues that the thread is writing."""
+        """The queues that the thread is currently writing."""
         self._unsaved: Snapshot | None = None
-        """The snapshot of the current checkpoint, from the time its queues are written until it is saved."""
+        """The snapshot of the current checkpoint after its queues are written and before it is saved."""
         self._began = 0.0
         self._not_before = 0.0
         self.saved_position = -1
         """The end of the log at the last checkpoint, or -1 before the first one."""
         self.failed = False
-        """True after a failed flush: a later flush proves nothing, so no newer position is saved."""
+        """True after a failed flush: a later success would prove nothing, so no newer position is saved."""
 
     def begin(self) -> None:
-        """Write the pending data; once the log is flushed that far, flush the data and record the position."""
+        """Write the pending data. Once the log is flushed up to the same position, flush the data and record that
+        position."""
         log, queues = self._opened.log, self._opened.queues
         if self._saving or self.failed or (log.position == self.saved_position and not queues.changed):
             return
@@ -147,7 +148,7 @@ class Checkpoints:
         return Moment(position, log.last_timestamp, {queue: queue.committed for queue in changed})
 
     def _write_some(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Pass some queues to the thread, or save the snapshot once all are written."""
+        """Pass some queues to the thread, or save the snapshot if all queues are written."""
         queues, waiting, moment = self._opened.queues, self._waiting, self._moment
         assert moment is not None
         queues.gone.clear()
@@ -166,7 +167,7 @@ class Checkpoints:
         self._worker.submit(write).add_done_callback(_tell)
 
     def _write_files(self, parts: list[UnitsToWrite]) -> tuple[OSError, str] | None:
-        """Write the units of some queues (in the thread); return the error and its topic, if any."""
+        """Write the units of some queues (in the thread). If a write fails, return the error and the topic."""
         queues, disk = self._opened.queues, self._opened.disk
         for queue, offset, units, starts in parts:
             with queues.lock:
@@ -204,7 +205,7 @@ class Checkpoints:
         self._write_some(loop)
 
     def _give_up(self) -> None:
-        """Leave the queues that this checkpoint did not write to the next one."""
+        """Leave the queues that this checkpoint did not write for the next checkpoint."""
         queues = self._opened.queues
         queues.dirty += [queue for queue in (*self._waiting, *self._written) if queue not in queues.gone]
         self._waiting, self._written = [], []
@@ -286,7 +287,7 @@ class Checkpoints:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Leave the files that this checkpoint may not have flushed to the next one."""
+        """Leave the files that this checkpoint may not have flushed for the next checkpoint."""
         snapshot, self._unsaved = self._unsaved, None
         if snapshot is None:
             return
@@ -301,7 +302,7 @@ class Checkpoints:
 
     @property
     def extents(self) -> ExtentRows:
-        """Return the extents of all queues, as in the position file."""
+        """Return the extents of all queues in the format of the position file."""
         return self._file.extents
 
     @property
@@ -310,7 +311,7 @@ class Checkpoints:
         return [*self._waiting, *self._written]
 
     def stop(self) -> None:
-        """Start no further checkpoint, and wait for the thread."""
+        """Stop starting checkpoints, and wait for the thread to finish."""
         self._closing = True
         self._worker.shutdown()
         if self._moment is not None:
@@ -318,7 +319,7 @@ class Checkpoints:
         self._give_back()
 
     def save_now(self) -> None:
-        """Record that all data is on disk; the caller has written it and flushed the log.
+        """Record that all data is on disk; the caller must have written the data and flushed the log.
 
         :raises OSError: the file cannot be written.
         """
@@ -326,7 +327,7 @@ class Checkpoints:
 
 
 def _tell(done: Future[None]) -> None:
-    """Log an unexpected error: checkpoints stop, and the next start reads more of the log."""
+    """Log an unexpected error. No further checkpoints are made, so the next start has to read more of the log."""
     error = done.exception()
     if error is not None:
         _log.error("a checkpoint failed unexpectedly; checkpoints stop until the broker is restarted", exc_info=error)

@@ -1,6 +1,7 @@
 """ClockCheck: warns if the clock is behind the newest store timestamp, which never decreases.
 
-If the clock was ever ahead, its time stays in the log. New messages get that time until the clock has passed it.
+If the clock was ever ahead, the log contains timestamps in the future. New messages get the newest of them until the
+clock has passed it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClockCheck:
-    """Logs once when the clock is behind the newest store timestamp, and once when it has caught up."""
+    """Logs one line when the clock falls behind the newest store timestamp, and one when it has caught up."""
 
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
@@ -25,11 +26,12 @@ class ClockCheck:
 
     @property
     def behind_ms(self) -> int:
-        """Return by how many ms the clock is behind the newest store timestamp, or 0 if it is not behind."""
+        """Return the number of milliseconds by which the clock is behind the newest store timestamp, or 0 if it is not
+        behind."""
         return max(self._log.last_timestamp - self._clock.now_ms(), 0)
 
     def run(self) -> None:
-        """Compare the clock with the newest store timestamp and log a change."""
+        """Compare the clock with the newest store timestamp, and log if it has fallen behind or caught up."""
         behind = self.behind_ms
         is_behind = behind > CLOCK_BEHIND_MS
         if is_behind and not self._told:

@@ -122,7 +122,7 @@ class StoreConfig:
         )
 
     def with_sizes(self, sizes: FileSizes) -> Self:
-        """Return a copy of the configuration with other file sizes."""
+        """Return a copy of the configuration with the given file sizes."""
         return dataclasses.replace(
             self,
             mapped_file_size_commit_log=sizes.log,
@@ -138,12 +138,12 @@ class StoreConfig:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """Milliseconds of each delay level, starting with level 1."""
+        """The delay of each level in milliseconds, starting with level 1."""
         return tuple(max(0, int(word[:-1])) * _UNIT_MS[word[-1]] for word in self.message_delay_level.split())
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """Parse the hours of ``deleteWhen``, up to the first part that is not a number (``UtilAll.isItTimeToDo``)."""
+        """Parse the hours in ``deleteWhen`` up to the first part that is not a number (``UtilAll.isItTimeToDo``)."""
         hours: list[int] = []
         with suppress(ValueError):
             hours.extend(parse_int(part) for part in self.delete_when.rstrip(";").split(";"))

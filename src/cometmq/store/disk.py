@@ -1,6 +1,6 @@
-"""Disk: the few system calls that change the store's files.
+"""Disk: the few system calls with which the store changes its files.
 
-Tests pass a Disk that fails like a real one: no space, an I/O error, a failed flush.
+Tests pass a Disk that fails like a real one, with a lack of space, an I/O error or a failed flush.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cometmq.durable import flush_directory
 
 
 class Disk:
-    """Writes, allocates and flushes; every failure is an ``OSError``."""
+    """Writes to files, allocates their space and flushes them; every failure is an ``OSError``."""
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
         """Write all of ``data`` at byte ``at``.
@@ -28,7 +28,8 @@ class Disk:
                 written += os.pwrite(fd, view[written:], at + written)
 
     def allocate(self, fd: int, at: int, size: int) -> None:
-        """Allocate disk space for ``size`` bytes from ``at``, extending the file; existing bytes stay."""
+        """Allocate disk space for ``size`` bytes starting at ``at``, and extend the file; existing bytes do not
+        change."""
         os.posix_fallocate(fd, at, size)
 
     def flush(self, fd: int) -> None:
@@ -36,7 +37,8 @@ class Disk:
         os.fdatasync(fd)
 
     def used_ratio(self, path: Path) -> float:
-        """Return the used share of the file system of ``path``, from 0 to 1, as computed by ``df``."""
+        """Return the used share (0 to 1) of the file system that contains ``path``, computed in the same way as ``df``
+        does."""
         stat = os.statvfs(path)
         used = stat.f_blocks - stat.f_bfree
         usable = used + stat.f_bavail
@@ -45,7 +47,7 @@ class Disk:
 
 @contextmanager
 def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
-    """Open a file descriptor for the duration of a ``with`` block."""
+    """Open a file descriptor and close it at the end of the ``with`` block."""
     fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         yield fd

@@ -1,4 +1,4 @@
-"""Errors of the store."""
+"""Errors raised by the store."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ class StoreError(CometMQError):
 
 
 class StoreFullError(StoreError):
-    """The disk is full: nothing of the batch was stored. Reads continue, and writes work again once there is space."""
+    """The disk is full, and no message of the batch was stored. Reads continue, and writes work again once there is
+    space."""
 
 
 class StoreFailedError(StoreError):
-    """A write or flush failed: nothing else is acknowledged until the store is reopened."""
+    """A write or flush failed. The store acknowledges nothing else until it is reopened."""
 
 
 class StoreClosedError(StoreError):

@@ -1,9 +1,9 @@
 """Maintenance: the background tasks of a running store.
 
-It writes blocks of derived data, flushes, saves checkpoints and deletes expired files.
+They write blocks of derived data, flush the log, save checkpoints and delete expired files.
 
-All this data can be derived from the log again. While the disk has no space for it, messages are refused, so that the
-memory for pending data stays bounded.
+Derived data can always be rebuilt from the log. While the disk has no space for it, messages are refused, so that
+pending data uses a bounded amount of memory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Maintenance:
             self._derived_failed(error, "the index")
 
     def write_index_in_blocks(self) -> None:
-        """Write a block of the pending index entries; the rest follows in the next rounds of the loop."""
+        """Write a block of the pending index entries; the remaining entries are written in the next rounds of the
+        loop."""
         index = self._opened.index
         if index is None or self.index_is_behind:
             return
@@ -108,7 +109,7 @@ class Maintenance:
         return all(self.write_units(queue) for queue in self.checkpoints.held) and self.write_derived()
 
     def _write_index_for_checkpoint(self) -> bool:
-        """Write the pending index entries; return False if that takes more rounds, or failed."""
+        """Write the pending index entries; return False if this failed or needs more rounds of the loop."""
         if self.index_is_behind:
             return False
         self._derived_error = None
@@ -121,7 +122,8 @@ class Maintenance:
         self._derived_error = store_error(error, what)
 
     def refusal(self) -> StoreError | None:
-        """Return the reason to refuse messages: shutdown, a failed flush, derived files that fail, or a full disk."""
+        """Return the reason to refuse messages, if there is one: a shutdown, a failed flush, derived files that cannot
+        be written, or a full disk."""
         if self._closing:
             return StoreClosedError("the store is shut")
         if self._flush.failure is not None:
@@ -150,7 +152,7 @@ class Maintenance:
 
     # --- the end ------------------------------------------------------------------------------
     def close(self) -> None:
-        """Stop the timers, flush, record a clean stop if everything is on disk, and close the files."""
+        """Stop the timers and flush the store. Record a clean stop if everything is on disk, and close the files."""
         self._closing = True
         for repeated in self._repeated:
             repeated.close()

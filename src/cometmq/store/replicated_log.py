@@ -1,10 +1,11 @@
 """ReplicatedLog: a slave's log, which stores its master's bytes unchanged (``appendToCommitLog``).
 
 The bytes may be split anywhere. They are written immediately, and complete records become readable with their units and
-index entries; after a filler the log continues in the next file. An incomplete record at the end, the *tail*, is not
-readable. A stop removes it, as recovery does after a crash, and the master is asked for it again.
+index entries; after a filler, the log continues in the next file. An incomplete record at the end, the *tail*, is not
+readable. It is removed when the store stops, or by recovery after a crash, and requested from the master again.
 
-Every record is checked: bytes that are not a record or have a wrong CRC are rejected, with everything after them.
+Every record is checked: bytes that are not a record or have a wrong CRC are rejected, together with everything after
+them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Dispatched = Callable[[int, LogRecord | None, list[ConsumeQueue]], None]
 
 
 class NotTheLogError(StoreError):
-    """The received bytes do not continue this log: they are not records, or they have another offset."""
+    """The received bytes do not continue this log, because they are not records or have a different offset."""
 
 
 class ReplicatedLog:
@@ -64,13 +65,13 @@ class ReplicatedLog:
 
     @property
     def is_empty(self) -> bool:
-        """True if the log has no byte yet, so that it may start with any file of the master's log."""
+        """True if the log is still empty, so that it may start with any file of the master's log."""
         return self.end == self._log.min_offset
 
     def begin_at(self, offset: int) -> None:
-        """Start an empty log at ``offset``, where a file of the master's log starts.
+        """Start an empty log at ``offset``, which is the start of a file in the master's log.
 
-        :raises NotTheLogError: no log file of this store's size can start at ``offset``.
+        :raises NotTheLogError: ``offset`` is not a multiple of this store's log file size.
         """
         assert self.is_empty
         size = self._log.segment_size
@@ -85,7 +86,7 @@ class ReplicatedLog:
             self._dispatched(offset, None, [])
 
     def append(self, offset: int, data: bytes) -> None:
-        """Write ``data`` at log offset ``offset``, and dispatch the records that it completes.
+        """Write ``data`` at log offset ``offset``, and dispatch the records that are now complete.
 
         :raises NotTheLogError: the log does not end at ``offset``, or bytes are not a record; valid records before them
             are stored.
@@ -121,7 +122,7 @@ class ReplicatedLog:
             raise store_error(error, f"the queue files of {topic}") from error
 
     def drop_tail(self) -> None:
-        """Remove the tail; if the disk refuses, the next start's recovery removes it."""
+        """Remove the tail; if this fails, recovery removes it at the next start."""
         log = self._log
         position = log.position
         try:
@@ -148,7 +149,7 @@ class ReplicatedLog:
 
     # --- dispatching --------------------------------------------------------------------------
     def _dispatch(self) -> None:
-        """Add units and index entries for every complete record, and move the log's end after the last one."""
+        """Add units and index entries for every complete record, and move the end of the log behind the last one."""
         at = self._log.position
         touched: list[ConsumeQueue] = []
         last: LogRecord | None = None
@@ -164,7 +165,8 @@ class ReplicatedLog:
                 self._dispatched(at, last, touched)
 
     def _next(self, at: int) -> tuple[int, LogRecord | None] | None:
-        """Return the end of the record or filler at ``at``, with the record if it is one; ``None`` if it is incomplete.
+        """Return the end of the record or filler at ``at``, and the record if it is one; return ``None`` if it is
+        incomplete.
 
         :raises NotTheLogError: the bytes are neither a record nor a filler, or the record is damaged.
         """

@@ -1,29 +1,30 @@
-"""TableJournal: the changes of a table since its file was last written as a whole.
+"""TableJournal: the changes to a table since its file was last written completely.
 
-Theory of operation. The broker's tables are JSON files in ``config/``, like those of Apache's broker. Writing a whole
-file for each change gets slower as the table grows. So changes are appended to a journal and flushed, and the file is
-written as a whole from time to time. The table in ``config/NAME.json`` has these files in ``comet/tables/``:
+Theory of operation. The broker's tables are JSON files in ``config/``, like those of Apache's broker. Writing the
+complete file for each change gets slower as the table grows. So changes are appended to a journal and flushed, and the
+complete file is written from time to time. The table in ``config/NAME.json`` has these files in ``comet/tables/``:
 
-* ``NAME.N.journal``: one record per line, which is the CRC32 of a text (8 hexadecimal digits), a space, and the text: a
-  JSON array of objects that are merged into the file's object one after the other (:func:`merge`). Each append is one
-  record. A process never appends to a journal of an earlier process.
-* ``NAME.bases``: the files that the journals continue, a JSON array of ``[CRC32, bytes, number]``: the changes since
-  such a file are in the journals from that number on.
+* ``NAME.N.journal``: one record per line: the CRC32 of a text (8 hexadecimal digits), a space, and the text, which is a
+  JSON array of objects. The objects are merged into the file's object one after the other (:func:`merge`). Each append
+  is one record. A process never appends to a journal of an earlier process.
+* ``NAME.bases``: the files that the journals continue, as a JSON array of ``[CRC32, bytes, number]``. The changes since
+  such a file are in the journals with that number and above.
 
-Before a file is written as a whole, a new journal is started. ``NAME.bases`` names the new file in addition to the old
-one before it replaces the old one; the older journals are deleted afterwards.
+Before the complete file is written, a new journal is started. Before the new file replaces the old one, ``NAME.bases``
+names both. The older journals are deleted afterwards.
 
 Invariants.
 
-* Whichever file exists, the journals that ``NAME.bases`` names for it have every change since.
-* A record contains complete rows, so it changes nothing if it is applied to a file that already has it.
+* Whichever file exists, the journals that ``NAME.bases`` names for it contain every later change.
+* A record contains complete rows, so applying it to a file that already includes its changes has no effect.
 
-Fault model. A crash at any moment leaves the old or the new file, and both are named. It may leave the last record of a
-journal torn; its change was never acknowledged. Any other wrong record is damage. A failed write is repeated at the
-same position. After a failed flush the next append starts another journal, since it is unknown what a second flush of
-the same file would cover. If another program wrote the file (Apache's broker, an older version, a person),
-``NAME.bases`` does not name it, and its rows count. But that program did not know the rows created since the file that
-it read: records list them under ``made``, and those missing in its file are added.
+Fault model. A crash at any moment leaves either the old or the new file, and both are named. The last record of a
+journal may be torn, but its change was never acknowledged. Any other invalid record is damage. A failed write is
+repeated at the same position. After a failed flush, the next append starts another journal, since it is unknown what a
+second flush of the same file would cover. If another program wrote the file (Apache's broker, an older version, a
+person), ``NAME.bases`` does not name that file, and its rows take precedence. But the program did not know the rows
+created after the file that it had read. Records list such rows under ``made``, and those missing from its file are
+added.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from cometmq.checksum import crc32
 from cometmq.store.disk import Disk
 
 TABLE_DEPTH: Final = 2
-"""The depth of a table whose file is one object of rows."""
+"""The depth of a table whose file is one JSON object of rows."""
 MADE: Final = "made"
-"""The field of a change that names the rows it created."""
+"""The field of a change that lists the rows it created."""
 _CRC_CHARS: Final = 8
 
 
 class Base(NamedTuple):
-    """A whole file that journals continue."""
+    """A complete table file that journals continue."""
 
     crc: int
     size: int
     first: int
-    """The number of the first journal with changes since this file."""
+    """The number of the first journal with changes made after this file was written."""
 
 
 def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
@@ -75,7 +76,7 @@ def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
 
 
 def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return by field the rows that these changes created and did not remove again."""
+    """Return, by field, the rows that these changes created and did not remove again."""
     first_made: dict[tuple[str, str], bool] = {}
     table: dict[str, Any] = {}
     for change in changes:
@@ -96,7 +97,7 @@ class TableJournal:
     """The journals of one table.
 
     ``name_base``, ``note_replacement`` and ``forget_before`` may be called in another thread than the other methods,
-    but only after a first file was named.
+    but only after a first file has been named.
 
     :param path: the table's file, ``config/NAME.json``.
     """
@@ -110,21 +111,21 @@ class TableJournal:
         self._base: tuple[int, int] | None = None
         """CRC and length of the table's file."""
         self._replaced_by: set[tuple[int, int]] = set()
-        """CRC and length of the files that replaced it since; a power cut may undo the replacements."""
+        """CRC and length of the files that have replaced it; a power cut may undo the replacements."""
         self._last = 0
-        """The number of the last journal that was started."""
+        """The number of the most recently started journal."""
         self._fd: int | None = None
         self._end = 0
         self.size_bytes = 0
-        """Bytes in the journals since the file was last written as a whole."""
+        """Bytes in the journals since the complete file was last written."""
         self.takes_changes = False
-        """True if there is a whole file to continue."""
+        """True if there is a complete file that a journal can continue."""
         self.is_damaged = False
         """True if ``load`` could not read everything."""
         self.is_foreign = False
         """True if ``load`` found journals that do not belong to the file."""
         self.added: list[str] = []
-        """The rows from foreign journals that ``merge_into`` added."""
+        """The rows that ``merge_into`` added from foreign journals."""
 
     # --- reading ------------------------------------------------------------------------------
     @property
@@ -133,10 +134,11 @@ class TableJournal:
         return [self._path_of(number) for number in self._numbers()]
 
     def merge_into(self, table: dict[str, Any], text: bytes | None, depth: int) -> None:
-        """Merge the changes since the file was written; see ``is_damaged``, ``is_foreign`` and ``added``.
+        """Merge into the table the changes made since its file was written; sets ``is_damaged``, ``is_foreign`` and
+        ``added``.
 
         :param table: the file's JSON.
-        :param text: the content of the file; ``None`` if it is missing or damaged, so that all journals count.
+        :param text: the content of the file; ``None`` if it is missing or damaged, so that all journals are merged.
         :param depth: see :func:`merge`.
         """
         changes = self.load(text)
@@ -154,8 +156,8 @@ class TableJournal:
                 self.added += missing
 
     def load(self, text: bytes | None) -> list[dict[str, Any]]:
-        """Return the changes in the journals in order: those since the file was written, or all if they belong to
-        another file.
+        """Return the changes in the journals in order: those made since the file was written, or all changes if the
+        journals belong to another file.
 
         :param text: see :meth:`merge_into`.
         """
@@ -224,7 +226,7 @@ class TableJournal:
     def append(self, changes: Iterable[bytes]) -> None:
         """Append changes, each a JSON object, and flush them.
 
-        :raises OSError: the changes may not be on disk; the next append overwrites them.
+        :raises OSError: the changes may not be on disk; the next append will overwrite them.
         """
         if not self.takes_changes:
             raise OSError(errno.EIO, "the journal accepts no changes")
@@ -272,16 +274,17 @@ class TableJournal:
 
     # --- whole files --------------------------------------------------------------------------
     def begin(self) -> int:
-        """Start a new journal for later changes, because the file is written as a whole; return its number."""
+        """Start a new journal for later changes, because the complete file is about to be written; return the journal's
+        number."""
         self.close()
         self.size_bytes = 0
         self._last = max((self._last, *self._numbers()))
         return self._last + 1
 
     def name_base(self, base: Base) -> None:
-        """Name a file that will soon replace the table's current file, in addition to the current one.
+        """Add to ``NAME.bases`` a file that will soon replace the table's current file.
 
-        :raises OSError: it cannot be written.
+        :raises OSError: ``NAME.bases`` cannot be written.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         present = {self._base, *self._replaced_by}
@@ -300,7 +303,7 @@ class TableJournal:
         self._bases = bases
 
     def note_replacement(self, base: Base) -> None:
-        """Note that a file has replaced the table's file. A power cut may undo this: journals since either file are
+        """Note that a file has replaced the table's file. A power cut may undo this, so journals since either file are
         kept."""
         self._replaced_by.add(base[:2])
 
@@ -314,7 +317,7 @@ class TableJournal:
                 self._path_of(number).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove all journals because the file has every change."""
+        """Remove all journals because the file contains every change."""
         self.close()
         for path in (*self.paths, self._bases_path):
             path.unlink(missing_ok=True)
@@ -329,7 +332,7 @@ class TableJournal:
 
 
 def _record(line: bytes) -> list[dict[str, Any]] | None:
-    """Return the changes of a record, or ``None`` if it is damaged."""
+    """Return the changes in a record, or ``None`` if it is damaged."""
     text = line[_CRC_CHARS + 1 :]
     if line[: _CRC_CHARS + 1] != b"%08x " % crc32(text):
         return None

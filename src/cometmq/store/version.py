@@ -1,10 +1,10 @@
-"""The version of a store: CometMQ refuses a store that it cannot read before it changes anything.
+"""The version of a store, which CometMQ checks before it changes anything; it refuses a store that it cannot read.
 
-``comet/store.json`` has two numbers: the version that wrote the store last, and the lowest version that can read it. A
+``comet/store.json`` has two numbers: the version that last wrote the store, and the lowest version that can read it. A
 new version raises the second number only if earlier versions would lose or misread something. Apache's brokers ignore
 the file: log, queues, index and tables have Apache's formats in every version. ``check`` is the CRC-32 of the numbers:
-a damaged mark is ignored, so that a flipped bit does not lock a broker out of its messages. The file also has the sizes
-of the store's files (:mod:`cometmq.store.recovery.file_sizes`).
+a damaged mark is ignored, so that a flipped bit does not lock a broker out of its messages. The file also contains the
+sizes of the store's files (:mod:`cometmq.store.recovery.file_sizes`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cometmq.store.config import FileSizes
 from cometmq.store.errors import StoreError
 
 STORE_VERSION: Final = 1
-"""The store version that this CometMQ writes."""
+"""The store version that this version of CometMQ writes."""
 READABLE_BY: Final = 1
-"""The lowest store version that can read what this CometMQ writes."""
+"""The lowest store version that can read what this version of CometMQ writes."""
 _MAX_BYTES: Final = 64 << 10
 
 
@@ -39,7 +39,7 @@ class StoreMark(msgspec.Struct, frozen=True):
     readable_by: int = READABLE_BY
     cometmq: str = __version__
     sizes: FileSizes | None = None
-    """The sizes of the files at the last start."""
+    """The sizes of the store's files at the last start."""
 
     @property
     def check(self) -> int:
@@ -48,18 +48,18 @@ class StoreMark(msgspec.Struct, frozen=True):
 
 
 class _Written(StoreMark, frozen=True):
-    """A mark in the format of its file."""
+    """A mark in the format of the mark file."""
 
     check: int = -1
 
 
 def version_file(root: Path) -> Path:
-    """Return the path of a store's mark."""
+    """Return the path of a store's mark file."""
     return root / "comet" / "store.json"
 
 
 def require_readable(root: Path) -> StoreMark | None:
-    """Return the mark of a store, or ``None`` for a new store, one of Apache's, or a damaged mark.
+    """Return the mark of a store, or ``None`` if the store is new or Apache's, or if its mark is damaged.
 
     :raises NewerStoreError: this version cannot read the store.
     :raises StoreError: the mark cannot be read.

@@ -1,19 +1,19 @@
 """WriteBatch: records that are stored by one write and dispatched (``CommitLog.putMessage``, ``ReputMessageService``).
 
-Theory of operation. A batch is any number of :meth:`WriteBatch.put`, then one :meth:`WriteBatch.commit`, which starts
-the next batch. ``put`` encodes a record into its final bytes and assigns its offsets; the record is not readable yet.
-``commit`` writes all bytes of the batch, with one write per log file, and publishes them: the queues' ends move, the
-units and index entries derived from the records stay in memory until they are written in blocks, and waiting pulls are
-woken. A crash does not lose derived data: recovery reads the log again.
+Theory of operation. A batch is any number of :meth:`WriteBatch.put` calls, followed by one :meth:`WriteBatch.commit`,
+after which the next batch begins. ``put`` encodes a record into its final bytes and assigns its offsets; the record is
+not readable yet. ``commit`` writes all bytes of the batch, with one write per log file, and publishes the records: the
+ends of the queues move, and waiting pulls are woken. The units and index entries derived from the records remain in
+memory until they are written in blocks. A crash does not lose derived data: recovery reads the log again.
 
 Invariants.
 
 * ``log.position`` is the end of the last committed batch. Between batches the log ends there, and no queue has an
   assigned offset that is not committed.
 * A batch is stored completely or not at all. A ``put`` that raises changes nothing. A ``commit`` that raises takes back
-  all offsets, and bytes of a half-finished write become zeros before anything else is written.
-* A full or failed disk is noticed when a batch starts or reaches the next file. ``put`` still succeeds, so that callers
-  need no error handling, and ``commit`` raises.
+  all offsets, and the bytes of a half-finished write are zeroed before anything else is written.
+* A full or failed disk is noticed when a batch starts or reaches the next file. Even then ``put`` succeeds, so that
+  callers need no error handling, and ``commit`` raises.
 
 A commit does not flush: see :mod:`cometmq.store.log.flush` for the group commit.
 """
@@ -57,7 +57,7 @@ _SHORT: Final = struct.Struct(">h").pack
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _UNIT: Final = UNIT.pack
 _UNIT_BLOCK_BYTES: Final = 4_000
-"""Bytes of pending units at which a queue's units are written to its file."""
+"""Number of bytes of pending units at which a queue's units are written to its file."""
 
 
 class NewRecord(msgspec.Struct, gc=False):
@@ -68,9 +68,9 @@ class NewRecord(msgspec.Struct, gc=False):
     properties: bytes
     flag: int
     sys_flag: int
-    """The system flag; the bits for the types of the hosts are set from the lengths of the hosts."""
+    """The system flag; the host type bits are set from the lengths of the hosts."""
     born_timestamp: int
-    """Milliseconds since 1970 on the producer's clock."""
+    """Time on the producer's clock, in milliseconds since 1970."""
     born_host: bytes
     """The producer's address and port, 8 or 20 bytes."""
     store_host: bytes
@@ -79,11 +79,11 @@ class NewRecord(msgspec.Struct, gc=False):
     tags_code: int = 0
     """The tags code for the queue's unit; in the schedule topic it is replaced by the due time."""
     keys: Sequence[str] = ()
-    """Keys under which the index finds the record: UNIQ_KEY and each of KEYS."""
+    """The keys by which the index finds the record: UNIQ_KEY and each of KEYS."""
 
 
 class EncodedRecords(NamedTuple):
-    """Records that were encoded elsewhere, starting at a :meth:`WriteBatch.next_place`."""
+    """Records that were encoded elsewhere, starting at the offset from :meth:`WriteBatch.next_place`."""
 
     records: bytes
     end: int
@@ -91,11 +91,11 @@ class EncodedRecords(NamedTuple):
     last_size: int
     messages: int
     queues: Iterable[tuple[ConsumeQueue, int, bytes]]
-    """Each queue with its number of records and their units."""
+    """Each queue, with the number of its records and their units."""
     hashes: bytes
     """The index hashes of the records' keys, as native int32."""
     offsets: bytes
-    """The log offset of the record of each hash, as native int64."""
+    """For each hash, the log offset of its record, as native int64."""
 
 
 class BatchMark(NamedTuple):
@@ -117,14 +117,14 @@ Arrival = Callable[[Sequence[ConsumeQueue]], None]
 
 
 class WriteBatch:
-    """The current batch, and the end of the log where it will be stored."""
+    """The current batch, and the end of the log, where the batch will be stored."""
 
     def __init__(self, opened: OpenedStore, maintenance: Maintenance) -> None:
         log = opened.log
         self.on_arrival: Final[list[Arrival]] = []
-        """Each function is called once per commit, with the queues that got messages."""
+        """Functions called once per commit with the queues that received messages."""
         self.timestamp = log.last_timestamp
-        """Store timestamp (ms) of the current batch, or of the last one; never decreases."""
+        """The store timestamp (ms) of the current batch, or of the last one if none is open; it never decreases."""
         self._log = log
         self._queues = opened.queues
         self._index = opened.index
@@ -146,7 +146,7 @@ class WriteBatch:
         self._ahead_at = self._ahead_point()
 
     def begin(self) -> StoreError | None:
-        """Start a batch, like the first put; return the reason for which its commit will raise, if there is one."""
+        """Start a batch, as the first put does; return the error that its commit will raise, if there is one."""
         self._open = True
         self._error = self._maintenance.refusal()
         now = self._now = self._clock.now_ms()
@@ -157,8 +157,8 @@ class WriteBatch:
     def put(self, queue: ConsumeQueue, record: NewRecord) -> int:
         """Encode one record into the batch; return its log offset.
 
-        Afterwards its queue offset is ``queue.next_offset - 1``, or 0 for a PREPARED or ROLLBACK record, which is in no
-        queue. If the disk has no space, the whole batch fails in :meth:`commit`.
+        Afterwards the record's queue offset is ``queue.next_offset - 1``, or 0 for a PREPARED or ROLLBACK record, which
+        is in no queue. If the disk has no space, the entire batch fails in :meth:`commit`.
 
         :raises ValueError: properties over 32,767 bytes, a record larger than a log file, a topic too long for a
             record, or a number larger than its field. After any exception the batch is unchanged.
@@ -232,17 +232,17 @@ class WriteBatch:
         return at
 
     def _drop_refused(self, before: BatchMark | None) -> None:
-        """Undo what a refused record has changed: the start of the batch, or a new log file since a mark."""
+        """Undo the changes made for a refused record: the start of the batch, or a log file added since a mark."""
         if not self._chunks and not self._parts:
             self.rollback()
         elif before is not None:
             self.undo_to(before)
 
     def next_place(self) -> tuple[int, int, int] | None:
-        """Start to add records that are encoded elsewhere, for :meth:`put_encoded`.
+        """Prepare for records that are encoded elsewhere and added with :meth:`put_encoded`.
 
-        Return the next log offset, the offset that no record may pass, and the store timestamp; return ``None`` if
-        records must be put one by one.
+        Return the next log offset, the offset beyond which no record may extend, and the store timestamp. Return
+        ``None`` if records must be put one by one.
         """
         if not self._open:
             self.begin()
@@ -251,7 +251,8 @@ class WriteBatch:
         return self.end, self._limit, self.timestamp
 
     def put_encoded(self, encoded: EncodedRecords) -> None:
-        """Add records that were encoded after the last :meth:`next_place`; nothing else may have been put since."""
+        """Add records that were encoded after the last :meth:`next_place`; no other record may have been put since
+        then."""
         for queue, count, units in encoded.queues:
             if queue.next_offset == queue.committed:
                 self._touched.append(queue)
@@ -297,7 +298,7 @@ class WriteBatch:
         return position
 
     def _write(self) -> None:
-        """Write all bytes of the batch; if that fails, none of it counts as a record."""
+        """Write all bytes of the batch; if this fails, none of them count as a record."""
         log = self._log
         try:
             for segment, at, data in self._parts:
@@ -360,7 +361,7 @@ class WriteBatch:
         self._touched = [queue for queue in self._touched if queue not in queues]
 
     def mark(self) -> BatchMark:
-        """Return the current state of the batch, for :meth:`undo_to`."""
+        """Return the current point in the batch, for :meth:`undo_to`."""
         index = self._index
         return BatchMark(
             self._open,
@@ -375,7 +376,8 @@ class WriteBatch:
         )
 
     def undo_to(self, mark: BatchMark) -> None:
-        """Remove the records put since ``mark`` was taken in this batch, with their offsets; earlier records stay."""
+        """Remove the records put since ``mark`` was taken in this batch, and take back their offsets; earlier records
+        remain."""
         if not mark.is_open:
             self.rollback()
             return
@@ -398,7 +400,7 @@ class WriteBatch:
         self._error = mark.error
 
     def _roll(self, size: int) -> int:
-        """End the log file with a filler and continue in the next one; return the record's offset there."""
+        """End the log file with a filler and continue in the next file; return the record's offset there."""
         log = self._log
         if size > log.max_record_bytes:
             raise ValueError(f"a record of {size} bytes does not fit into a log file of {log.segment_size}")
@@ -422,11 +424,11 @@ class WriteBatch:
         return new.start
 
     def _ahead_point(self) -> int:
-        """Return the position from which the next segment should be created: the middle of the current file."""
+        """Return the log position at which the next segment should be created: the middle of the current file."""
         return self._segment.start + self._log.segment_size // 2 if self._segment is not None else -1
 
     def rollback(self) -> None:
-        """Remove all records put since the last commit, with all their offsets."""
+        """Remove all records put since the last commit, and take back their offsets."""
         log = self._log
         for queue in self._touched:
             queue.undo_batch()

@@ -1,12 +1,12 @@
 """IndexFile: one file of the index of messages by key (``IndexFile``, ``IndexHeader``).
 
-Layout: a header of 40 bytes (``int64 first and last store timestamp, int64 first and last log offset,
-int32 slots used, int32 next entry``), ``slots`` x int32 with the number of the newest entry of each
-chain (0 = none), and entries of 20 bytes from number 1 on: ``int32 key hash, int64 log offset,
-int32 seconds since the first timestamp, int32 previous entry of the chain``.
+Layout: a header of 40 bytes (``int64 first and last store timestamp, int64 first and last log offset, int32 slots used,
+int32 next entry``), ``slots`` x int32 with the number of the newest entry of each chain (0 = none), and entries of 20
+bytes, numbered from 1: ``int32 key hash, int64 log offset, int32 seconds since the first timestamp, int32 previous
+entry of the chain``.
 
-Entries are written in blocks: first the entries, then the slots that point to them, then the header, so that a killed
-process leaves at worst slots that point past the header's count. :meth:`truncate_entries` repairs these.
+Entries are written in blocks: first the entries, then the slots that point to them, then the header, so that the worst
+result of a killed process is slots that point past the header's count. :meth:`truncate_entries` repairs such slots.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ENTRY_STRUCT: Final = INDEX_ENTRY.struct()
 _SLOT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct("=q")
 _ALLOCATE_BYTES: Final = 4 << 20
-"""Bytes per allocation step for entries, so that a new index does not occupy 400 MB."""
+"""Allocation step for entries in bytes, so that a new index does not occupy 400 MB."""
 _CHAIN_STEPS: Final = 4_096
-"""Maximum number of entries that are read one by one along a chain: about 2 ms."""
+"""Maximum number of entries that are read one by one along a chain, which takes about 2 ms."""
 _BLOCK_ENTRIES: Final = 1 << 18
-"""Entries per block when a longer chain is searched by scanning the file: about 1 ms and 5 MB."""
+"""Entries per block when the file is scanned because a chain is longer; a block takes about 1 ms and 5 MB."""
 _INT_MAX: Final = 0x7FFFFFFF
 _SECOND_MS: Final = 1_000
 
@@ -46,7 +46,7 @@ Ints = npt.NDArray[Any]
 
 
 class Keys(NamedTuple):
-    """Keys to be indexed, in log order."""
+    """The keys to be indexed, in log order."""
 
     hashes: bytes
     """Key hashes as native int32."""
@@ -61,7 +61,7 @@ class Keys(NamedTuple):
         return len(self.hashes) // 4
 
     def part(self, begin: int, end: int) -> Keys:
-        """Return the keys with numbers from ``begin`` to before ``end``."""
+        """Return the keys with the numbers ``begin`` to ``end - 1``."""
         if begin == 0 and end == self.size:
             return self
         eight = slice(8 * begin, 8 * end)
@@ -69,7 +69,7 @@ class Keys(NamedTuple):
 
 
 Block = tuple[bytes, Callable[[memoryview], None], int]
-"""New entries, a function that makes the slots point to them, and the number of newly used slots."""
+"""New entries, the function that makes the slots point to them, and the number of slots used for the first time."""
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -78,7 +78,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 class IndexFile:
-    """One index file, mapped as a whole."""
+    """One index file, which is completely mapped into memory."""
 
     def __init__(self, path: Path, slots: int, entries: int, disk: Disk, *, create: bool = False) -> None:
         """Open or create a file with ``slots`` slots and room for ``entries - 1`` entries.
@@ -106,7 +106,7 @@ class IndexFile:
             raise
         self._table = memoryview(self._map)[HEADER_BYTES : self._entries_at]
         self._allocated = 0
-        """Number of bytes whose space is known to be allocated."""
+        """Number of bytes whose disk space is known to be allocated."""
         self.begin_timestamp: int
         self.end_timestamp: int
         self.begin_offset: int
@@ -129,7 +129,7 @@ class IndexFile:
 
     # --- writing ------------------------------------------------------------------------------
     def append(self, keys: Keys, begin: int = 0) -> int:
-        """Add entries for the keys from number ``begin``, as many as fit; return their number.
+        """Add entries for as many keys as fit, starting with number ``begin``; return the number of entries added.
 
         :raises OSError: the disk is full; nothing was added.
         """
@@ -174,15 +174,15 @@ class IndexFile:
 
     # --- reading ------------------------------------------------------------------------------
     def covers(self, begin: int, end: int) -> bool:
-        """Return whether the file can have entries within a time range (ms)."""
+        """Return whether the file may have entries in a time range (ms)."""
         return self.count > 1 and self.begin_timestamp <= end and self.end_timestamp >= begin
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Yield the log offsets of a hash with store times between ``begin`` and ``end`` (ms), newest first.
+        """Yield the log offsets for a hash with store timestamps between ``begin`` and ``end`` (ms), newest first.
 
-        Entries have a resolution of one second: the first and the last second are included completely. A very long
-        chain (one key on every message, or keys chosen to collide) is not followed to its end: the rest of the file is
-        scanned in blocks, which takes a hundredth of the time.
+        Entries have a resolution of one second, so the first and the last second are included completely. A very long
+        chain (the same key in every message, or keys chosen to collide) is not followed to its end. Instead the rest of
+        the file is scanned in blocks, which takes a hundredth of the time.
         """
         entry = _SLOT.unpack_from(self._map, HEADER_BYTES + key_hash % self.slots * 4)[0]
         below = self.count
@@ -200,7 +200,7 @@ class IndexFile:
             yield from self._find_in_blocks(key_hash, begin, end, entry + 1)
 
     def _find_in_blocks(self, key_hash: int, begin: int, end: int, below: int) -> Iterator[int]:
-        """Find a hash like :meth:`find`, by scanning all entries with numbers below ``below``."""
+        """Find a hash like :meth:`find`, but by scanning all entries with numbers below ``below``."""
         while below > 1:
             first = max(1, below - _BLOCK_ENTRIES)
             block = np.frombuffer(self._map, ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
@@ -214,7 +214,8 @@ class IndexFile:
         return np.frombuffer(self._map, ENTRY, self.count - 1, self._entries_at + ENTRY_BYTES)
 
     def sound(self, log_end: int) -> bool:
-        """Return whether header and entries agree with each other and with a log that ends at ``log_end``."""
+        """Return whether the header and the entries are consistent with each other and with a log that ends at
+        ``log_end``."""
         if not 1 <= self.count <= self.entries:
             return False
         if self.count == 1:
@@ -237,13 +238,13 @@ class IndexFile:
         return self._entries()["offset"].astype(np.int64)
 
     def timestamp(self, entry: int) -> int:
-        """Return the store timestamp of an entry, rounded to a second, or 0 if the entry does not exist."""
+        """Return the store timestamp of an entry to the second, or 0 if the entry does not exist."""
         if not 0 < entry < self.count:
             return 0
         return self.begin_timestamp + int(self._entries()["seconds"][entry - 1]) * 1000
 
     def agrees(self, count: int, end_offset: int) -> bool:
-        """Return whether the first ``count - 1`` entries exist and the last of them is for ``end_offset``."""
+        """Return whether the first ``count - 1`` entries exist and the last one has the log offset ``end_offset``."""
         if not 1 <= count <= min(self.count, self.entries):
             return False
         if count == 1:
@@ -258,7 +259,7 @@ class IndexFile:
         return bool(table.max() < self.count and table.min() >= 0)
 
     def truncate_entries(self, count: int, end_timestamp: int) -> None:
-        """Remove the entries from number ``count`` onwards and clear the slots that point to them."""
+        """Remove the entries with number ``count`` and above, and clear the slots that point to them."""
         table = np.frombuffer(self._table, ">i4")
         entries = np.frombuffer(self._map, ENTRY, self.entries, self._entries_at)
         values = table.astype(np.int64)
@@ -303,7 +304,7 @@ class IndexFile:
 
 
 def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
-    """Build the entries of keys for a file with the given slots, next entry and first store timestamp (ms)."""
+    """Build the entries for keys in a file with the given slots, next entry and first store timestamp (ms)."""
     hashes = np.frombuffer(keys.hashes, np.int32)
     slots = np.frombuffer(table, ">i4")
     numbers = np.arange(count, count + keys.size, dtype=np.int64)
@@ -337,7 +338,7 @@ def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timest
 
 
 def make_block_in_core(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
-    """Build the same entries as :func:`make_block_in_python`, with the compiled core."""
+    """Build the same entries as :func:`make_block_in_python`, but with the compiled core."""
     entries, heads, opened = CORE.index_block(keys, table, count, begin_timestamp)
     return entries, heads.write, opened
 

@@ -1,7 +1,7 @@
-"""IndexService: the index files, and the pending entries, which are written in blocks.
+"""IndexService: the index files and the pending entries. Pending entries are written in blocks.
 
-Queries first write the pending entries, so that they find every committed message. Messages with thousands of keys are
-indexed over several rounds of the event loop, so a query may find them some milliseconds later.
+A query first writes the pending entries, so that it finds every committed message. A message with thousands of keys is
+indexed over several rounds of the event loop, so queries may find it some milliseconds later.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import LogRecord, record_at
 
 INDEX_BLOCK_MESSAGES: Final = 512
-"""Messages whose entries are written together: enough to vectorise, less than a millisecond of work."""
+"""Number of messages whose entries are written together: enough to vectorise, but less than a millisecond of work."""
 FEW_KEYS: Final = 16
-"""Messages with more keys than this count as one message per key."""
+"""A message with more keys than this counts as one message per key."""
 _LONG: Final = struct.Struct("=q").pack
 
 
@@ -44,21 +44,22 @@ _Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
 
 
 class QueryKey(NamedTuple):
-    """The key that a query searches for."""
+    """The key that a query looks for."""
 
     topic: str
     text: str
     unique: bool = False
-    """True if the text is a unique key. Messages that only have it in their KEYS do not match then."""
+    """True if the text is a unique key. Then messages that have it only in their KEYS do not match."""
 
     def is_of(self, record: LogRecord) -> bool:
-        """Return whether a record has the key itself, not just the same hash."""
+        """Return whether a record has this key, and not only a key with the same hash."""
         has_key = record.unique_key == self.text if self.unique else self.text in record.keys
         return has_key and record.topic == self.topic
 
 
 class QueryResult(NamedTuple):
-    """Matching records in log order, with store timestamp and log offset of the end of the index (0 if it is empty)."""
+    """Matching records in log order, and the store timestamp and log offset of the last indexed message (0 if the index
+    is empty)."""
 
     last_update_timestamp: int
     last_update_physical_offset: int
@@ -76,11 +77,11 @@ class IndexService:
         self.pending: list[_Waiting] = []
         """The pending keys, in log order."""
         self.committed = 0
-        """The number of committed items; the others are discarded if the commit of their batch fails."""
+        """The number of committed items; the remaining items are discarded if the commit of their batch fails."""
         self.hashed_messages = 0
-        """Number of messages in :class:`HashedKeys` items, not counting the first message of each item."""
+        """The number of messages in :class:`HashedKeys` items, except the first message of each item."""
         self.many_keys = 0
-        """Number of keys of the messages that have more than :data:`FEW_KEYS`."""
+        """Total number of keys in messages that have more than :data:`FEW_KEYS` keys."""
         self.disk = disk
         self._clock = clock
 
@@ -93,12 +94,12 @@ class IndexService:
         self.undo_to(self.committed)
 
     def undo_to(self, count: int) -> None:
-        """Discard all but the first ``count`` items."""
+        """Discard all items except the first ``count``."""
         self._forgotten(self.pending[count:])
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add hashed keys from messages in one batch, as native int32 and int64."""
+        """Add the hashed keys of messages in one batch, as native int32 and int64."""
         self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
 
     def add_keys(self, keys: Keys, messages: int) -> None:
@@ -151,7 +152,8 @@ class IndexService:
         return self.committed
 
     def _keep_unwritten(self, block: Sequence[_Waiting], done: int) -> None:
-        """After a failure, drop the items that were written, and the written keys of a partly written item."""
+        """After a failure, drop the items that were written. Of a partly written item, drop only the keys that were
+        written."""
         lengths = np.fromiter(map(_count, block), np.int64, len(block))
         whole = int(np.searchsorted(np.cumsum(lengths), done, side="right"))
         rest = done - int(lengths[:whole].sum())
@@ -185,10 +187,10 @@ class IndexService:
         return file
 
     def query(self, log: CommitLog, key: QueryKey, max_num: int, begin: int, end: int) -> QueryResult:
-        """Return the newest ``max_num`` records with ``key`` and a store time between ``begin`` and ``end`` (ms).
+        """Return the newest ``max_num`` records with ``key`` and a store timestamp between ``begin`` and ``end`` (ms).
 
-        The index contains only hashes, which other topics and keys may share, and times in seconds. So each record is
-        read, and matches only if it has the key itself and its time is in the range.
+        The index contains only times in seconds and hashes, which other topics and keys may share. So each record is
+        read, and it matches only if it has the key and its timestamp is in the range.
         """
         key_hash = index_hash(java_hash(f"{key.topic}#{key.text}"))
         most = min(max_num, MAX_QUERY_MESSAGES)
@@ -213,7 +215,7 @@ class IndexService:
         return QueryResult(last.end_timestamp, last.end_offset, [view for _, view in sorted(found.items())])
 
     def remove_files_below(self, log_min: int) -> int:
-        """Delete the files whose messages are all below ``log_min``, except the last file; return their number."""
+        """Delete the files whose messages are all below ``log_min``, but never the last file; return their number."""
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_min:
             file = self.files.pop(0)
@@ -240,12 +242,12 @@ def _many(waiting: Sequence[_Waiting]) -> int:
 
 
 def _count(item: _Waiting) -> int:
-    """Count the keys of an item."""
+    """Return the number of keys in an item."""
     return item.keys.size if isinstance(item, HashedKeys) else len(item[3])
 
 
 def _keys(block: Sequence[_Waiting]) -> Keys:
-    """Return the keys of a block, in its order."""
+    """Return the keys of all items of a block, in the same order."""
     parts: list[Keys] = []
     for kind, group in itertools.groupby(block, type):
         items: list[Any] = list(group)
@@ -263,5 +265,5 @@ def _hashed(block: Sequence[tuple[str, int, int, Sequence[str]]]) -> Keys:
 
 
 def is_index_name(name: str) -> bool:
-    """Return whether a name has the form of an index file's name: a time of 17 digits."""
+    """Return whether a name is a valid index file name, which is a time in 17 digits."""
     return len(name) == 17 and name.isascii() and name.isdigit() and os.sep not in name

@@ -1,7 +1,7 @@
-"""Finds the numbers of slots and entries of an index file; its length alone does not tell them.
+"""Finds the numbers of slots and entries in an index file, which its length alone does not determine.
 
-The header has the number of entries and the log offset of the last one. The position of that offset in the file shows
-the end of the slot table, that many entries earlier. Slots and entries must then agree.
+The header has the number of entries and the log offset of the last entry. The position of that offset in the file,
+minus the length of all entries, is the end of the slot table. The result is valid only if slots and entries then match.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OFFSET_IN_ENTRY = INDEX_ENTRY.offsets["offset"]
 
 
 def read_index_sizes(path: Path) -> tuple[int, int] | None:
-    """Return the numbers of slots and entries of an index file, or ``None`` if it is empty or damaged."""
+    """Return the numbers of slots and entries in an index file, or ``None`` if it is empty or damaged."""
     size = path.stat().st_size
     if size < HEADER_BYTES + _SLOT_BYTES + 2 * ENTRY_BYTES:
         return None
@@ -43,7 +43,7 @@ def read_index_sizes(path: Path) -> tuple[int, int] | None:
 
 
 def _places(fd: int, content: mmap.mmap, wanted: bytes) -> Iterator[int]:
-    """Yield the positions of a byte string in a file; space that was never written is not read."""
+    """Yield the positions of a byte string in a file, without reading space that was never written."""
     at = HEADER_BYTES
     while (at := first_data(fd, at, len(content))) < len(content):
         hole = os.lseek(fd, at, os.SEEK_HOLE)
@@ -55,7 +55,7 @@ def _places(fd: int, content: mmap.mmap, wanted: bytes) -> Iterator[int]:
 
 
 def _slots_match_entries(content: mmap.mmap, slots: int, count: int) -> bool:
-    """Return whether the slots point to the last entries of their chains and the entries are in log order."""
+    """Return whether each slot points to the last entry of its chain and the entries are in log order."""
     table = np.frombuffer(bytes(content[HEADER_BYTES : HEADER_BYTES + slots * _SLOT_BYTES]), ">i4")
     begin = HEADER_BYTES + slots * _SLOT_BYTES + ENTRY_BYTES
     entries = np.frombuffer(content[begin : begin + (count - 1) * ENTRY_BYTES], ENTRY)

@@ -1,4 +1,4 @@
-"""Computes the hashes of many keys at once with array operations."""
+"""Computes the hashes of many keys together with array operations."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 _MATRIX_KEY_CHARS: Final = 128
-"""Longest key in the common matrix; a longer key would widen all its rows."""
+"""Maximum length of a key in the common matrix; a longer key would widen all rows."""
 
 
 def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Compute ``index_hash(java_hash(key))`` of many keys, as int32 of shape ``(len(keys),)``."""
+    """Compute ``index_hash(java_hash(key))`` for many keys, as int32 of shape ``(len(keys),)``."""
     width = max(map(len, keys), default=0)
     if not width:
         return np.zeros(len(keys), np.int32)

@@ -1,1 +1,1 @@
-"""The CommitLog: its files, their records, flushing and the checkpoint file."""
+"""The CommitLog: its files and records, flushing, and the checkpoint file."""

@@ -15,12 +15,13 @@ from cometmq.store.errors import StoreLockedError
 CHECKPOINT_BYTES: Final = 4096
 _TIMESTAMPS: Final = struct.Struct(">qqq")
 _SLACK_MS: Final = 3_000
-"""Safety margin (ms) that Apache subtracts from the oldest timestamp, since messages can share a timestamp."""
+"""Safety margin (ms) that Apache subtracts from the oldest timestamp, since several messages can have the same
+timestamp."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Store timestamps (ms) up to which log, queues and index are flushed."""
+    """The store timestamps (ms) up to which the log, the queues and the index are flushed."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -33,7 +34,7 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Read a checkpoint file; return ``None`` if it is missing, too short or without timestamps."""
+    """Read a checkpoint file; return ``None`` if it is missing, too short or has no timestamps."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -45,7 +46,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
-    """Write a checkpoint file of 4096 bytes in place and flush it.
+    """Write a checkpoint file of 4,096 bytes in place, and flush it.
 
     :raises OSError: the file cannot be written.
     """
@@ -57,12 +58,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
 
 
 class StoreLock:
-    """The lock that keeps a second broker, CometMQ's or Apache's, out of a store: a POSIX lock on the first byte."""
+    """The POSIX lock on the file's first byte that keeps a second broker, CometMQ's or Apache's, out of a store."""
 
     def __init__(self, path: Path) -> None:
         """Acquire the lock.
 
-        :raises StoreLockedError: another process holds it.
+        :raises StoreLockedError: another process holds the lock.
         """
         key = os.fspath(path.absolute())
         if key in _HELD:
@@ -87,7 +88,7 @@ class StoreLock:
 
 
 _HELD: set[str] = set()
-"""Lock files that this process holds: POSIX locks do not stop a process from locking a file twice."""
+"""Lock files that this process holds, since POSIX locks do not stop a process from locking a file twice."""
 
 
 def _locked(path: Path) -> StoreLockedError:

@@ -1,11 +1,11 @@
 """CommitLog: the files that hold all records in order (``CommitLog``, ``AllocateMappedFileService``).
 
-All files have the same size and follow each other without a gap; a record never spans two files: if it does not fit, a
-filler (``int32 remaining size, int32 BLANK_MAGIC``) ends the file. A thread allocates the next file in advance, so that
-appends rarely wait for it and a full disk is detected before anything is written.
+All files have the same size and follow each other without a gap; a record never spans two files. If a record does not
+fit, a filler (``int32 remaining size, int32 BLANK_MAGIC``) ends the file. A thread allocates the next file in advance,
+so that appends rarely wait for a file and a full disk is detected before anything is written.
 
-The first file of a log gets its space in steps of :data:`RESERVE_BYTES`, each before the write that needs it, so that a
-store with few messages does not use a GiB. The same holds for a file that recovery has truncated.
+The first file of a log is allocated in steps of :data:`RESERVE_BYTES`, each before the write that needs it, so that a
+store with few messages does not use a GiB. The same is true for a file that recovery has truncated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILLER: Final = RECORD.struct("size", "magic")
 _SIZE: Final = RECORD.struct("size")
 _ERASE_BYTES: Final = 1 << 18
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes per allocation step in a log file whose space is not completely allocated."""
+"""Allocation step in bytes for a log file whose space is not completely allocated."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -48,11 +48,11 @@ class CommitLog:
         self.segment_size = segment_size
         self.segments: list[MappedFile] = []
         self.position = 0
-        """End of the last written record; everything below it is readable."""
+        """The end of the last written record; everything before it is readable."""
         self.last_record = (-1, 0)
-        """Log offset and size of the last record, or ``(-1, 0)``."""
+        """Log offset and size of the last record, or ``(-1, 0)`` if there is none."""
         self.last_timestamp = 0
-        """Store timestamp (ms) of the last record, or 0."""
+        """Store timestamp (ms) of the last record, or 0 if there is none."""
         self._disk = disk
         self._ahead: Future[MappedFile] | None = None
         self._reported_no_room = False
@@ -61,7 +61,7 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte that the log still has."""
+        """Offset of the first byte that the log still contains."""
         return self.segments[0].start if self.segments else self.position
 
     @property
@@ -70,7 +70,7 @@ class CommitLog:
         return self.segment_size - END_FILE_MIN_BLANK_BYTES
 
     def segment_at(self, offset: int) -> MappedFile | None:
-        """Return the segment with the byte at ``offset``, or ``None`` if the log does not have it."""
+        """Return the segment that contains the byte at ``offset``, or ``None`` if the log does not contain it."""
         segments = self.segments
         if not segments:
             return None
@@ -78,8 +78,8 @@ class CommitLog:
         return segments[index] if 0 <= index < len(segments) else None
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """Return ``size`` bytes at ``offset``, or ``None`` unless all of them are written, still in the log and in one
-        file."""
+        """Return ``size`` bytes at ``offset``; return ``None`` unless all of them are written, still in the log and in
+        one file."""
         if size < 0 or offset + size > self.position:
             return None
         segment = self.segment_at(offset)
@@ -89,7 +89,7 @@ class CommitLog:
         return segment.view[at : at + size]
 
     def record(self, offset: int) -> memoryview | None:
-        """Return the bytes of the record at ``offset``; its own size field gives the length."""
+        """Return the bytes of the record at ``offset``; the record's size field gives the length."""
         segment = self.segment_at(offset)
         if segment is None:
             return None
@@ -102,7 +102,7 @@ class CommitLog:
 
     # --- growing ------------------------------------------------------------------------------
     def start_next_segment(self) -> None:
-        """Start to create the next segment in a thread, unless one is being created already."""
+        """Start creating the next segment in a thread, unless this is already in progress."""
         if self._ahead is None:
             self._ahead = self._worker.submit(self._create, self._next_start())
             self._ahead.add_done_callback(self._warn_of_full_disk)
@@ -111,16 +111,16 @@ class CommitLog:
         return self.segments[-1].end if self.segments else self.position
 
     def _warn_of_full_disk(self, made: Future[MappedFile]) -> None:
-        """Log that the next segment could not be created; log it again only after a success."""
+        """Log that the next segment could not be created; repeated failures are logged again only after a success."""
         error = made.exception()
         if isinstance(error, OSError) and not self._reported_no_room:
             _log.warning("%s", store_error(error, f"the next log file of {self.segment_size:,} bytes"))
         self._reported_no_room = error is not None
 
     def next_segment(self) -> MappedFile:
-        """Append the next segment; wait for it if it is not ready.
+        """Append the next segment to the log; wait for it if it is not ready.
 
-        :raises StoreError: it cannot be created.
+        :raises StoreError: the segment cannot be created.
         """
         self.start_next_segment()
         assert self._ahead is not None
@@ -173,7 +173,7 @@ class CommitLog:
     def write(self, segment: MappedFile, offset: int, data: bytes | memoryview) -> None:
         """Write ``data``, which fits into ``segment``, at log offset ``offset``.
 
-        :raises StoreError: it was not written completely.
+        :raises StoreError: the data was not written completely.
         """
         try:
             if self._owed is not None:
@@ -187,20 +187,20 @@ class CommitLog:
             raise store_error(error, "new messages") from error
 
     def _reserve(self, segment: MappedFile, at: int, size: int) -> None:
-        """Allocate space for a write of ``size`` bytes at byte ``at`` of a segment, and some for later writes."""
+        """Allocate space for a write of ``size`` bytes at byte ``at`` of a segment, and some more for later writes."""
         size = min(max(size, RESERVE_BYTES), segment.size - at)
         self._disk.allocate(segment.fd, at, size)
         segment.reserved = at + size
 
     def run_before_writes(self, work: Callable[[], None]) -> None:
-        """Run ``work`` before the next write to the log; as long as it raises ``OSError``, writes fail."""
+        """Run ``work`` before the next write to the log; writes fail as long as ``work`` raises ``OSError``."""
         self._owed = work
 
     def erase(self, start: int, end: int) -> None:
         """Zero the bytes from ``start`` to ``end`` after a write that failed half-way.
 
-        All of them: after a damaged part, a later start would accept every complete record. As long as the disk refuses
-        this, nothing else is written.
+        All of them must be zeroed, because after a damaged part a later start would accept every complete record.
+        Nothing else is written until this succeeds.
         """
         if self._owed is not None:
             return  # nothing was written: the pending work runs first
@@ -222,7 +222,8 @@ class CommitLog:
                 at += part
 
     def _ready(self) -> list[MappedFile]:
-        """Return the segment created in advance, if it is ready. It may hold bytes to erase if it was in use before."""
+        """Return the segment created in advance, if it is ready. If it was in use before, it may contain bytes to
+        erase."""
         ahead = self._ahead
         return [ahead.result()] if ahead is not None and ahead.done() and ahead.exception() is None else []
 
@@ -236,7 +237,7 @@ class CommitLog:
                 self._disk.flush(segment.fd)
 
     def remove_first(self) -> MappedFile:
-        """Remove the oldest segment and its file; slices of it stay readable."""
+        """Remove the oldest segment and its file; existing slices of it remain readable."""
         segment = self.segments.pop(0)
         segment.path.unlink(missing_ok=True)
         segment.close()
@@ -251,7 +252,7 @@ class CommitLog:
 
 
 def filler(rest: int) -> bytes:
-    """Return the filler for a log file with ``rest`` bytes left."""
+    """Return the filler for a log file with ``rest`` remaining bytes."""
     return FILLER.pack(rest, BLANK_MAGIC)
 
 

@@ -1,8 +1,8 @@
 """FlushService: flushes the log at intervals or on request (``GroupCommitService``, ``FlushRealTimeService``).
 
-One flush at a time runs in a thread and covers everything written before it started; later writes are covered by the
-next one. A failed flush is final: the kernel may have dropped the pages, so a later success would prove nothing. From
-then on every waiter and every write gets the error, until the store is reopened and recovery has read the disk.
+One flush at a time runs in a thread and covers everything written before it started; the next flush covers later
+writes. A failed flush is final: the kernel may have dropped the pages, so a later success would prove nothing. After a
+failure, every waiter and every write gets the error until the store is reopened and recovery has read the disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class FlushService:
         """The log position below which everything survives a power cut."""
         self.failure: StoreFailedError | None = None
         self.on_flush: Callable[[float], None] | None = None
-        """Called with the seconds that each flush of the running store took, including the wait for the event loop."""
+        """Called after each flush of the running store with its duration in seconds, which includes the wait for the
+        event loop."""
 
     def when_flushed(self, position: int, callback: Flushed) -> None:
         """Call back with ``None`` once the log is flushed up to ``position``, or with the error that prevents it."""
@@ -49,8 +50,8 @@ class FlushService:
             self.begin()
 
     def begin(self) -> None:
-        """Start to flush everything written. Do nothing if a flush is running (the next one starts after it) or none is
-        due."""
+        """Start to flush everything written. Do nothing if no flush is due, or if one is running; the next flush then
+        starts after it."""
         if self._running or self._closed or self.failure is not None or self.position >= self._log.position:
             return
         self._running = True
@@ -69,7 +70,7 @@ class FlushService:
         self._worker.submit(flush)
 
     def flush_now(self) -> None:
-        """Flush everything written and wait for it; used when the store is closed.
+        """Flush everything written and wait until this is done; used when the store is closed.
 
         :raises StoreFailedError: the flush failed, now or earlier.
         """

@@ -1,20 +1,20 @@
-"""Reads a log that may be damaged: all sound records, and the damaged parts between them.
+"""Reads a log that may be damaged: all sound records and the damaged parts between them.
 
 Theory of operation. A log position is *sound* if a complete record starts there: its sizes add up, its magic and CRC
 are right, and it names this position as its own log offset. If the position after a sound record is not sound, the log
 either ends there or is damaged there:
 
-* It is damaged if the log continues afterwards. That is so if the record's size field, its inner lengths or a queue's
-  unit gives an end at which a sound record or the filler follows; or if a search for the magic finds a sound record
-  later in this file or in a later one; or if a position file or a sound unit proves that the log continued.
+* It is damaged if the log continues afterwards. This is the case if the record's size field, its inner lengths or a
+  queue's unit gives an end at which a sound record or the filler follows; or if a search for the magic finds a sound
+  record later in this file or in a later one; or if a position file or a sound unit proves that the log continued.
 * Otherwise the log ends: the tail is torn, or nothing was written. A slave's log ends at any damage after its last
   proven position: the bytes may have been damaged on the way from the master, which sends them again.
 
-Fault model. Any bytes may be wrong. Bytes that are not part of the log look like sound records in two cases only.
+Fault model. Any bytes may be wrong. Bytes that are not part of the log can look like sound records in only two cases.
 First, Apache leaves truncated records after the end of its log and overwrites them later (our files are created full of
 zeros, and the rest of a failed write is zeroed). Such records are older than those that overwrote them. So if nothing
 proves that the log continues after damage, a record older than the last one before the damage is ignored. Second, a
-body can contain the image of a record: the search skips the inside of any record whose size is known from its fields or
+body can contain a copy of a record. So the search skips the inside of any record whose size is known from its fields or
 from a unit.
 """
 
@@ -37,7 +37,7 @@ MAGIC_AT: Final = RECORD.offsets["magic"]
 _LATEST_MS: Final = 1 << 48
 """Upper bound of store timestamps: a damaged timestamp must not become the time of all later messages."""
 _ANY_MAGIC: Final = b"\xda\xa3\x20"
-"""The bytes that both magics of records start with."""
+"""The first bytes of both record magics."""
 
 
 class DamagedPart(NamedTuple):
@@ -54,16 +54,17 @@ class DamagedFields(NamedTuple):
     queue_id: int
     queue_offset: int
     size: int
-    """The record's size according to its inner lengths, regardless of its size field."""
+    """The record's size computed from its inner lengths, ignoring its size field."""
 
 
 class LogEvidence(NamedTuple):
     """Evidence about the log from other files; used only where the log is damaged."""
 
     extent: Callable[[int], int]
-    """Return the size of the record at an offset according to a queue's unit, or 0."""
+    """Returns the size of the record at an offset according to a queue's unit, or 0 if no unit has it."""
     proven: Callable[[int], int]
-    """Return the proven end of a log whose last sound record has the given store timestamp."""
+    """Returns the position up to which the log is proven to continue, if its last sound record has the given store
+    timestamp."""
     ends_at_damage: bool = False
     """True if damage ends the log unless something proves that it continues, even if sound records follow."""
 
@@ -92,7 +93,7 @@ def read_damaged_fields(view: memoryview, at: int) -> DamagedFields | None:
 
 
 class LogReader:
-    """Iterates over the records and damaged parts of the log, from a record at ``start`` to the end of the log.
+    """Iterates over the records and damaged parts of the log, from the record at ``start`` to the end of the log.
 
     Afterwards ``end`` is the end of the log. With ``until``, iteration stops at that position. With ``plain``, runs of
     plain records are returned as one item.
@@ -114,7 +115,7 @@ class LogReader:
         self._until = until
         self._plain = plain
         self._found: int | None = start
-        """The next sound position after the damage; ``None`` if there is none or it was not searched for."""
+        """The next sound position after the damage; ``None`` if there is none or none was searched for."""
         self.timestamp = 0
         """Store timestamp of the last sound record."""
         self.end = start
@@ -180,7 +181,8 @@ class LogReader:
         return known_end or min(limit, found if found is not None else proven)
 
     def _is_genuine_filler(self, segment: MappedFile, at: int) -> bool:
-        """Return whether a genuine filler ends the file at byte ``at``: all records after it in the file are older.
+        """Return whether a genuine filler ends the file at byte ``at``, which means that all records after it in the
+        file are older.
 
         A genuine filler is followed by zeros, or by bytes that Apache truncated and left there.
         """
@@ -191,7 +193,7 @@ class LogReader:
         )
 
     def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
-        """Return whether a record or file is known to end at ``end``."""
+        """Return whether a record or a file is known to end at ``end``."""
         if end in (self._until, proven):
             return True
         return is_filler(segment, end - segment.start) or self._is_sound(segment, end, proven)
@@ -206,7 +208,7 @@ class LogReader:
         return record if record is not None and at + record.size + END_FILE_MIN_BLANK_BYTES <= segment.end else None
 
     def _next_sound(self, at: int, proven: int) -> int | None:
-        """Return the first sound position at or after ``at``, in this file or a later one."""
+        """Return the first sound position at or after ``at``, in this file or in a later one."""
         if self._found is None or self._found >= at:
             return self._found
         self._found = None
@@ -221,8 +223,8 @@ class LogReader:
 
 
 def find_magics(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
-    """Yield the positions from ``start`` in a mapped file where a record's magic suggests a record; holes are not
-    read."""
+    """Yield the positions of possible records in a mapped file, starting at ``start``, found by their magic; holes are
+    not read."""
     content = cast(mmap.mmap, view.obj)
     at = start + MAGIC_AT
     while (at := first_data(fd, at, limit)) < limit:

@@ -1,7 +1,7 @@
 """MappedFile: one file of fixed size, written by ``pwrite`` and read through a read-only mapping.
 
 Its name is the offset of its first byte in 20 decimal digits. Since the mapping is read-only, a full disk cannot cause
-a SIGBUS; a write without space raises ``OSError``.
+a SIGBUS; a write for which there is no space raises ``OSError``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from cometmq.store.disk import Disk, open_file
 
 _ZEROS: Final = bytes(1 << 18)
 _BLOCK_BYTES: Final = 512
-"""Unit of ``st_blocks``, the same on every file system."""
+"""The unit of ``st_blocks`` in bytes, which is the same on every file system."""
 
 
 def file_name(offset: int) -> str:
-    """Format a file's offset as a name of 20 decimal digits (``UtilAll.offset2FileName``)."""
+    """Format a file's offset as a file name of 20 decimal digits (``UtilAll.offset2FileName``)."""
     return f"{offset:020d}"
 
 
 class MappedFile:
-    """The bytes from ``start`` to ``end`` of a sequence of files, with their descriptor and mapping."""
+    """One file with the bytes from ``start`` to ``end`` of a sequence of files, and its descriptor and mapping."""
 
     __slots__ = ("end", "fd", "path", "reserved", "size", "start", "view")
 
@@ -45,7 +45,7 @@ class MappedFile:
             raise
 
     def close(self) -> None:
-        """Close the descriptor; the mapping stays until its last slice is released."""
+        """Close the descriptor; the mapping remains until its last slice is released."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -53,9 +53,9 @@ class MappedFile:
 
 
 def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) -> None:
-    """Create a file of ``size`` zero bytes with space allocated for the first ``reserved`` of them, by default all.
+    """Create a file of ``size`` zero bytes and allocate space for the first ``reserved`` bytes, or for all by default.
 
-    :raises OSError: the disk is full, or the file exists already.
+    :raises OSError: the disk is full, or the file already exists.
     """
     with open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         try:
@@ -68,9 +68,9 @@ def create_file(path: Path, size: int, disk: Disk, reserved: int | None = None) 
 
 
 def find_bytes(content: mmap.mmap, wanted: bytes, start: int, end: int) -> int:
-    """Return the first position of ``wanted`` between two positions of a mapped file, else -1.
+    """Return the first position of ``wanted`` between two positions in a mapped file, or -1 if there is none.
 
-    ``mmap.find`` of Python 3.11.4 and older reads one byte past ``end``, which crashes at the end of a mapping.
+    In Python 3.11.4 and older, ``mmap.find`` reads one byte past ``end``, which crashes at the end of a mapping.
     """
     last = len(content) - len(wanted)
     if end < len(content):
@@ -80,9 +80,9 @@ def find_bytes(content: mmap.mmap, wanted: bytes, start: int, end: int) -> int:
 
 
 def first_data(fd: int, start: int, size: int) -> int:
-    """Return the offset of the first nonzero byte from ``start``, or ``size``.
+    """Return the offset of the first nonzero byte at or after ``start``, or ``size`` if there is none.
 
-    Holes and allocated space that was never written are skipped without reading them.
+    Holes, and allocated space that was never written, are skipped without being read.
     """
     at = hole = start
     # No read-ahead: it would put reserved space into the page cache, where it counts as data.
@@ -104,9 +104,9 @@ def first_data(fd: int, start: int, size: int) -> int:
 
 
 def data_end(fd: int, size: int) -> int:
-    """Return the offset after the last nonzero byte before ``size``, or 0.
+    """Return the offset after the last nonzero byte before ``size``, or 0 if there is none.
 
-    Holes and allocated space that was never written are skipped without reading them.
+    Holes, and allocated space that was never written, are skipped without being read.
     """
     parts: list[tuple[int, int]] = []
     at = 0
@@ -128,9 +128,9 @@ def data_end(fd: int, size: int) -> int:
 
 
 def clear_from(path: Path, at: int, size: int) -> None:
-    """Zero every byte of the file from ``at``, and make the file ``size`` bytes long.
+    """Zero every byte of the file starting at ``at``, and make the file ``size`` bytes long.
 
-    Must not be called while the part from ``at`` is mapped and read.
+    Must not be called while that part of the file is mapped and read.
     """
     os.truncate(path, at)
     os.truncate(path, size)

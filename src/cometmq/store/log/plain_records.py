@@ -1,6 +1,6 @@
-"""Reads many records of an existing log at once with the compiled core (see :mod:`cometmq.store.recovery.recovery`).
+"""Reads runs of records in an existing log with the compiled core (see :mod:`cometmq.store.recovery.recovery`).
 
-Theory of operation. The core *follows* a queue once Python has read one of its records and accepted it. Then the
+Theory of operation. The core *follows* a queue once Python has read one of its records and accepted it. After that, the
 queue's next record is *plain* if it has the next queue offset, passes all checks of
 :func:`~cometmq.store.log.record_scan.read_log_record`, and gets a unit. Plain records are read in runs. The first
 record that is not plain is left to Python, which checks it as if there were no core and then decides whether the core
@@ -20,13 +20,13 @@ _PLACE: Final = QUEUE_UNIT.struct("offset", "size")
 """Log offset and size in a unit."""
 _LEAST_BYTES: Final = 4 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Bytes that are scanned for one run; the number grows after each run that reaches its limit."""
+"""Bytes that are scanned for one run; the number grows after each run that reaches it."""
 _MOST_PASSED: Final = 63
 """Records that Python reads before the core is tried again; the number grows after each attempt without a run."""
 
 
 class PlainUnits(NamedTuple):
-    """Units of consecutive records of a queue, from queue offset ``first`` on."""
+    """Units of consecutive records in a queue, starting at queue offset ``first``."""
 
     topic: str
     queue_id: int
@@ -40,13 +40,13 @@ class PlainUnits(NamedTuple):
 
     @property
     def last(self) -> tuple[int, int]:
-        """Log offset and size of the record that the last unit points to."""
+        """Log offset and size of the record to which the last unit points."""
         log_offset, size = _PLACE.unpack_from(self.units, len(self.units) - CQ_UNIT_BYTES)
         return log_offset, size
 
 
 class PlainRun(NamedTuple):
-    """Consecutive plain records, with the units and index hashes derived from them."""
+    """A run of consecutive plain records, with the units and index hashes derived from them."""
 
     last_offset: int
     last_size: int
@@ -54,18 +54,18 @@ class PlainRun(NamedTuple):
     hashes: bytes
     """Index hashes of the records' keys, as native int32."""
     offsets: bytes
-    """The log offset of the record of each hash, as native int64."""
+    """For each hash, the log offset of its record, as native int64."""
     timestamps: bytes
-    """The store timestamp of the record of each hash, as native int64."""
+    """For each hash, the store timestamp of its record, as native int64."""
     indexed: int
-    """The number of records with keys."""
+    """The number of records that have keys."""
 
 
 class PlainRecords:
-    """The queues that the core follows during one reading of the log.
+    """The queues that the core follows while the log is read once.
 
-    :param units_from: log offset from which records get units.
-    :param keys_from: log offset from which the keys of records are collected.
+    :param units_from: the log offset at which records begin to get units.
+    :param keys_from: the log offset at which the keys of records begin to be collected.
     """
 
     def __init__(self, units_from: int, keys_from: int, *, check_crc: bool) -> None:
@@ -73,12 +73,12 @@ class PlainRecords:
         self._bytes = _LEAST_BYTES
         self._pass = self._passed = 0
         self.timestamp = 0
-        """The last plausible store timestamp in the last run, or 0."""
+        """The last plausible store timestamp in the last run, or 0 if there is none."""
         self.is_stopped = True
         """True if the record after the last run is known not to be plain."""
 
     def run(self, view: memoryview, at: int, limit: int, base: int) -> PlainRun | None:
-        """Return the run that starts at byte ``at`` of a log file with start offset ``base``, or ``None`` if there is
+        """Return the run at byte ``at`` of the log file that starts at offset ``base``, or ``None`` if there is
         none."""
         if self._scan is None:
             return None
@@ -102,6 +102,6 @@ class PlainRecords:
             self._scan.follow(record.topic, record.queue_id, record.queue_offset + 1 if follow else None)
 
     def forget(self) -> None:
-        """Stop following all queues, since the log is damaged here."""
+        """Stop following all queues, because the log is damaged at this point."""
         if self._scan is not None:
             self._scan.forget()

@@ -1,6 +1,6 @@
 """Reads the log record by record for recovery and dispatch (``checkMessageAndReturnSize``).
 
-Bytes count as a record only if the sizes add up, the magic is right and the record names its own position.
+Bytes count as a record only if the sizes add up, the magic is right and the record contains its own log offset.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
 """The bit that PREPARED and ROLLBACK share: records with this bit have no queue unit."""
 ROLLBACK: Final = TRANSACTION_ROLLBACK
 MAX_QUEUE_OFFSET: Final = (1 << 63) // QUEUE_UNIT.size
-"""Queue offsets from this one on have no valid byte position in a file."""
+"""This queue offset and all higher ones have no valid byte position in a file."""
 MAX_STORED_TOPIC_CHARS: Final = 255
-"""Longest topic name in RocketMQ 5, and longest name of a directory on most file systems."""
+"""Maximum length of a topic name in RocketMQ 5, and of a directory name on most file systems."""
 
 
 class LogRecord(NamedTuple):
-    """The fields of a record that queues and index need."""
+    """The fields of a record that the queues and the index need."""
 
     offset: int
     size: int
@@ -67,7 +67,7 @@ class LogRecord(NamedTuple):
     store_timestamp: int
     tags_code: int
     keys: list[str]
-    """The keys in the index: UNIQ_KEY, then each of KEYS."""
+    """The keys for the index: UNIQ_KEY, then each of KEYS."""
     unique_key: str
     """The message's tag; empty if it has none."""
 
@@ -75,23 +75,25 @@ class LogRecord(NamedTuple):
 def ends_in_zeros(view: memoryview, end: int) -> bool:
     """Return whether the byte before ``end`` and all bytes after it are zero.
 
-    Then the end of a record's properties, which no CRC covers, did not reach the disk: records written here never end
-    in a zero (see :meth:`cometmq.store.write_batch.WriteBatch.put`), and zeros follow only at the end of the log.
+    If they are zero, the end of a record's properties, which no CRC covers, did not reach the disk: records written
+    here never end in a zero (see :meth:`cometmq.store.write_batch.WriteBatch.put`), and zeros follow only at the end of
+    the log.
     """
     return view[end - 1] == 0 and not any(view[end : end + 8])
 
 
 def store_timestamp_of(view: memoryview) -> int:
-    """Return the store timestamp of a record, given its bytes."""
+    """Return the store timestamp in a record's bytes."""
     return int(_INT64.unpack_from(view, _STORE_TIMESTAMP_AT[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6])[0])
 
 
 def read_log_record(
     view: memoryview, at: int, offset: int, *, check_crc: bool, may_be_torn: bool = True
 ) -> LogRecord | None:
-    """Return the record at byte ``at`` of ``view``, whose log offset is ``offset``, or ``None`` if it is not a record.
+    """Return the record at byte ``at`` of ``view``, with log offset ``offset``, or ``None`` if there is no record.
 
-    :param may_be_torn: with ``check_crc``: zeros after the record may mean that it was not written completely.
+    :param may_be_torn: if this and ``check_crc`` are true, zeros after the record may mean that it was not written
+        completely.
     """
     room = len(view) - at
     if room < MIN_RECORD_BYTES:
@@ -144,7 +146,7 @@ def is_stored_topic(topic: str) -> bool:
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
-    """Return the tag and the keys among a record's properties; invalid UTF-8 is replaced, as in Java."""
+    """Return the tag and the keys in a record's properties; invalid UTF-8 is replaced, as Java does."""
     tag: str | None = None
     unique = ""
     keys: list[str] = []
@@ -166,16 +168,16 @@ def record_at(log: CommitLog, offset: int) -> LogRecord | None:
 
 
 def first_record(log: CommitLog, offset: int) -> LogRecord | None:
-    """Return the record at ``offset``, or the first one of the next file if there is a filler at ``offset``."""
+    """Return the record at ``offset``, or the first record in the next file if there is a filler at ``offset``."""
     while (segment := log.segment_at(offset)) is not None and is_filler(segment, offset - segment.start):
         offset = segment.end
     return record_at(log, offset)
 
 
 def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield the log offset and bytes of each record from ``start`` to before ``end``, unchecked.
+    """Yield the log offset and the bytes of each record from ``start`` to before ``end`` without checking it.
 
-    The views stay valid. The function may run in any thread.
+    The views remain valid. The function may run in any thread.
     """
     at = start
     while at < end and (segment := log.segment_at(at)) is not None and segment.start <= at:
@@ -192,7 +194,8 @@ def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview
 
 
 def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
-    """Yield log offset and PREPAREDTRANSACTIONOFFSET of each committed message, starting with the record at ``start``.
+    """Yield the log offset and PREPAREDTRANSACTIONOFFSET of each committed message, starting with the record at
+    ``start``.
 
     Used after a crash, when op messages may be missing.
     """

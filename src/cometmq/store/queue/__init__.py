@@ -1,1 +1,1 @@
-"""ConsumeQueue: a 20-byte unit for each message of a queue, and reads through these units."""
+"""ConsumeQueue: the 20-byte units for the messages in each queue, and reads of messages through these units."""

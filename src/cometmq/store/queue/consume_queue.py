@@ -1,8 +1,8 @@
-"""ConsumeQueue: one queue of one topic, with a 20-byte unit for each message.
+"""ConsumeQueue: one queue of a topic, with a 20-byte unit for each message.
 
-A unit is ``int64 log offset, int32 size, int64 tags code``; unit n is at byte n x 20 in a sequence of files of one
-size. Units of the current batch and unwritten units stay in ``pending``. They are readable immediately and written to
-the files in blocks; after a crash, recovery rebuilds them.
+A unit is ``int64 log offset, int32 size, int64 tags code``; unit n is at byte n x 20 in a sequence of files of the same
+size. The units of the current batch and other unwritten units are in ``pending``. They are readable immediately and are
+written to the files in blocks; after a crash, recovery rebuilds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.store.log.record_scan import LogRecord
 UNIT: Final = QUEUE_UNIT.struct()
 UNIT_DTYPE: Final = dtype_of(QUEUE_UNIT)
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
-"""Content of the units before the first one in a queue that does not start at 0."""
+"""The content of the units before a queue's first message if the queue does not start at 0."""
 BLANK_SIZE: Final = 0x7FFFFFFF
 MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _BLANK_UNITS: Final = 4_096
@@ -36,11 +36,11 @@ _BLANK_UNITS: Final = 4_096
 
 
 def unit_before(log_begin: int) -> bytes:
-    """Return the unit that ends a queue whose messages are all older than a log that begins at ``log_begin``.
+    """Return the last unit for a queue whose messages are all older than a log that begins at ``log_begin``.
 
-    Like the units of these messages, it points below the log. With a blank unit at the end, Apache would regard the log
-    as dispatched up to 2 GiB, and give new messages no units. If the log still begins at 0, no offset is below it, and
-    the unit is blank.
+    Like the units of these messages, it points below the log. If the last unit were blank, Apache would regard the log
+    as dispatched up to 2 GiB, and would not create units for new messages. If the log still begins at 0, no offset is
+    below it, and the unit is blank.
     """
     return UNIT.pack(log_begin - 1, 1, 0) if log_begin else BLANK_UNIT
 
@@ -52,10 +52,10 @@ _UNMAPPED: Final[dict[int, memoryview]] = {}
 
 
 class QueueFiles:
-    """The files of all queues of a store: their mappings, and the files written since their last flush.
+    """The files of all queues in a store: their mappings, and the files written since their last flush.
 
-    If there are too many mappings, the oldest is closed. Each holds a descriptor, since Python's
-    ``mmap`` duplicates its file's. Existing slices stay readable, and a file that is needed again is mapped
+    If there are too many mappings, the oldest one is closed. Each mapping holds a descriptor, since Python's ``mmap``
+    duplicates the descriptor of the file. Existing slices remain readable, and a file that is needed again is mapped
     again.
     """
 
@@ -68,20 +68,20 @@ class QueueFiles:
         self._made: deque[tuple[dict[int, memoryview], int]] = deque()
 
     def mapped(self, views: dict[int, memoryview], start: int) -> None:
-        """Count a mapping that was entered in ``views`` at ``start``."""
+        """Count a mapping that was added to ``views`` at ``start``, and close the oldest one if there are too many."""
         self._made.append((views, start))
         if len(self._made) > self._most:
             views, start = self._made.popleft()
             views.pop(start, None)
 
     def close(self) -> None:
-        """Close all mappings; existing slices stay readable."""
+        """Close all mappings; existing slices remain readable."""
         while self._made:
             views, start = self._made.popleft()
             views.pop(start, None)
 
     def written(self, queue: ConsumeQueue, start: int) -> None:
-        """Remember a written file until it is flushed."""
+        """Remember a file as written until it is flushed."""
         starts = self.unsynced.get(queue)
         if starts is None:
             self.unsynced[queue] = {start}
@@ -90,10 +90,10 @@ class QueueFiles:
 
 
 class ConsumeQueue:
-    """One queue: its names in the form for records, its offsets, and its units.
+    """One queue: its topic in the format of a record, its offsets and its units.
 
     ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which messages can be
-    read; the messages in between belong to the current batch.
+    read. The messages between the two belong to the current batch.
     """
 
     __slots__ = (
@@ -122,19 +122,19 @@ class ConsumeQueue:
         self.queue_id = queue_id
         name = topic.encode()
         self.record_middle = bytes((len(name),)) + name if len(name) <= MAX_TOPIC_CHARS else b""
-        """The length and bytes of the topic in the format of a record; empty for a topic of RocketMQ 5 that is too long
-        to be stored here."""
+        """The length and bytes of the topic in the format of a record; empty if it is a RocketMQ 5 topic that is too
+        long to be stored here."""
         self.delay_ms = delay_ms
-        """In the schedule topic, the tags code of a unit is the store timestamp plus this delay."""
+        """In the schedule topic, a unit's tags code is the store timestamp plus this delay."""
         self.next_offset = 0
         self.committed = 0
         self.min_logical = 0
         self.known_from = 0
-        """Units from this offset on were appended by this process, after their records."""
+        """Units at and after this offset were appended by this process, after their records."""
         self.lost = _NONE
         """Offsets whose units point to no record and whose records were not found."""
         self.missing = _NONE
-        """Unreadable offsets that no start or job has marked as lost."""
+        """Unreadable offsets that neither a start nor a job has marked as lost."""
         self.pending = bytearray()
         self.dirty = False
         """True while the queue is in the list of queues with pending units."""
@@ -142,7 +142,7 @@ class ConsumeQueue:
         """Bytes per file."""
         self._written = 0
         self.files: list[int] = []
-        """The start offsets of the files, ascending."""
+        """The start offsets of the files, in ascending order."""
         self._views = _UNMAPPED
         self._shared = shared
 
@@ -172,11 +172,11 @@ class ConsumeQueue:
 
     # --- offsets ------------------------------------------------------------------------------
     def min_offset(self) -> int:
-        """Return the first offset that can be read."""
+        """Return the first readable offset."""
         return self.min_logical
 
     def max_offset(self) -> int:
-        """Return the offset after the last message that can be read."""
+        """Return the offset after the last readable message."""
         return self.committed
 
     @property
@@ -186,11 +186,11 @@ class ConsumeQueue:
 
     @property
     def first_stored(self) -> int:
-        """The first offset that has a position in the files."""
+        """The first offset for which the files have a position."""
         return self.files[0] // CQ_UNIT_BYTES if self.files else self._written
 
     def open_at(self, files: list[int], max_offset: int) -> None:
-        """Use existing files, with units up to ``max_offset``."""
+        """Use existing files that contain units up to ``max_offset``."""
         self.files = files
         self._views.clear()
         self.lost = self.missing = _NONE
@@ -200,9 +200,9 @@ class ConsumeQueue:
 
     # --- reading ------------------------------------------------------------------------------
     def units(self, offset: int, count: int) -> bytes | memoryview:
-        """Return the bytes of up to ``count`` units from ``offset``, at most to the end of one file.
+        """Return the bytes of up to ``count`` units starting at ``offset``, but not beyond the end of its file.
 
-        Empty if no unit is readable at ``offset``.
+        The result is empty if no unit is readable at ``offset``.
         """
         count = min(count, self.committed - offset)
         written = self._written
@@ -266,8 +266,7 @@ class ConsumeQueue:
         return low
 
     def _is_junk(self, offset: int, log_offset: int) -> bool:
-        """Return whether a unit before the first one to keep is neither blank nor older, so that its record may
-        exist."""
+        """Return whether a unit is neither blank nor older than ``log_offset``, so that its record may exist."""
         unit = self.unit(offset)
         return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
 
@@ -297,15 +296,15 @@ class ConsumeQueue:
         del self.pending[(self.committed - self._written) * CQ_UNIT_BYTES :]
 
     def undo_from(self, log_offset: int) -> None:
-        """Discard the units put since the last commit whose records are at or after ``log_offset``."""
+        """Of the units put since the last commit, discard those whose records are at or after ``log_offset``."""
         while self.next_offset > self.committed and UNIT.unpack(self.pending[-CQ_UNIT_BYTES:])[0] >= log_offset:
             del self.pending[-CQ_UNIT_BYTES:]
             self.next_offset -= 1
 
     def write_pending(self, disk: Disk) -> None:
-        """Write the committed units that are only in memory to the files.
+        """Write to the files the committed units that are only in memory.
 
-        :raises OSError: the units cannot be written; they stay readable from memory.
+        :raises OSError: the units cannot be written; they remain readable from memory.
         """
         offset, units = self.unwritten()
         if units:
@@ -314,7 +313,7 @@ class ConsumeQueue:
 
     @property
     def has_unwritten(self) -> bool:
-        """True while only memory holds some of the committed units."""
+        """True while some of the committed units are only in memory."""
         return self.committed > self._written
 
     def ends_in_files_at(self, end: int) -> bool:
@@ -322,14 +321,14 @@ class ConsumeQueue:
         return self._written == end
 
     def unwritten(self) -> tuple[int, bytes]:
-        """Return the offset of the first committed unit that is only in memory, and the bytes of all of them."""
+        """Return the committed units that are only in memory: the offset of the first one, and their bytes."""
         count = self.committed - self._written
         return self._written, bytes(self.pending[: count * CQ_UNIT_BYTES])
 
     def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
-        """Record that units were written to the files that begin at ``starts``; more units may follow.
+        """Record that units were written to the files that begin at ``starts``; units may have been added since.
 
-        Files before the first remaining one have been deleted since.
+        Any of these files before the first remaining file have been deleted since.
         """
         for start in starts:
             if not self.files or start >= self.files[0]:
@@ -340,12 +339,12 @@ class ConsumeQueue:
             self._written += fresh
 
     def keep_pending(self, units: bytearray) -> None:
-        """Keep units in memory that recovery could not write; they follow the units in the files."""
+        """Keep in memory the units that recovery could not write; they follow the units in the files."""
         self.pending = units
         self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
 
     def write_units(self, disk: Disk, offset: int, units: bytes) -> None:
-        """Write units from ``offset``, creating files as needed; units before the first one of a queue are blank.
+        """Write units starting at ``offset``, and create files as needed; units before the queue's first one are blank.
 
         :raises OSError: the units could not be written.
         """
@@ -357,8 +356,8 @@ class ConsumeQueue:
                 self._written_to(start)
 
     def write_files(self, disk: Disk, offset: int, units: bytes, starts: list[int]) -> None:
-        """Write units without changing the queue's state, so that a thread can do it; ``starts`` collects the written
-        files.
+        """Write units without changing the queue's state, so that a thread can call this; ``starts`` collects the
+        written files.
 
         :raises OSError: the units could not be written.
         """
@@ -374,7 +373,7 @@ class ConsumeQueue:
             byte += len(part)
 
     def begin_behind(self, disk: Disk, offset: int, last: bytes) -> None:
-        """Start an empty queue without files at ``offset``, also on disk, after the unit ``last``.
+        """Start a queue that is empty and has no files at ``offset``, and write the unit ``last`` before it.
 
         :raises OSError: the file cannot be written.
         """
@@ -415,9 +414,9 @@ class ConsumeQueue:
         self._views.pop(start, None)
 
     def cut(self, offset: int) -> bool:
-        """Make ``offset`` the end: bytes after it become zero, whole files after it are deleted.
+        """Make ``offset`` the end of the queue: later bytes in its file become zero, and later files are deleted.
 
-        Returns whether anything but zeros followed. Only recovery uses this.
+        Return whether anything other than zeros followed. Only recovery uses this.
         """
         byte = offset * CQ_UNIT_BYTES
         found = False
@@ -437,7 +436,7 @@ class ConsumeQueue:
         return found
 
     def remove_files_below(self, log_min: int) -> int:
-        """Delete the files whose units are all below ``log_min``, except the last file; return their number."""
+        """Delete the files whose units all point below ``log_min``, but never the last file; return their number."""
         removed = 0
         while len(self.files) > 1:
             last = self.unit(self.files[1] // CQ_UNIT_BYTES - 1)
@@ -456,7 +455,7 @@ class ConsumeQueue:
         self.open_at([], 0)
 
     def note_lost(self, offsets: Iterable[int], missing: Iterable[int]) -> None:
-        """Remember unreadable offsets, and those of them that are unexplained."""
+        """Remember unreadable offsets, and which of them are unexplained."""
         if self.lost is _NONE:
             self.lost, self.missing = set(), set()
         self.lost.update(offsets)
@@ -478,7 +477,7 @@ class ConsumeQueue:
 
 
 def _clear_if_used(path: Path, at: int, size: int) -> bool:
-    """Clear a file from byte ``at``; return whether it contained anything there."""
+    """Zero a file starting at byte ``at``; return whether it contained anything there."""
     with open_file(path, os.O_RDONLY) as fd:
         used = first_data(fd, at, size) < size
     if used:

@@ -1,4 +1,4 @@
-"""ConsumeQueueTable: all queues of a store by topic and id (the ``consumeQueueTable`` of RocketMQ)."""
+"""ConsumeQueueTable: all queues in a store by topic and id (RocketMQ's ``consumeQueueTable``)."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from cometmq.store.queue.consume_queue import ConsumeQueue, QueueFiles
 from cometmq.store.queue.directory_remover import REMOVED, DirectoryRemover
 
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
-"""The delay of a queue whose level is not in the table, as in Apache (``computeDeliverTimestamp``)."""
+"""The delay for a queue whose level is not in the table, as in Apache (``computeDeliverTimestamp``)."""
 _SHARE_OF_DESCRIPTORS: Final = 16
-"""Divisor for the descriptors that mappings of queue files may use: half of those that connections leave free."""
+"""Divisor that gives the mappings of queue files half of the descriptors that connections leave free."""
 
 
 WhenDurable = Callable[[Callable[[], None]], None]
-"""Calls a function once a deletion is on the disk, in the order of the deletions."""
+"""Calls a function once a deletion is on disk; the functions are called in the order of the deletions."""
 
 Extents = dict[str, dict[int, tuple[int, int]]]
-"""The first offset in the files and the maxOffset of queues, by topic and id."""
+"""The first offset in the files and the maxOffset of each queue, by topic and id."""
 
 
 class ConsumeQueueTable:
-    """Creates and finds queues, and knows which ones have units only in memory."""
+    """Creates and finds queues, and keeps track of those with units that are only in memory."""
 
     def __init__(self, root: Path, file_size: int, delays_ms: tuple[int, ...]) -> None:
         self.root = root
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._deleted: WeakValueDictionary[tuple[str, int], ConsumeQueue] = WeakValueDictionary()
-        """Deleted queues that are still in use: a queue that is created again must be the same object."""
+        """Deleted queues that are still in use; if such a queue is created again, it must be the same object."""
         self.dirty: list[ConsumeQueue] = []
-        """Queues that got units since their files were last written."""
+        """Queues that have received units since their files were last written."""
         self.file_size = file_size
         self.changed: dict[ConsumeQueue, None] = {}
         """Queues whose first or last offset has changed since the last checkpoint, in addition to the dirty ones."""
         self.lock = threading.Lock()
-        """Held while a thread writes the files of a queue, or files are deleted."""
+        """Held while a thread writes a queue's files, and while files are deleted."""
         self.gone: set[ConsumeQueue] = set()
-        """Queues whose files were deleted since a thread was asked to write some."""
+        """Queues whose files were deleted after a thread was asked to write queue files."""
         self.remover: Final = DirectoryRemover(root.parent / "comet" / REMOVED)
         self._doomed: dict[str, list[Path]] = {}
-        """Directories of deleted topics, which stay until the deletion is on the disk or the topic is created again."""
+        """Directories of deleted topics. They remain until the deletion is on disk or the topic is created again."""
         self._deletions = 0
         """Number of deletions so far."""
         self._durable_deletions = 0
-        """Number of deletions that are on the disk; a crash undoes the others."""
+        """Number of deletions that are on disk; a crash would undo later ones."""
         self._until_durable: deque[tuple[int, Callable[[], None]]] = deque()
-        """Functions to call, each with the number of deletions that must be on the disk first."""
+        """Functions to call, each with the number of deletions that must be on disk first."""
         self.files = QueueFiles(str(root), descriptors.limit() // _SHARE_OF_DESCRIPTORS)
         self._delays_ms = delays_ms
 
@@ -63,7 +63,7 @@ class ConsumeQueueTable:
         return queues.get(queue_id) if queues is not None else None
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue; create it if it is unknown. The caller has checked the name."""
+        """Return the queue; create it if it is unknown. The caller must have checked the name."""
         queues = self.by_topic.setdefault(topic, {})
         queue = queues.get(queue_id)
         if queue is None and topic in self._doomed:
@@ -78,7 +78,7 @@ class ConsumeQueueTable:
         return queue
 
     def mark_dirty(self) -> None:
-        """Find the queues with units only in memory, after recovery."""
+        """After recovery, find the queues with units that are only in memory."""
         for queues in self.by_topic.values():
             for queue in queues.values():
                 if queue.pending:
@@ -100,7 +100,7 @@ class ConsumeQueueTable:
         }
 
     def begin_anew(self, queue: ConsumeQueue, offset: int) -> None:
-        """Discard everything in a queue, also on disk; its next message gets ``offset``."""
+        """Discard everything in a queue, in memory and on disk; its next message gets ``offset``."""
         if queue.dirty:
             self.dirty = [other for other in self.dirty if other is not queue]
         with self.lock:
@@ -111,16 +111,16 @@ class ConsumeQueueTable:
         self.changed[queue] = None
 
     def remove_files_below(self, queue: ConsumeQueue, log_min: int) -> None:
-        """Delete the files of a queue whose messages are all older than ``log_min``, except the last file."""
+        """Delete those of a queue's files whose messages are all older than ``log_min``, but never the last file."""
         if len(queue.files) > 1:
             with self.lock:
                 if queue.remove_files_below(log_min):
                     self.changed[queue] = None
 
     def delete(self, topic: str, queues: Set[ConsumeQueue], when_durable: WhenDurable) -> None:
-        """Delete queues of a topic, or all; queue objects still in use restart at offset 0.
+        """Delete some or all queues of a topic; queue objects that are still in use restart at offset 0.
 
-        :param when_durable: receives the function that removes the files; calls it when the deletion is on the disk.
+        :param when_durable: receives the function that removes the files, and calls it when the deletion is on disk.
         """
         if any(queue.dirty for queue in queues):
             self.dirty = [queue for queue in self.dirty if queue not in queues]
@@ -149,11 +149,11 @@ class ConsumeQueueTable:
 
     @property
     def has_pending_deletions(self) -> bool:
-        """Return whether some deletions are not on the disk yet, so that a crash would undo them."""
+        """Return whether some deletions are not on disk yet, so that a crash would undo them."""
         return self._durable_deletions < self._deletions
 
     def when_deletions_are_durable(self, work: Callable[[], None]) -> None:
-        """Call a function once all deletions up to now are on the disk."""
+        """Call a function once all deletions up to now are on disk."""
         if self.has_pending_deletions:
             self._until_durable.append((self._deletions, work))
         else:

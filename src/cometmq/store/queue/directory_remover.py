@@ -1,7 +1,7 @@
-"""DirectoryRemover: removes the directories of deleted topics in a thread, so that no request waits for it.
+"""DirectoryRemover: removes the directories of deleted topics in a thread, so that no request has to wait.
 
-A directory is first moved to ``comet/removed``, so that the topic can be created again immediately. Directories that a
-crash leaves there are removed at the next start.
+A directory is first moved to ``comet/removed``, so that the topic can be created again immediately. Directories left
+there by a crash are removed at the next start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REMOVED: Final = "removed"
 class DirectoryRemover:
     """Removes directories in a thread.
 
-    :param trash: the directory to which they are moved first, in the same file system.
+    :param trash: the directory to which they are first moved; it must be in the same file system.
     """
 
     def __init__(self, trash: Path) -> None:
@@ -28,7 +28,7 @@ class DirectoryRemover:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-remove")
 
     def resume(self) -> None:
-        """Remove the directories that an earlier process left in the trash."""
+        """Remove the directories that an earlier process left in the trash directory."""
         with suppress(FileNotFoundError, NotADirectoryError):
             for left in self._trash.iterdir():
                 self._submit(left)
@@ -50,5 +50,5 @@ class DirectoryRemover:
         self._worker.submit(shutil.rmtree, moved, ignore_errors=True)
 
     def close(self) -> None:
-        """Wait until all directories are removed."""
+        """Wait until all directories have been removed."""
         self._worker.shutdown()

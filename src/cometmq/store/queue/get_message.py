@@ -1,8 +1,9 @@
-"""Reads a queue: units become slices of the log, without decoding a record (``DefaultMessageStore.getMessage``).
+"""Reads messages in a queue as slices of the log, found by their units; records are not decoded
+(``DefaultMessageStore.getMessage``).
 
-Adjacent records become one slice; the compiled core copies small records into one chunk instead. Units that this
-process did not append itself are compared with the record they point to, so that only valid records leave the store. A
-damaged unit is repaired from the log, once (:mod:`cometmq.store.queue.units`).
+Adjacent records become one slice; small records are instead copied into one chunk by the compiled core. Units that this
+process did not append are compared with the records they point to, so that only valid records leave the store. A
+damaged unit is repaired from the log once (:mod:`cometmq.store.queue.units`).
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import matches_unit, points_to_record, restore_units
 
 CHOOSE_UNITS_MIN: Final = 64
-"""Minimum number of units for which a ``Chooser`` is used; fewer are faster one by one."""
+"""Minimum number of units for which a ``Chooser`` is used; checking fewer units one by one is faster."""
 CHOOSE_UNITS_MAX: Final = 8_192
-"""Units that a ``Chooser`` gets per call."""
+"""Number of units passed to a ``Chooser`` in one call."""
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
 """Minimum number of units that one filtered read checks (Apache: max(16000 bytes, 20 per requested message))."""
 _SIZE: Final = RECORD.struct("size")
@@ -35,13 +36,13 @@ _VECTOR_UNITS_MIN: Final = 24
 """Minimum number of units for which NumPy finds matching tags faster than a loop."""
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 COPIED_BYTES_MAX: Final = 64 * 1024
-"""Maximum size of an answer whose records are copied into one chunk instead of being sent as slices of the log."""
+"""Maximum size of a result whose records are copied into one chunk instead of being returned as slices of the log."""
 
 Ints = npt.NDArray[np.int64]
 
 
 class GetMessageStatus(enum.Enum):
-    """The result of a read, under RocketMQ's names."""
+    """The status of a read, with RocketMQ's names."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -55,7 +56,7 @@ class GetMessageStatus(enum.Enum):
 
 
 class GetResult(msgspec.Struct):
-    """The result of one read: ``chunks`` are pieces of the log in order, with ``count`` records in total."""
+    """The result of one read. ``chunks`` are pieces of the log in order, with ``count`` records in total."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -72,8 +73,9 @@ Selection = tuple[Iterable[int], Iterable[tuple[int, int, int]], int]
 """Queue offsets, the units at these offsets, and the offset at which the next read continues."""
 Predicate = Callable[[memoryview], bool]
 Chooser = Callable[[ConsumeQueue, int, int, int], tuple[list[int], int]]
-"""Called with a queue, an offset, the offset to stop at, and the maximum number of messages. Returns the chosen offsets
-in ascending order, and the offset at which to continue. No predicate checks the chosen messages again."""
+"""Called with a queue, an offset, the offset to stop at, and the maximum number of messages. It returns the chosen
+offsets in ascending order, and the offset at which to continue. The chosen messages are not checked again by a
+predicate."""
 
 
 def get_message(
@@ -118,7 +120,7 @@ def _select(
     has_predicate: bool,
     choose: Chooser | None,
 ) -> Selection | None:
-    """Return the units whose records to read, or ``None`` if no unit can be read at ``offset``."""
+    """Select the units whose records are to be read; return ``None`` if no unit can be read at ``offset``."""
     if choose is not None:
         count = CHOOSE_UNITS_MAX
     elif tag_codes is None and not has_predicate:
@@ -143,7 +145,7 @@ def _collect(
     max_messages: int,
     max_bytes: int,
 ) -> GetResult | None:
-    """Read the records of the selected units; return ``None`` if units were repaired, so that the caller selects
+    """Read the records of the selected units; return ``None`` if units were repaired and the caller must select
     again."""
     positions, units, next_offset = selection
     chunks: list[bytes | memoryview] = []
@@ -204,7 +206,7 @@ def _copied(
     tag_codes: frozenset[int] | None,
     max_bytes: int,
 ) -> GetResult | None:
-    """Let the compiled core copy the records; return ``None`` if it leaves them to Python."""
+    """Let the compiled core copy the records; return ``None`` if the core leaves this to Python."""
     raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
     segment = log.segment_at(UNIT.unpack_from(raw)[0]) if raw else None
     if segment is None:
@@ -276,9 +278,9 @@ def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
-    """Return the offset whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 does.
+    """Return the offset of the message whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 does.
 
-    An exact match wins; the earlier of two equally near neighbours wins. A time before the first message gives the
+    An exact match wins; of two equally near neighbours, the earlier one wins. A time before the first message gives the
     first message; a time after the last one gives the last message, not the end of the queue. An empty queue gives 0.
     """
     low, high = _file_by_time(log, queue, timestamp)
@@ -306,7 +308,7 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
     """Return the first offset with a store timestamp of ``timestamp`` (ms) or later, or the end of the queue.
 
-    Messages whose records cannot be read count as older, like those that retention deletes.
+    Messages whose records cannot be read count as older, like messages that retention has deleted.
     """
     low, high = queue.min_logical, queue.committed
     while low < high:
@@ -319,7 +321,7 @@ def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 
 
 def _file_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> tuple[int, int]:
-    """Return the first and last offset of the first queue file whose last message is not older than ``timestamp``."""
+    """Return the first and last offset in the first queue file whose last message is not older than ``timestamp``."""
     low = queue.min_logical
     last = queue.committed - 1
     while True:
@@ -333,23 +335,23 @@ def _file_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> tuple[
 
 # --- many records ------------------------------------------------------------------------------
 class UnitRun(NamedTuple):
-    """Units whose records are in one log file."""
+    """A run of units whose records are in one log file."""
 
     numbers: Ints
-    """The numbers of the units, counted from the first requested one."""
+    """The numbers of the units, counted from the first requested unit."""
     view: memoryview
     base: int
     """Log offset of the first byte of ``view``."""
     at: Ints
-    """The positions in ``view`` where their records start."""
+    """The positions in ``view`` at which their records start."""
     sizes: Ints
 
 
 def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[UnitRun], Ints]:
-    """Return the runs of up to ``count`` units from ``offset``, and the log offsets of the units read.
+    """Return the runs of up to ``count`` units starting at ``offset``, and the log offsets in these units.
 
-    At most the units of one queue file are read. Units whose records cannot be read are in no run. Only the position of
-    a record is checked, not its content.
+    Units are read only up to the end of the queue file. A unit whose record cannot be read is not in any run. Only a
+    record's position is checked, not its content.
     """
     units = np.frombuffer(queue.units(offset, count), UNIT_DTYPE)
     starts: Ints = units["offset"].astype(np.int64)
@@ -373,7 +375,7 @@ def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> t
 
 
 def _only_run(log: CommitLog, starts: Ints, sizes: Ints, ends: Ints) -> UnitRun | None:
-    """Return the run of all units; return ``None`` if they form several runs or a record cannot be read."""
+    """Return all units as one run; return ``None`` if they form several runs or a record cannot be read."""
     segment = log.segment_at(int(starts[0]))
     if segment is None or int(sizes.min()) < MIN_RECORD_BYTES or int(sizes.max()) == BLANK_SIZE:
         return None

@@ -1,7 +1,8 @@
 """Compares units with the records they point to, and repairs damaged units from the log.
 
-A store that was stopped cleanly opens without checking all its units, so the first reader detects damage in the middle
-of a queue file. The missing records are then searched for in the log between those of the neighbouring sound units.
+A store that was stopped cleanly is opened without checking all its units. So damage in the middle of a queue file is
+detected only when it is first read. The missing records are then searched for in the log, between the records of the
+nearest sound units.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _identity: Final = IDENTITY.unpack_from
 
 
 def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
-    """Return whether ``view``, ``size`` bytes at log offset ``offset``, is the record that a unit of ``queue`` points
-    to.
+    """Return whether ``view`` (``size`` bytes at log offset ``offset``) is the record to which a unit of ``queue``
+    points.
 
-    Only its identity and its lengths are compared; the reader of the record checks the CRC of the body.
+    Only the record's identity and lengths are compared; the CRC of the body is checked by the reader of the message.
     """
     if len(view) < MIN_RECORD_BYTES:
         return False
@@ -48,7 +49,7 @@ def matches_unit(view: memoryview, offset: int, size: int, queue: ConsumeQueue, 
 
 
 def has_properties(view: memoryview) -> bool:
-    """Return whether a record that :func:`matches_unit` accepted has properties."""
+    """Return whether a record accepted by :func:`matches_unit` has properties."""
     parts = parts_of(view, 0, len(view))
     if parts is None:
         return False
@@ -57,7 +58,7 @@ def has_properties(view: memoryview) -> bool:
 
 
 def points_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
-    """Return whether a unit points to its record at byte ``at`` of ``view``; everything but the CRC is checked."""
+    """Return whether a unit points to its record at byte ``at`` of ``view``; everything except the CRC is checked."""
     end = at + size
     if not matches_unit(view[at:end], offset, size, queue, queue_offset):
         return False
@@ -65,7 +66,7 @@ def points_to_record(view: memoryview, at: int, offset: int, size: int, queue: C
 
 
 def marks_lost_message(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """Return whether an earlier start blanked a unit, or made it point to the record in place of a lost message."""
+    """Return whether an earlier start blanked a unit, or made it point to the record that replaces a lost message."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
         return unit is not None
@@ -114,7 +115,7 @@ def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
 
 
 def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
-    """Remember unreadable offsets; log the first unexplained ones of a queue."""
+    """Remember unreadable offsets, and log the first unexplained ones in each queue."""
     missing = [offset for offset in offsets if not marks_lost_message(log, queue, offset)]
     if missing and not queue.missing:
         _log.warning(
@@ -149,7 +150,7 @@ def _next_record(segment: MappedFile, start: int, limit: int) -> int:
 
 
 def _search(log: CommitLog, queue: ConsumeQueue, wanted: range, start: int, end: int) -> dict[int, bytes]:
-    """Return the units of the records of ``queue`` between two log offsets, by queue offset."""
+    """Return units for the records in ``queue`` between two log offsets, by queue offset."""
     found: dict[int, bytes] = {}
     at = start
     while at < end and (segment := log.segment_at(at)) is not None:

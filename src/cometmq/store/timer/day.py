@@ -25,11 +25,11 @@ from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry,
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _READ_UNITS: Final = 65_536
-"""Units per read (3.5 MB); limits the memory needed to read a day with millions of messages."""
+"""Number of units per read (3.5 MB), which limits the memory needed to read a day with millions of messages."""
 
 
 class OpenFiles:
-    """Files opened for reading, up to a maximum number; the least recently used one is closed. Thread-safe."""
+    """Files open for reading, up to a maximum number; beyond it, the least recently used one is closed. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -45,7 +45,7 @@ class OpenFiles:
             return os.pread(self._descriptor(path), size, at)
 
     def will_need(self, path: Path, places: Iterable[tuple[int, int]]) -> None:
-        """Tell the kernel which positions, each with its size, will be read soon."""
+        """Tell the kernel which parts, given as position and size, will be read soon."""
         for at, size in places:
             with self._lock:
                 os.posix_fadvise(self._descriptor(path), at, size, os.POSIX_FADV_WILLNEED)
@@ -87,22 +87,22 @@ class TimerDay:
         """``(count, serial, added)``: among the first ``count`` units, serials from ``serial`` on are increased by
         ``added``."""
         self._damaged: frozenset[int] = frozenset()
-        """Numbers of the damaged units before the last one."""
+        """The numbers of the damaged units before the last unit."""
         self._data_size = 0
         self._disk = disk
         self._files = files
 
     @property
     def start_ms(self) -> int:
-        """The first millisecond of the day."""
+        """The first millisecond of the day, in milliseconds since 1970."""
         return self.number * DAY_MS
 
     # --- opening --------------------------------------------------------------------------------
     def recover(self, count: int | None) -> str | None:
-        """Open the files with ``count`` units, or with all complete units if it is ``None``; return the fault found, if
-        any.
+        """Open the files with ``count`` units, or with all complete units if ``count`` is ``None``; return the fault
+        found, if any.
 
-        Bytes after the units are not deleted but overwritten: the log still has these messages.
+        Bytes after the units are not deleted but overwritten later; the log still contains these messages.
         """
         index_bytes = self.index_path.stat().st_size if self.index_path.exists() else 0
         data_bytes = self.data_path.stat().st_size if self.data_path.exists() else 0
@@ -140,7 +140,7 @@ class TimerDay:
     def append(self, entries: Sequence[TimerEntry]) -> None:
         """Write records and their units.
 
-        :raises OSError: nothing counts as written; the next attempt overwrites it.
+        :raises OSError: nothing counts as written; the next attempt overwrites the bytes.
         """
         units = []
         at = self._data_size
@@ -178,7 +178,8 @@ class TimerDay:
 
     # --- reading --------------------------------------------------------------------------------
     def units(self, low_ms: int, high_ms: int, before_serial: int) -> Units:
-        """Return the units with serials below ``before_serial`` that are due from ``low_ms`` to before ``high_ms``."""
+        """Return the units with serials below ``before_serial`` that are due at or after ``low_ms`` and before
+        ``high_ms``."""
         found = []
         for units in self._blocks():
             due = units["due"]
@@ -186,7 +187,8 @@ class TimerDay:
         return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
 
     def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
-        """Return the due times of all chosen units from ``low_ms`` to before ``high_ms``, unsorted, 8 bytes each."""
+        """Return the due times of all chosen units due at or after ``low_ms`` and before ``high_ms``, unsorted, 8 bytes
+        each."""
         found = [np.empty(0, np.int64)]
         for units in self._blocks():
             due = units["due"]
@@ -194,7 +196,7 @@ class TimerDay:
         return np.concatenate(found)
 
     def first_due(self, from_ms: int, before_serial: int) -> int | None:
-        """Return the earliest due time of a unit at or after ``from_ms``, or ``None``."""
+        """Return the earliest due time at or after ``from_ms`` of any unit, or ``None`` if there is none."""
         earliest = None
         for units in self._blocks():
             due = units["due"][(units["due"] >= from_ms) & _appended(units, before_serial)]
@@ -233,15 +235,15 @@ class TimerDay:
         return np.concatenate([np.empty(0, np.int64), *(units["serial"] for units in self._blocks())])
 
     def last_serial(self) -> int:
-        """Return the largest serial of any unit, or −1 without units."""
+        """Return the largest serial of any unit, or −1 if there are no units."""
         return max((int(units["serial"].max()) for units in self._blocks()), default=-1)
 
     def will_need(self, units: Units) -> None:
-        """Tell the kernel that the records of ``units`` will be read soon, so that these reads do not block."""
+        """Tell the kernel that the records of ``units`` will be read soon, so that reading them does not block."""
         self._files.will_need(self.data_path, zip(units["at"].tolist(), units["size"].tolist(), strict=True))
 
     def read(self, at: int, size: int, crc: int) -> bytes | None:
-        """Return a record, or ``None`` if its bytes have changed since they were written."""
+        """Return the record of a unit, or ``None`` if its bytes have changed since they were written."""
         try:
             record = self._files.read(self.data_path, at, size)
         except OSError:
@@ -260,7 +262,8 @@ class TimerDay:
 
 
 def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of the units with serials below ``before_serial``; units that the log has lost always count."""
+    """Return a mask of the units with serials below ``before_serial``; units of messages that the log has lost are
+    always included."""
     appended: npt.NDArray[np.bool_] = (units["serial"] < before_serial) | (units["serial"] >= RENUMBERED)
     return appended
 

@@ -2,19 +2,19 @@
 
 Theory of operation. A delayed message is first a record in the log, in the topic ``rmq_sys_wheel_timer``; its queue
 offset there is its *serial*. It is copied once from the log into the files of its day (:mod:`cometmq.store.timer.day`),
-and then no longer needs the log. Shortly before it is due, its unit, but not its record, is loaded into memory with the
-other units of a time window. ``position.json`` (:mod:`cometmq.store.timer.position`) has the serial up to which
-messages are in the files, and which of them are delivered. Later messages are in the log, whose files are kept for
-them.
+and then no longer needs the log. Shortly before it is due, its unit (but not its record) is loaded into memory,
+together with the other units of a time window. ``position.json`` (:mod:`cometmq.store.timer.position`) contains the
+serial up to which messages are in the files, and which of them are delivered. Later messages are in the log, whose
+files are kept until then.
 
 Invariants. A record is written before its unit, so that a unit points to a complete record. Every message below the
 saved serial is in the files of its day. A message counts as delivered only if the position or the log says so, and is
-deleted only together with its day, once all messages of the day are delivered.
+deleted only together with its day, once all messages due on that day are delivered.
 
 Fault model: as for the store (:mod:`cometmq.store.message_store`). Bytes after the position may be torn; they are
-written again from the log. Units with a wrong CRC are skipped, and the whole log is read again for their messages. A
-record with a wrong CRC is read from the log if the log still has it. Appending, loading and saving block; one worker
-thread does them.
+written again from the log. Units with a wrong CRC are skipped, and the entire log is read again to find their messages.
+A record with a wrong CRC is read from the log if the log still contains it. Appending, loading and saving block; one
+worker thread does them.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPositi
 from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
-"""A time after every due time."""
+"""A time that is later than every due time."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
     """The delayed messages of a time window."""
 
     units: Units
-    """Units of delayed messages in the order of their due times, without recalled ones."""
+    """Units of delayed messages in the order of their due times, except recalled messages."""
     until_ms: int
-    """Every message due before this time is included; it may be earlier than requested."""
+    """Every message due before this time is included; the time may be earlier than requested."""
     next_ms: int
     """No other message is due before this time."""
 
 
 class TimerLog:
-    """The days of one store and its position. ``findings`` has a line for each problem found when it was opened."""
+    """The days of one store's timer log, and its position. ``findings`` has a line for each problem found on opening
+    it."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -62,7 +63,7 @@ class TimerLog:
         """The last saved position."""
         self.delivered = Delivered(self.position, {})
         self.read_from = 0
-        """The serial from which the log is read: that of the position, or of the first damaged unit."""
+        """The serial at which reading the log starts: the position's serial, or that of the first damaged unit."""
         self._kept: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """The sorted serials of the sound units if some units are damaged."""
         self._set_back: list[SetBack] = []
@@ -78,12 +79,13 @@ class TimerLog:
 
     # --- opening --------------------------------------------------------------------------------
     def open(self, end: LogEnd) -> None:
-        """Open the files with their sound parts.
+        """Open the files and use their sound parts.
 
         The log may end earlier than the timer log says, because it comes from a backup or its last files were damaged.
-        Then the messages that it lost are kept, and those delivered after its end are delivered again.
+        Then the timer log keeps the messages that the log lost, and messages delivered after its end are delivered
+        again.
 
-        :raises StoreError: the log has lost its end, and this cannot be saved.
+        :raises StoreError: the log has lost its end, and this fact cannot be saved.
         """
         if not self.exists:
             return
@@ -138,7 +140,8 @@ class TimerLog:
         return max((day.last_serial() for day in self._days.values()), default=-1)
 
     def _record_loss(self, serial: int) -> None:
-        """Save that the log has lost the messages from ``serial`` on, before new messages can get the same serials."""
+        """Save that the log has lost all messages from serial ``serial``, before new messages can get the same
+        serials."""
         days = {day.number: day.count for day in self._days.values()}
         self.position = position_after_loss(msgspec.structs.replace(self.position, days=days), serial)
         self.findings.append(
@@ -194,11 +197,11 @@ class TimerLog:
             raise
 
     def save(self, position: TimerPosition) -> None:
-        """Flush the appended records and save the position; then delete the days that are over.
+        """Flush the appended records and save the position; then delete the days that have ended.
 
         The caller must have flushed the log up to ``position.log_offset``.
 
-        :raises OSError: the position may not be on disk; the previous one is still valid.
+        :raises OSError: the new position may not be on disk; the previous one is still valid.
         """
         if not self.exists:
             return
@@ -219,7 +222,7 @@ class TimerLog:
             self._days.pop(number).delete()
 
     def set_back(self, now: SetBack) -> None:
-        """Note the deliveries so far, since the clock was set back; positions saved from now on may have earlier
+        """Note the deliveries so far, because the clock was set back; positions saved after this may have earlier
         times."""
         further = [one for one in self._set_back if one.until_ms > now.until_ms]
         self._set_back = [*further, now]
@@ -227,10 +230,10 @@ class TimerLog:
 
     # --- reading --------------------------------------------------------------------------------
     def load(self, low_ms: int, high_ms: int, before_serial: int, most: int) -> Loaded:
-        """Return the delayed messages due from ``low_ms`` to before ``high_ms`` (worker thread).
+        """Return the delayed messages due at or after ``low_ms`` and before ``high_ms`` (worker thread).
 
-        At most ``most`` messages, unless more are due in one millisecond; messages with serials from ``before_serial``
-        on are left out.
+        The result has at most ``most`` messages, unless more are due in one millisecond. Messages with serial
+        ``before_serial`` and above are left out.
         """
         parts: list[Units] = []
         room = most
@@ -263,15 +266,15 @@ class TimerLog:
         return FOREVER_MS
 
     def count_when_opened(self) -> int:
-        """Return the number of delayed messages when the log was opened; call it before the first save (worker
-        thread)."""
+        """Return the number of delayed messages at the time when the log was opened; call this before the first save
+        (worker thread)."""
         return sum(len(units) for units in self.undelivered(-FOREVER_MS, FOREVER_MS, self.position.serial))
 
     def window_end(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
-        """Return the end of a window from ``low_ms``, at most ``high_ms``, that has about ``most`` messages (worker
-        thread).
+        """Return the end, at most ``high_ms``, of a window that starts at ``low_ms`` and has about ``most`` messages
+        (worker thread).
 
-        At most one day is read, since no message is due between two stored days.
+        Only one day is read at most, since no message is due between two stored days.
 
         :return: the end of the window, and the number of units read to find it.
         """
@@ -289,17 +292,18 @@ class TimerLog:
         return high_ms, 0
 
     def waiting(self, low_ms: int, high_ms: int) -> Units:
-        """Return the messages due from ``low_ms`` to before ``high_ms``, sorted by due time (worker thread).
+        """Return the messages due at or after ``low_ms`` and before ``high_ms``, sorted by due time (worker thread).
 
-        Messages delivered since the store was opened are included.
+        The result includes messages that were delivered after the store was opened.
         """
         parts = [_sorted(units) for units in self.undelivered(low_ms, high_ms, FOREVER_MS)]
         return np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
 
     def undelivered(self, low_ms: int, high_ms: int, before_serial: int) -> Iterator[Units]:
-        """Yield for each day the undelivered messages due from ``low_ms`` to before ``high_ms`` (worker thread).
+        """Yield for each day the undelivered messages due at or after ``low_ms`` and before ``high_ms`` (worker
+        thread).
 
-        Messages with serials from ``before_serial`` on are left out.
+        Messages with serial ``before_serial`` and above are left out.
         """
         for number in sorted(self._days):
             day = self._days[number]
@@ -310,7 +314,7 @@ class TimerLog:
                     yield units
 
     def record(self, due_ms: int, at: int, size: int, crc: int) -> bytes | None:
-        """Return the record that a unit points to, or ``None`` if its bytes have changed or are missing."""
+        """Return the record to which a unit points, or ``None`` if its bytes have changed or are missing."""
         day = self._days.get(due_ms // DAY_MS)
         return day.read(at, size, crc) if day is not None else None
 
@@ -326,7 +330,8 @@ def _is_over(number: int, position: TimerPosition) -> bool:
 
 
 def _sorted(units: Units) -> Units:
-    """Sort units by due time without duplicates: after the loss of the position, messages are written again."""
+    """Sort units by due time and remove duplicates, which exist because messages are written again after the position
+    was lost."""
     ordered: Units = units[np.lexsort((units["serial"], units["due"]))]
     again = (np.diff(ordered["serial"]) == 0) & (np.diff(ordered["due"]) == 0)
     once: Units = np.concatenate((ordered[:1], ordered[1:][~again]))

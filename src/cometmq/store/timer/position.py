@@ -1,8 +1,8 @@
 """TimerPosition: the progress of saving and delivering delayed messages, in ``comet/timer/position.json``.
 
-The file is written after the log, the records and the units were flushed, so that all of it is true after a crash.
-Later deliveries are in the log itself: a delivered record has the serial of its delayed record in its prepared
-transaction offset.
+The file is written after the log, the records and the units were flushed, so that it is correct after a crash. Later
+deliveries are in the log itself: a delivered record has the serial of its delayed record in its prepared transaction
+offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _VERSION: Final = 1
 
 
 RENUMBERED: Final = 1 << 48
-"""Serials from here on belong to messages that the log has lost, since new messages have got their queue offsets."""
+"""Serials at and above this number belong to messages that the log has lost, since new messages get their queue
+offsets."""
 
 
 class LogEnd(msgspec.Struct, frozen=True):
@@ -31,7 +32,7 @@ class LogEnd(msgspec.Struct, frozen=True):
     serial: int
     """The queue offset that the next delayed message gets."""
     stored_ms: int
-    """The store timestamp of the log's last record, or −1 for an empty log."""
+    """The store timestamp of the log's last record, or −1 if the log is empty."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -40,13 +41,13 @@ class Lost(msgspec.Struct, frozen=True):
     serial: int
     """The lowest lost serial."""
     days: dict[int, int]
-    """For each day number, how many of the day's first units can be lost messages."""
+    """For each day number, how many of the day's first units may belong to lost messages."""
     added: int
     """The difference between the serials of the lost messages and the serials in their units."""
 
 
 class SetBack(msgspec.Struct, frozen=True):
-    """The deliveries up to a setback of the clock; valid until that time comes again."""
+    """The deliveries before the clock was set back; needed until the clock has reached that time again."""
 
     serial: int
     """The serial below which the other fields apply."""
@@ -57,7 +58,7 @@ class SetBack(msgspec.Struct, frozen=True):
 
 
 class TimerPosition(msgspec.Struct, frozen=True):
-    """A state of the timer log and of its deliveries."""
+    """The state of the timer log and of its deliveries at one point in time."""
 
     serial: int = 0
     """Every message with a serial below this one is in the files of its day."""
@@ -70,16 +71,17 @@ class TimerPosition(msgspec.Struct, frozen=True):
     days: dict[int, int] = {}
     """The number of units in the index of each day, by day number since 1970."""
     lost: list[Lost] = []
-    """One entry for each time the log lost messages below ``serial``, oldest first."""
+    """One entry for each time that the log lost messages below ``serial``, oldest first."""
     set_back: list[SetBack] = []
     """The deliveries before the clock was set back."""
     version: int = _VERSION
 
 
 def position_after_loss(position: TimerPosition, serial: int) -> TimerPosition:
-    """Return the position for a log without messages from ``serial`` on, which will give these serials again.
+    """Return the position for a log that has lost the messages from serial ``serial`` and will assign these serials
+    again.
 
-    Deliveries at a later time do not count for new messages.
+    Deliveries saved for later times do not apply to new messages.
     """
     added = RENUMBERED + (position.lost[-1].added if position.lost else 0)
     return msgspec.structs.replace(
@@ -105,7 +107,7 @@ def read_position(path: Path) -> TimerPosition | None:
 class Delivered:
     """The messages that were delivered before the store was opened, or before the clock was set back.
 
-    :param found: due time by serial of the messages whose delivery is in the log after the position.
+    :param found: the due time by serial of each message whose delivery is in the log after the position.
     """
 
     def __init__(self, position: TimerPosition, found: Mapping[int, int]) -> None:

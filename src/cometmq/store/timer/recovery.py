@@ -18,7 +18,8 @@ from cometmq.store.timer.position import Delivered, LogEnd, TimerPosition
 _log = logging.getLogger(__name__)
 
 _TIMER_CHECK: Final = struct.Struct(">qqq")
-"""The time up to which the wheel was read, a position in its log, and the next queue offset to read."""
+"""RocketMQ 5's checkpoint: the time up to which the wheel was read, a position in its log, and the next queue offset to
+read."""
 _MARK: Final = property_mark(TIMER_OUT_MS).encode()
 
 
@@ -49,8 +50,7 @@ def _end(store: MessageStore) -> LogEnd:
 
 
 def _position_of_apache(store: MessageStore) -> TimerPosition | None:
-    """Return the position of RocketMQ 5 in the delayed messages of this store, if there is one
-    (``TimerCheckpoint``)."""
+    """Return RocketMQ 5's position in the delayed messages of this store, if there is one (``TimerCheckpoint``)."""
     try:
         content = (store.config.root / "config" / "timercheck").read_bytes()
     except OSError:
@@ -62,7 +62,7 @@ def _position_of_apache(store: MessageStore) -> TimerPosition | None:
 
 
 def _deliveries(store: MessageStore, log_offset: int) -> Iterator[tuple[int, int]]:
-    """Return due time by serial of the messages whose delivery is in the log from ``log_offset`` on."""
+    """Return the due time by serial of each message whose delivery is in the log at or after ``log_offset``."""
     for found in store.scan(max(log_offset, store.min_physical_offset)):
         if found.topic == TIMER_TOPIC or found.sys_flag & TRANSACTION_ROLLBACK:
             continue

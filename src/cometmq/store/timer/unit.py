@@ -29,7 +29,7 @@ MESSAGE: Final = 1
 RECALL: Final = 2
 
 END_OF_TIME_MS: Final = 1 << 43
-"""A time in the year 2248, after every due time."""
+"""A time in the year 2248, which is later than every due time."""
 
 
 UNIT_DTYPE: Final = np.dtype(
@@ -53,7 +53,7 @@ Units = npt.NDArray[Any]
 """An array of shape ``(n,)`` and ``UNIT_DTYPE``."""
 
 Chosen = Callable[[Units], npt.NDArray[np.bool_]]
-"""Returns a mask of the chosen units."""
+"""Called with units; returns a mask of the chosen ones."""
 
 
 class TimerEntry(msgspec.Struct, frozen=True, gc=False):
@@ -61,9 +61,9 @@ class TimerEntry(msgspec.Struct, frozen=True, gc=False):
 
     due_ms: int
     serial: int
-    """The queue offset in the topic of delayed messages, which a store never uses twice."""
+    """The queue offset in the topic of delayed messages, which is never used twice in a store."""
     key: int
-    """The hash by which a recall finds the message, or 0 for a message without UNIQ_KEY."""
+    """The hash by which a recall finds the message, or 0 if the message has no UNIQ_KEY."""
     topic: int
     kind: int
     physical_offset: int
@@ -95,7 +95,7 @@ def recall_key(topic: str, unique_key: str) -> str:
 
 
 def entry_of(record: bytes, serial: int, physical_offset: int) -> TimerEntry:
-    """Return the entry of a record of the topic ``rmq_sys_wheel_timer``.
+    """Return the entry for a record in the topic ``rmq_sys_wheel_timer``.
 
     :raises ValueError: due time, real topic or real queue is missing or invalid.
     """
@@ -129,7 +129,8 @@ _CRC_OF_BYTES: Final = np.array([crc32(bytes((byte ^ 0xFF,))) ^ 0xFF000000 for b
 
 
 def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
-    """Return a mask of the units with a wrong CRC; computes the CRC32 of all units together, byte by byte."""
+    """Return a mask of the units with a wrong CRC. The CRC32s of all units are computed together, one byte of each unit
+    at a time."""
     rows = units.view(np.uint8).reshape(-1, UNIT_BYTES)[:, : -_CHECK.size]
     crc = np.full(len(units), 0xFFFFFFFF, np.uint32)
     for column in rows.T:
@@ -139,7 +140,7 @@ def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
 
 
 def sound_units(data: bytes) -> int:
-    """Return the number of complete units in ``data``, without damaged ones at the end.
+    """Return the number of complete units in ``data``, not counting damaged ones at the end.
 
     Units are only appended, so only the last ones can be torn.
     """

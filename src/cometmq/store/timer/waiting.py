@@ -1,4 +1,4 @@
-"""Counts and lists the delayed messages in a timer log; everything blocks and runs on the log's worker thread."""
+"""Counts and lists the delayed messages in a timer log; all functions block and run on the log's worker thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.unit import Chosen, Units
 
 DUE_WITHIN_SECONDS: Final = (60, 3_600, 86_400, 2_592_000)
-"""A minute, an hour, a day and thirty days, in seconds."""
+"""A minute, an hour, a day and 30 days, in seconds."""
 
 
 class WaitingOfTopic(msgspec.Struct):
@@ -27,13 +27,13 @@ class WaitingOfTopic(msgspec.Struct):
     last_ms: int = 0
     """The latest due time of these messages."""
     due_within: dict[int, int] = {}
-    """Number of seconds → number of messages due within that time."""
+    """The number of messages due within a number of seconds, by that number."""
 
 
 def count_waiting(
     log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count delayed messages by topic: those due from ``from_ms`` on, and the ``near`` ones by serial.
+    """Count delayed messages by topic: those due at or after ``from_ms``, and those given in ``near`` by serial.
 
     :param within: numbers of seconds; messages due within each are also counted.
     :raises OSError: the timer log cannot be read.
@@ -69,7 +69,7 @@ def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog, within: Sequen
 
 
 def _topic_of(log: TimerLog, units: Units) -> str:
-    """Return the real topic of messages that share one."""
+    """Return the real topic of messages that all have the same one."""
     for unit in units:
         record = log.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"]))
         if record is not None:
@@ -101,7 +101,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def list_waiting(log: TimerLog, wanted: Wanted, chosen: Chosen) -> tuple[list[Listed], Place | None]:
-    """Return the first matching messages, and the point to continue from if there are more.
+    """Return the first matching messages, and the point at which to continue if there are more.
 
     :raises OSError: the timer log cannot be read.
     """
