@@ -3,17 +3,18 @@
 Programs and notebooks import from this package: ``from cometmq.spark import archive, local_session``. Importing
 this package is cheap: PySpark and PyArrow are loaded when a name is first used.
 
-* ``source``: ``format("rocketmq")`` in batches and streams; ``data_source`` has the classes that Spark loads
+* ``source``: ``format("rocketmq")`` for batches and streams; ``data_source`` contains the classes that Spark loads
 * ``sink``: ``df.write.format("rocketmq")``
-* ``store``: ``format("rocketmq_store")``: the files of a store
+* ``store``: ``format("rocketmq_store")``, which reads a store's files
 * ``records``: stored records as Arrow columns
-* ``archives``: the files and commits of an archive, in three formats
-* ``storage``: the files of archives, ledgers, key indexes, bad records and reports
-* ``bodies``: Avro, Protobuf, JSON and text as functions of columns
-* ``session``: requirements of Spark, and ``local_session()``
+* ``archives``: an archive's files and commits, in three formats
+* ``storage``: file access for archives, ledgers, key indexes, bad records and reports
+* ``bodies``: column functions for Avro, Protobuf, JSON and text bodies
+* ``session``: Spark's requirements, and ``local_session()``
 * ``jobs``: the jobs of ``cometmq pipeline``, each in a folder or module of its own
 
-``docs/spark.md`` documents source and options; ``docs/spark-jobs.md`` and the pages it links to document the jobs.
+``docs/spark.md`` documents the source and its options; ``docs/spark-jobs.md`` and the pages it links to document the
+jobs.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ _NAMES: Final = {
     "source.lag": "LagListener lag_now lag_of",
     "source.offsets": "kept_starting_offsets",
 }
-"""The public names of each module."""
+"""The public names that each module exports, by module."""
 _MODULES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Load the module of a public name.
+    """Import the module that defines a public name, and return the object.
 
     :raises AttributeError: the name is unknown.
     :raises MissingPackageError: PySpark, or a package that it needs, is not installed.

@@ -1,6 +1,6 @@
 """The data sources of ``format("rocketmq")`` and ``format("rocketmq_store")``.
 
-This module imports little, since every Spark session imports it.
+Every Spark session imports this module, so it imports few other modules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RocketMQDataSource(DataSource):
-    """Reads and writes topics of CometMQ or Apache RocketMQ; options and columns are in ``docs/spark.md``."""
+    """Reads and writes topics of CometMQ or Apache RocketMQ. ``docs/spark.md`` documents the options and columns."""
 
     @classmethod
     def name(cls) -> str:
@@ -29,7 +29,7 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def schema(self) -> str:
-        """Return the columns that a read has by default.
+        """Return the columns that a read returns by default.
 
         :raises OptionError: an option is unknown or has an invalid value.
         """
@@ -40,8 +40,8 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def reader(self, schema: StructType) -> RocketMQReader:
-        """Create the reader of ``spark.read``. The reader pushes down filters if the options and
-        the session allow it.
+        """Create the reader for ``spark.read``. The reader pushes down filters if the options and the session
+        allow it.
         """
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.source.options import parse_options
@@ -55,7 +55,7 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """Create the reader of ``spark.readStream``. Invalid options raise an error when the reader is first used.
+        """Create the reader for ``spark.readStream``. Invalid options raise an error when the reader is first used.
 
         Spark 4.3 would replace any error raised here with an ``UnboundLocalError``.
         """
@@ -71,21 +71,23 @@ class RocketMQDataSource(DataSource):
 
     @sentence_first()
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
-        """Create the writer of ``df.write``."""
+        """Create the writer for ``df.write``."""
         from cometmq.spark.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     @sentence_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 (Spark's name)
-        """Create the writer of ``df.writeStream``."""
+        """Create the writer for ``df.writeStream``."""
         from cometmq.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
 
 class RocketMQStoreSource(DataSource):
-    """Reads the files of a broker's store, with the columns of ``format("rocketmq")``; see ``docs/spark.md``."""
+    """Reads the files of a broker's store. The columns are the same as in ``format("rocketmq")``; see
+    ``docs/spark.md``.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -94,7 +96,7 @@ class RocketMQStoreSource(DataSource):
 
     @sentence_first()
     def schema(self) -> str:
-        """Return the columns that a read has by default.
+        """Return the columns that a read returns by default.
 
         :raises OptionError: an option is unknown or has an invalid value.
         """
@@ -105,7 +107,7 @@ class RocketMQStoreSource(DataSource):
 
     @sentence_first()
     def reader(self, schema: StructType) -> StoreReader:
-        """Create the reader of ``spark.read``."""
+        """Create the reader for ``spark.read``."""
         from cometmq.spark.records.columns import check_schema
         from cometmq.spark.store.options import parse_store_options
         from cometmq.spark.store.reader import StoreReader

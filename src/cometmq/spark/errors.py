@@ -1,4 +1,4 @@
-"""Errors of source, sink and jobs."""
+"""Errors raised by the source, the sink and the jobs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FORMATS: Final = "handle_worker_exception"
 
 @contextmanager
 def sentence_first() -> Iterator[None]:
-    """Report an error of this package that leaves the block in a Python worker of Spark without its traceback.
+    """In a Spark Python worker, report this package's errors that leave the block without a traceback.
 
-    Spark's exception contains what the worker writes: by default a traceback of some twenty lines with the message at
-    its end. PySpark's ``handle_worker_exception`` leaves out the traceback if an environment variable is set. The
-    worker ends right after that, so the setting changes nothing else. Other errors keep their tracebacks, and so do
-    errors in any other process.
+    Spark's exception contains the worker's output: by default a traceback of about twenty lines with the message at the
+    end. PySpark's ``handle_worker_exception`` leaves out the traceback if an environment variable is set. The worker
+    ends right after that, so the setting changes nothing else. Other errors, and errors in other processes, keep their
+    tracebacks.
     """
     try:
         yield
@@ -44,7 +44,7 @@ def _ends_worker() -> bool:
 
 
 class SparkSourceError(CometMQError):
-    """The base of the errors of source, sink and jobs."""
+    """Base class of the errors raised by the source, the sink and the jobs."""
 
 
 class OptionError(options.OptionError, SparkSourceError):
@@ -52,19 +52,19 @@ class OptionError(options.OptionError, SparkSourceError):
 
 
 class DataLossError(SparkSourceError):
-    """Messages to read no longer exist, and ``failOnDataLoss`` is true."""
+    """Some of the messages to read no longer exist, and ``failOnDataLoss`` is true."""
 
 
 class UnreachableError(SparkSourceError):
-    """A nameserver or broker could not be reached, or did not answer, within the time limit."""
+    """A nameserver or broker could not be reached or did not answer before the timeout."""
 
 
 class BadBodyError(SparkSourceError):
-    """A body cannot be decompressed as its flag says, and ``badBodies`` is ``fail``."""
+    """A body cannot be decompressed as its flag indicates, and ``badBodies`` is ``fail``."""
 
 
 class ArchiveError(SparkSourceError):
-    """An archive cannot be continued: another job holds it, or offsets do not follow each other."""
+    """An archive cannot be continued: another job holds its lock, or the offsets have a gap or an overlap."""
 
 
 class StoreReadError(SparkSourceError):
@@ -72,7 +72,7 @@ class StoreReadError(SparkSourceError):
 
 
 class NoStoreError(StoreReadError, OptionError):
-    """The directory contains no log."""
+    """The directory contains no commit log."""
 
 
 class MaskError(SparkSourceError):
@@ -80,4 +80,4 @@ class MaskError(SparkSourceError):
 
 
 class SinkError(SparkSourceError):
-    """A row cannot be sent, or a broker rejects or does not acknowledge messages."""
+    """A row cannot be sent, or a broker rejects messages or does not acknowledge them."""

@@ -1,6 +1,6 @@
-"""Options that source, sink and store reader share.
+"""Options that the source, the sink and the store reader share.
 
-Spark ignores the case of option names, so lookups ignore it too.
+Spark ignores the case of option names, so lookups here ignore it too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECRET_PLACES: Final = {
     "securityToken": "credentialsFile=FILE, a file like tools.yml",
     "tlsKeyPassword": "tlsKeyPasswordFile=FILE",
 }
-"""Options whose values appear in no error, and the options that a command accepts instead."""
+"""Options whose values are never shown in errors, and the options that a command accepts instead."""
 
 
 GROUP: Final = checked("the name of a group", check_group)
@@ -34,11 +34,11 @@ INSTANT: Final = moment(utc=True, before_1970=True)
 BAD_BODIES: Final = named({"fail": True, "null": False})
 """True if a body that cannot be decompressed fails the query."""
 PATH: Final = Form("a path", lambda text: local_text(text) or None, keeps_blanks=True)
-"""The directory; None for an empty text."""
+"""Directory for bad records; None if the text is empty."""
 
 
 def parse_option(name: str, form: Form[T], text: str) -> T:
-    """Return the value of an option.
+    """Parse the text of an option.
 
     :raises OptionError: the text is not allowed.
     """
@@ -49,7 +49,7 @@ def parse_option(name: str, form: Form[T], text: str) -> T:
 
 
 def parse_declared(kind: type[Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """Parse the options that a class declares. Return the fields for the given options.
+    """Parse the options that a class declares. Return the class's fields for the given options.
 
     :raises OptionError: an option has an invalid value.
     """
@@ -68,7 +68,7 @@ def folded_names(names: Iterable[str], aliases: Mapping[str, str]) -> dict[str, 
 def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Map options to their canonical names; ``known`` maps all names and aliases, in lower case, to canonical names.
 
-    :raises OptionError: an option is unknown (the error names the nearest known option) or given twice.
+    :raises OptionError: an option is unknown (the error suggests the nearest known option) or is given twice.
     """
     values: dict[str, str] = {}
     for name, value in given.items():
@@ -87,7 +87,7 @@ def canonical_options(owner: str, given: Mapping[str, str], known: Mapping[str, 
 
 
 def parse_addresses(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Parse the nameservers of option ``namesrvAddr``."""
+    """Parse the nameservers in the option ``namesrvAddr``."""
     text = values.get("namesrvAddr", "")
     addresses = split_addresses(text)
     if not addresses:
@@ -105,7 +105,7 @@ def parse_topics(values: Mapping[str, str], *, also: str | None = None) -> tuple
     """Parse ``topic``, ``subscribe`` or ``subscribePattern``: names of topics, or a pattern.
 
     :param also: another option that may be given in place of these three.
-    :raises OptionError: no or more than one of these options is given, or a name is not allowed.
+    :raises OptionError: none or more than one of these options is given, or a name is not allowed.
     """
     given = [name for name in TOPIC_OPTION_NAMES if name in values]
     if len(given) != 1:
@@ -138,10 +138,10 @@ def demand_present(
 ) -> None:
     """Check that all requested topics exist.
 
-    :param beginning: beginning of the error, which ends with the names of the missing topics.
+    :param beginning: beginning of the error; the names of the missing topics follow it.
     :param next_step: next step for the user if no similar name is known.
-    :param known: function that returns all existing names, if ``there`` contains only some; it is called only for the
-        error.
+    :param known: function that returns all existing names, if ``there`` contains only some of them; called only to
+        build the error.
     :raises OptionError: a requested topic does not exist.
     """
     present = set(there)
@@ -156,7 +156,7 @@ def demand_present(
 
 
 def demand_forward(begin: str, begin_ms: int | None, end: str, end_ms: int | None) -> None:
-    """Check that a time range does not end before it begins; None means no limit.
+    """Check that a time range does not end before it begins. None means no limit.
 
     :raises OptionError: the range ends before it begins; the error names both limits.
     """

@@ -1,8 +1,9 @@
-"""Options for credentials and TLS of source, sink and jobs.
+"""Credential and TLS options for the source, the sink and the jobs.
 
-The options are sent with their reader or writer to the executors. An executor reads files and variables when it opens a
-connection, so a secret that is named by file or variable never leaves the machines that contain it. A secret in an
-option itself appears in no ``repr`` and no error, and Spark hides it in plans by its name (``spark.redaction.regex``).
+The options are sent with their reader or writer to the executors. An executor reads files and environment variables
+when it opens a connection, so a secret in a file or variable never leaves the machines that store it. A secret given
+directly in an option is not shown in any ``repr`` or error, and Spark hides it in plans because of the option's name
+(``spark.redaction.regex``).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TLS: Final = ACCESS_OPTION_NAMES[ACCESS_OPTION_NAMES.index("useTLS") + 1 :]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials and TLS from the options; ``Access()`` takes both from the environment of each process."""
+    """Credentials and TLS from the options. ``Access()`` reads both from each process's environment."""
 
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
@@ -57,10 +58,10 @@ class Access:
     tls_key_password_file: str | None = None
 
     def security(self) -> Security:
-        """Return the credentials and TLS for connections of this process.
+        """Return the credentials and TLS for this process's connections.
 
         :raises OptionError: a file or variable that an option names does not exist here.
-        :raises SecurityConfigError: the environment, or a file of credentials, is wrong.
+        :raises SecurityConfigError: the environment or a credentials file is invalid.
         """
         credentials, tls = self._credentials(), self._tls()
         if credentials is not None and self.use_tls is not None:
@@ -110,9 +111,10 @@ def _content(option: str, path: str) -> str:
 
 
 def parse_access(values: Mapping[str, str]) -> Access:
-    """Parse the options for credentials and TLS; other options are ignored.
+    """Parse the options for credentials and TLS. Other options are ignored.
 
-    :raises OptionError: options contradict each other, or one requires a missing one; no message shows a secret.
+    :raises OptionError: options contradict each other, or an option requires another option that is missing; no message
+        shows a secret.
     """
     given: dict[str, Any] = {}
     for name, form in _FORMS.items():
@@ -163,8 +165,8 @@ _FOLDED: Final = {name.lower(): name for name in ACCESS_OPTION_NAMES}
 
 
 def access_options(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Check options for credentials and TLS, and map them to their canonical names. Without options, the environment is
-    used.
+    """Check options for credentials and TLS, and map them to their canonical names. If there are no options, the
+    environment is used.
 
     :raises OptionError: an option is unknown, or options contradict each other; no message shows a secret.
     """
@@ -174,9 +176,9 @@ def access_options(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def server_options(namesrv: str, access: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the options of source and sink for a cluster: nameservers, credentials, TLS.
+    """Return the options that the source and the sink need for a cluster: nameservers, credentials and TLS.
 
-    :raises OptionError: as :func:`access_options`.
+    :raises OptionError: see :func:`access_options`.
     """
     return {"namesrvAddr": namesrv, **access_options(access)}
 

@@ -1,1 +1,1 @@
-"""The archive: a directory of Parquet files with a log of commits, as plain files, Delta Lake or Iceberg."""
+"""The archive: a directory of Parquet files with a commit log, stored as plain files, Delta Lake or Iceberg."""

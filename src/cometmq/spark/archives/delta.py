@@ -1,13 +1,13 @@
-"""An archive's table as Delta Lake, by the package ``deltalake``: no JVM, no jars.
+"""An archive's table in Delta Lake format, written with the package ``deltalake``, without a JVM or jars.
 
 A commit is one version of the Delta log: the files that it adds (with their rows, partition values and smallest and
-largest values) and removes, the transaction ``<query id>: <batch id>`` by which Delta's own writers recognise a batch,
-and ``cometmq.commit``, the rest of the commit, in its ``commitInfo``.
+largest values) and removes, the transaction ``<query id>: <batch id>``, which Delta's own writers use to recognise a
+batch, and ``cometmq.commit``, the rest of the commit, in its ``commitInfo``.
 
 The upkeep jobs do not use deltalake's own functions. ``optimize.compact`` names its files at random, but an archive's
-file names state queue and offsets. ``vacuum`` cannot distinguish the files of a batch that is about to be committed
-from those of a dead batch: a short ``--keep`` would delete both, a long one would keep both. It also counts in whole
-hours.
+file names contain the queue and the offsets. ``vacuum`` cannot distinguish the files of a batch that is about to be
+committed from those of a dead batch: a short ``--keep`` would delete both, a long one would keep both. It also rounds
+to full hours.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ if TYPE_CHECKING:
 PARTITIONS: Final = ["topic", "hour"]
 _INFO: Final = "cometmq.commit"
 _DIGITS: Final = 20
-"""Digits of a version in the name of its file."""
+"""Number of digits in a version's file name."""
 _SEARCHED_VERSIONS: Final = (1, 100, None)
-"""Number of versions to search for the last commit of an archive job, which is usually the newest version.
-"""
+"""Number of versions to search for an archive job's last commit, which is usually the newest version."""
 
 
 class DeltaArchive:
@@ -72,7 +71,7 @@ class DeltaArchive:
     def last(self) -> Commit | None:
         """Read the last commit from the newest version that an archive job wrote.
 
-        :raises ArchiveError: an archive job wrote none of the remaining versions.
+        :raises ArchiveError: none of the remaining versions was written by an archive job.
         """
         table = self._open()
         if table is None:
@@ -87,13 +86,13 @@ class DeltaArchive:
         )
 
     def batch_of(self, query_id: str) -> int | None:
-        """Look up the query in the table's transactions."""
+        """Look up the query's last batch in the table's transactions."""
         table = self._open()
         found: int | None = None if table is None else table.transaction_version(query_id)
         return found
 
     def files(self) -> list[DataFile]:
-        """Read the files from the table's last version."""
+        """List the files in the table's latest version."""
         import pyarrow as pa
 
         table = self._open()
@@ -137,9 +136,9 @@ class DeltaArchive:
             ) from error
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Read the removals in the files of the log.
+        """Read the paths of removed files from the log.
 
-        :raises ArchiveError: the log has been cleaned up since that time, so the removed files are unknown.
+        :raises ArchiveError: log entries since that time were cleaned up, so the removed files are unknown.
         """
         versions = self._directory.names(f"{DELTA_LOG}/{'[0-9]' * _DIGITS}.json")
         is_cut = int(PurePosixPath(versions[0]).stem) > 0
@@ -159,7 +158,7 @@ class DeltaArchive:
         return found
 
     def forget(self, time_ms: int) -> None:
-        """Do nothing: Delta cleans its log by itself, by the table's ``logRetentionDuration``."""
+        """Do nothing: Delta cleans up its log itself, as set by the table's ``logRetentionDuration``."""
 
     def _open(self) -> Any:
         return self._delta.DeltaTable(str(self._directory)) if self._directory.exists(DELTA_LOG) else None
@@ -169,14 +168,14 @@ class DeltaArchive:
 
 
 def table_schema() -> pa.Schema:
-    """Return the columns of an archive's files, and the hour, which only the directory name contains."""
+    """Return the columns of an archive's files, plus the hour, which is stored only in the directory name."""
     import pyarrow as pa
 
     return arrow_schema(ARCHIVE_COLUMNS).append(pa.field("hour", pa.string()))
 
 
 def _written_ms(actions: Iterable[dict[str, Any]]) -> int:
-    """Return the time of a version in ms since 1970, by the clock of the job or another writer that made it."""
+    """Return a version's time in ms since 1970, according to the clock of the writer that created it."""
     for action in actions:
         if info := action.get("commitInfo"):
             own = msgspec.json.decode(info[_INFO], type=Commit).committed_ms if _INFO in info else None
@@ -202,7 +201,7 @@ def _add_action(file: DataFile, moves: bool) -> Any:
 
 
 def _time_bound(time_ms: int) -> dict[str, str]:
-    """Return a bound of ``storeTimestamp``, or None after the year 9999, which Delta's log cannot express."""
+    """Return a bound of ``storeTimestamp``, or None if it is after the year 9999, which Delta's log cannot express."""
     if not 0 <= time_ms <= MAX_TIME_MS:
         return {}
     return {"storeTimestamp": f"{np.datetime64(time_ms, 'ms')}Z"}

@@ -1,8 +1,8 @@
-"""The data files of an archive: the writer of a queue appends each message to the file of its hour.
+"""The data files of an archive: each queue's writer appends every message to the file for the message's hour.
 
-A file is written under a name of its own in a directory that no reader reads; the commit moves it to its final path
-(:mod:`.log`). So no task can touch committed files, not even a task that is still running after its batch was repeated
-elsewhere and committed.
+A file is written under a unique name in a directory that readers ignore; the commit moves it to its final path
+(:mod:`.log`). So no task can change committed files, even if it is still running after another task has repeated and
+committed its batch.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from cometmq.spark.records.queues import Queue
 from cometmq.spark.storage import Directory
 
 _ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
-"""Arrow bytes gathered into one row group."""
+"""Number of Arrow bytes that are collected for one row group."""
 _OPEN_HOURS: Final = 3
-"""Maximum number of open files of a range. Store times rise, so messages from older hours are rare; they are written to
-another file.
+"""Maximum number of open files per range. Store times rise, so messages from older hours are rare; these messages are
+written to another file.
 """
 _DICTIONARY: Final = (
     *("topic", "brokerName", "queueId", "tags", "flag", "sysFlag", "bornHost", "storeHost", "reconsumeTimes"),
     *("preparedTransactionOffset", "properties.key_value.key"),
 )
-"""Columns with few distinct values; a dictionary would not help the others."""
+"""Columns with few distinct values, which are dictionary-encoded. A dictionary would not help other columns."""
 _STATISTICS: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
 
 _TRIED_BYTES: Final = 256 * 1024
-"""Bytes of bodies that are compressed as a trial, which takes a third of a millisecond per file."""
+"""Number of body bytes that are compressed as a trial. The trial takes a third of a millisecond per file."""
 _TOO_FEW_BYTES: Final = 4096
-"""Minimum number of bytes in a sample; a smaller sample does not represent the other bodies."""
+"""Minimum number of bytes in a sample; a smaller sample says little about the other bodies."""
 _WORTH_WHILE: Final = 0.97
 _READ_ROWS: Final = 65_536
 
 
 class QueueWriter:
-    """Writes messages of one queue to the files of their hours."""
+    """Writes one queue's messages to one file per hour."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class QueueWriter:
     ) -> None:
         """Write below ``directory``.
 
-        :param flush: called with each complete file, which must be flushed before it is committed; by default the
+        :param flush: function that flushes a complete file, called before the file is committed; by default the
             directory's own ``flush``.
         """
         self._directory = directory
@@ -69,7 +69,7 @@ class QueueWriter:
         self._written: list[DataFile] = []
 
     def add(self, batch: Any) -> None:
-        """Write messages whose offsets follow the previous ones."""
+        """Write messages whose offsets directly follow those already written."""
         hours = batch.column("storeTimestamp").cast(pa.int64()).to_numpy() // (HOUR_MS * 1000)
         edges = [0, *(np.flatnonzero(np.diff(hours)) + 1).tolist(), batch.num_rows]
         for first, end in pairwise(edges):
@@ -81,7 +81,7 @@ class QueueWriter:
             self._open[hour].add(batch.slice(first, end - first))
 
     def close(self) -> list[DataFile]:
-        """Close the files and return them, with their paths before the commit."""
+        """Close the files and return them with their uncommitted paths."""
         for hour in sorted(self._open):
             self._finish(hour)
         return self._written
@@ -93,7 +93,7 @@ class QueueWriter:
 
 
 class _PartFile:
-    """One Parquet file: messages of a queue and an hour."""
+    """Writes one Parquet file with a queue's messages from one hour."""
 
     def __init__(self, directory: Directory, queue: Queue, schema: Any, writing: str) -> None:
         self._queue = queue
@@ -171,7 +171,7 @@ def read_batches(
 
 
 def read_message(directory: Directory, path: str, offset: int, columns: list[str] | None = None) -> Any:
-    """Return the message at a queue offset in a data file, as an Arrow table of one row, or without rows.
+    """Return the message at a queue offset in a data file as an Arrow table with one row, or no row if it is missing.
 
     :raises ArchiveError: the file is lost.
     """
@@ -186,9 +186,10 @@ def read_message(directory: Directory, path: str, offset: int, columns: list[str
 
 
 def shrinks(bodies: Any) -> bool:
-    """Return True if zstd is worth its time. For compressed or encrypted bodies, it would waste a third of the work.
+    """Return True if compression with zstd pays off. For compressed or encrypted bodies, it would add a third to the
+    work for nothing.
 
-    :param bodies: Arrow binary array; a part from its middle is compressed as a trial.
+    :param bodies: Arrow binary array; a sample from its middle is compressed as a trial.
     """
     _, offsets, data = bodies.buffers()
     if data is None:
@@ -201,7 +202,7 @@ def shrinks(bodies: Any) -> bool:
 
 
 def _leaves(schema: Any) -> Iterator[str]:
-    """Return the columns of a Parquet file."""
+    """Return the column names in a Parquet file."""
     for field in schema:
         if pa.types.is_map(field.type):
             yield from (f"{field.name}.key_value.key", f"{field.name}.key_value.value")

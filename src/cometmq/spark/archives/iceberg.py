@@ -1,20 +1,20 @@
-"""An archive's table as Apache Iceberg, by the package ``pyiceberg``: no JVM, no jars.
+"""An archive's table in Apache Iceberg format, written with the package ``pyiceberg``, without a JVM or jars.
 
-A commit is one swap of the table's metadata: a snapshot with the files added and removed, and the table's properties
-``cometmq.commit`` (the commit without its files) and ``cometmq.batch.<query id>``. Properties outlive the expiry of
-snapshots. The snapshot's summary names query and batch too.
+A commit swaps the table's metadata once: it adds a snapshot with the added and removed files, and sets the table's
+properties ``cometmq.commit`` (the commit without its files) and ``cometmq.batch.<query id>``. Properties outlive the
+expiry of snapshots. The snapshot's summary also contains the query and the batch.
 
-``_iceberg.json`` in the archive's directory names the catalog of the table; by default an SQL catalog in
-``_catalog.db`` in the same directory. Files keep their paths below the directory, as with the other formats; Iceberg's
+``_iceberg.json`` in the archive's directory names the table's catalog. By default, this is an SQL catalog in
+``_catalog.db`` in the same directory. Files have the same paths below the directory as in the other formats. Iceberg's
 partitions are the topic and the hour of ``storeTimestamp``.
 
 Data files are described as pyiceberg's ``parquet_file_to_data_file`` does, except for the bounds of times: pyiceberg
-reads these as Python's ``datetime``, which ends with the year 9999, and clocks of producers and brokers may show any
-time. Here the bounds stay microseconds. The hours of partitions, which pyiceberg writes as text too, end with the
-calendar: later times are in its last hour, and every predicate that names a time of the calendar finds them.
+reads these as Python's ``datetime``, which ends with the year 9999, but the clocks of producers and brokers may show
+any time. Here the bounds remain microseconds. The hours of partitions, which pyiceberg also writes as text, end with
+that year: later times are assigned to its last hour, so predicates with any possible date still find them.
 
-pyiceberg expires the snapshots (:meth:`IcebergArchive.forget`). It has neither compaction nor a search for files that
-no snapshot names; CometMQ implements both in :mod:`cometmq.spark.jobs.archive.upkeep` and
+pyiceberg expires the snapshots (:meth:`IcebergArchive.forget`). It can neither compact files nor search for files that
+no snapshot names. CometMQ implements both in :mod:`cometmq.spark.jobs.archive.upkeep` and
 :meth:`.log.ArchiveLog.sweep`.
 """
 
@@ -50,7 +50,7 @@ _KIND: Final = "cometmq.kind"
 _AT: Final = "cometmq.committed-ms"
 _NAMES: Final = "schema.name-mapping.default"
 _COUNTED: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
-"""Columns whose smallest and largest values Iceberg stores; the files contain statistics for these columns only."""
+"""Columns whose smallest and largest values Iceberg stores. The files contain statistics only for these columns."""
 _PROPERTIES: Final = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -61,14 +61,16 @@ _PROPERTIES: Final = {
 
 
 class _Pointer(msgspec.Struct, frozen=True):
-    """The table's name and its catalog in pyiceberg's configuration; None for the archive's own catalog."""
+    """The table's name, and the name of its catalog in pyiceberg's configuration (None for the archive's own
+    catalog).
+    """
 
     catalog: str | None
     table: str
 
 
 class IcebergArchive:
-    """The Iceberg table of a directory."""
+    """The Iceberg table that belongs to a directory."""
 
     format = ICEBERG
 
@@ -105,13 +107,13 @@ class IcebergArchive:
         return None if text is None else msgspec.json.decode(text, type=Commit)
 
     def batch_of(self, query_id: str) -> int | None:
-        """Look up the query in the table's properties."""
+        """Look up the query's last batch in the table's properties."""
         table = self._open()
         text = None if table is None else table.properties.get(_BATCH + query_id)
         return None if text is None else int(text)
 
     def files(self) -> list[DataFile]:
-        """Read the files from the manifests of the current snapshot."""
+        """List the files named in the current snapshot's manifests."""
         table = self._open()
         if table is None or table.current_snapshot() is None:
             return []
@@ -164,7 +166,7 @@ class IcebergArchive:
             ) from error
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Compare all remaining snapshots that were current then or later."""
+        """Compare all remaining snapshots that were current at that time or later."""
         table = self._open()
         if table is None:
             return set()
@@ -231,9 +233,9 @@ class IcebergArchive:
         )
 
     def _create(self) -> Any:
-        """Create the empty table; a job that is killed later continues with it.
+        """Create an empty table. If the job is killed later, the next run uses this table.
 
-        The pointer is written last; until then, other processes see no archive in the directory.
+        The pointer is written last, so other processes see no archive in the directory before the table is complete.
         """
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -275,10 +277,9 @@ class IcebergArchive:
 
 
 def _retry_once(make: Callable[[], T]) -> T:
-    """Open or create something in a catalog; try again once if that fails.
+    """Open or create something in a catalog, and retry once if that fails.
 
-    SQL catalogs first check that the object does not exist, and fail if another job creates it between check and
-    creation.
+    SQL catalogs first check that the object does not exist. They fail if another job creates it after the check.
     """
     try:
         return make()
@@ -289,7 +290,7 @@ def _retry_once(make: Callable[[], T]) -> T:
 
 
 def _schema() -> Any:
-    """Return the columns of an archive's files, in Iceberg's types."""
+    """Return the columns of an archive's files as an Iceberg schema."""
     from pyiceberg import types
     from pyiceberg.schema import Schema
 
@@ -327,7 +328,7 @@ def _summary_value(snapshot: Any, name: str) -> str | None:
 
 
 def _committed_ms(snapshot: Any) -> int:
-    """Return the time of a snapshot, by the clock of the job that wrote it."""
+    """Return a snapshot's time according to the clock of the job that wrote it."""
     return int(_summary_value(snapshot, _AT) or snapshot.timestamp_ms)
 
 
@@ -339,19 +340,20 @@ def _current_since(table: Any, time_ms: int) -> list[Any]:
 
 
 def _milliseconds(stored: bytes) -> int:
-    """Convert a bound of ``storeTimestamp``, which is stored as little-endian microseconds."""
+    """Convert a bound of ``storeTimestamp`` from little-endian microseconds."""
     return int.from_bytes(stored, "little", signed=True) // 1000
 
 
 _TIMES: Final = ("bornTimestamp", "storeTimestamp")
 _CALENDAR_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""Beginning of the year 1 and end of the year 9999."""
+"""First and last time that pyiceberg can convert: the beginning of the year 1 and the end of the year 9999."""
 
 
 def iceberg_file(io: Any, metadata: Any, location: str) -> Any:
-    """Describe the Parquet file at ``location`` from its footer, for the table with this metadata.
+    """Describe the Parquet file at ``location`` for the table with this metadata. The facts are read from the file's
+    footer.
 
-    :param io: pyiceberg's ``FileIO`` of the table.
+    :param io: pyiceberg's ``FileIO`` for the table.
     """
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import (
@@ -391,7 +393,7 @@ def iceberg_file(io: Any, metadata: Any, location: str) -> Any:
 
 
 def _bounds(footer: Any, name: str, limits: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)) -> Any:
-    """Return the smallest and the largest time of a column, as pyiceberg stores them."""
+    """Return a column's smallest and largest times in the form in which pyiceberg stores them."""
     from pyiceberg.io.pyarrow import StatsAggregator
     from pyiceberg.types import TimestamptzType
 

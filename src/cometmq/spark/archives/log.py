@@ -1,15 +1,15 @@
-"""The log of an archive: the files that belong to it, and the offset up to which each queue is archived.
+"""An archive's log: the archive's files, and the offset up to which each queue is archived.
 
 Files and offsets are committed in one transaction of the archive's table (:mod:`.table`). Tasks write files to a
-directory that no reader reads (:mod:`.files`); the commit moves them to their final paths. A committed file is never
+directory that readers ignore (:mod:`.files`); the commit moves them to their final paths. A committed file is never
 written again. A job killed at any point leaves at most files that no commit names: readers do not see them, the next
 run removes or overwrites them, and ``vacuum`` removes them. Each commit also holds the totals of all commits before it,
 so the last commit states the offset up to which each queue is archived. A batch that overlaps archived offsets, or that
 belongs to another query, is rejected.
 
-Each of three locks is released when the process that holds it ends. A job that archives holds ``_lock``; a job that
-compacts, expires or vacuums holds ``_upkeep_lock``, so both jobs can run at the same time; ``_commit_lock`` is held
-only from reading the last commit until the next one is written.
+There are three locks; each is released when the process that holds it ends. A job that archives holds ``_lock``; a job
+that compacts, expires or vacuums holds ``_upkeep_lock``, so both jobs can run at the same time; ``_commit_lock`` is
+held only while a process reads the last commit and writes the next one.
 
 :func:`read_archive` reads the committed files back, and :func:`record_of` rebuilds the stored record of a row.
 """
@@ -59,16 +59,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
-"""Time for which compacted or expired files stay on disk for readers of an older version: Delta's default."""
+"""Time for which compacted or expired files remain on disk for readers of an older version; the value is Delta's
+default.
+"""
 WRITING_SPARED_MS: Final = 24 * 3_600_000
-"""Age from which a file without a commit cannot belong to a batch that a running job is about to commit."""
+"""Minimum age at which an uncommitted file cannot belong to a batch that a running job is about to commit."""
 _UPKEEP_LOCK: Final = "_upkeep_lock"
 _COMMIT_LOCK: Final = "_commit_lock"
 _MARK_COLUMNS: Final = ["queueOffset", "physicalOffset", "storeTimestamp"]
 
 
 class ArchiveLog:
-    """The commits of the archive in a directory, in every format."""
+    """The commit log of the archive in a directory, in any format."""
 
     def __init__(
         self, root: str | Path, wanted: TableFormat | str | None = None, *, clock: Clock = SYSTEM_CLOCK
@@ -78,7 +80,7 @@ class ArchiveLog:
         :param wanted: format of a new archive, or its name; Parquet by default.
         :raises OptionError: the format is unknown.
         :raises PathError: the directory has an unsupported scheme.
-        :raises ArchiveError: the archive's format is not ``wanted``, or the package for the format is missing.
+        :raises ArchiveError: the archive's format is not ``wanted``, or the format's package is missing.
         """
         self.directory = Directory(root)
         self._table = table_at(self.directory, wanted)
@@ -93,19 +95,21 @@ class ArchiveLog:
 
     @property
     def format(self) -> str:
-        """Return the name of the table's format."""
+        """Return the name of the table's format, such as ``parquet``."""
         return self._table.format
 
     def last(self) -> Commit | None:
-        """Read the last commit, or return None if the archive has none; the commit's files may be left out."""
+        """Read the last commit, or return None if the archive has no commits. The returned commit may lack its
+        files.
+        """
         return self._table.last()
 
     def files(self) -> list[DataFile]:
-        """List every file that belongs to the archive."""
+        """List all files that belong to the archive."""
         return self._table.files()
 
     def queues(self) -> list[QueueTotals]:
-        """Return the totals of each queue over all commits."""
+        """Return each queue's totals over all commits."""
         last = self.last()
         return [] if last is None else last.queues
 
@@ -114,7 +118,7 @@ class ArchiveLog:
         return {of.queue: of.next for of in self.queues()}
 
     def marks(self) -> dict[Queue, Mark]:
-        """Return the mark of each queue's last message; the mark later identifies the queue."""
+        """Return the mark of each queue's last message, which later identifies the queue."""
         files = self.files()
         ends: Offsets = {}
         for file in files:
@@ -122,8 +126,8 @@ class ArchiveLog:
         return self._marks_in(files, {queue: end - 1 for queue, end in ends.items()})
 
     def marks_at(self, offsets: Offsets) -> dict[Queue, Mark]:
-        """Return the marks of archived messages at some offsets, one for each queue. Messages that no file contains
-        are left out.
+        """Return the marks of archived messages at the given offsets, one per queue. Messages that no file contains are
+        left out.
 
         :raises ArchiveError: a file is lost.
         """
@@ -146,7 +150,7 @@ class ArchiveLog:
         return found
 
     def holds(self, query_id: str, batch_id: int) -> bool:
-        """Return True if a batch is committed. Batches of a query are committed in order."""
+        """Return True if a batch is committed. A query's batches are committed in order."""
         committed = self._table.batch_of(query_id)
         return committed is not None and committed >= batch_id
 
@@ -155,7 +159,7 @@ class ArchiveLog:
         return self._table.batch_of(query_id)
 
     def demand_any(self, topics: Iterable[str] = ()) -> None:
-        """Check that the directory holds an archive.
+        """Check that the directory contains an archive.
 
         :param topics: topics that the archive must contain.
         :raises OptionError: the archive does not exist, or lacks one of the topics.
@@ -173,7 +177,7 @@ class ArchiveLog:
     def locked(self) -> Iterator[None]:
         """Lock the archive for one writer. The lock is released when the process ends, even by a crash.
 
-        Files that an earlier writer wrote without committing them are removed.
+        Files that an earlier writer did not commit are removed.
 
         :raises ArchiveError: another process holds the lock.
         """
@@ -183,7 +187,7 @@ class ArchiveLog:
 
     @contextmanager
     def locked_for_upkeep(self) -> Iterator[None]:
-        """Lock the archive for one upkeep job; another job may archive into it meanwhile.
+        """Lock the archive for one upkeep job. Another job may archive messages at the same time.
 
         :raises ArchiveError: another process holds the lock.
         """
@@ -203,7 +207,7 @@ class ArchiveLog:
         files: Sequence[DataFile],
         lost: Iterable[Covered] = (),
     ) -> Commit | None:
-        """Commit a batch, even an empty one; return None if the batch is already committed.
+        """Commit a batch, even if it is empty. Return None if the batch is already committed.
 
         :param lost: offsets within ``covered`` whose messages were deleted before they could be read.
         :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
@@ -232,7 +236,7 @@ class ArchiveLog:
         return commit
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
-        """Replace files with other files that contain the same messages.
+        """Replace files with new files that contain the same messages.
 
         :raises ArchiveError: the new files contain other messages, or an old file was removed from the archive.
         """
@@ -246,9 +250,9 @@ class ArchiveLog:
             self._change_files(COMPACTED, old, new)
 
     def expire(self, old: Sequence[DataFile]) -> None:
-        """Remove files from the archive; the archived end of each queue stays the same.
+        """Remove files from the archive. Each queue's archived end remains the same.
 
-        :raises ArchiveError: one of the files was removed from the archive meanwhile.
+        :raises ArchiveError: another process has removed one of the files from the archive.
         """
         with self.directory.locked(_COMMIT_LOCK, wait=True):
             self._change_files(EXPIRED, old, [])
@@ -278,7 +282,7 @@ class ArchiveLog:
         self._table.commit(commit, gone)
 
     def _move_into_place(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Move files that tasks have written to their final paths, in the order of their names."""
+        """Move files that tasks have written to their final paths, in the order of the file names."""
         paths = {file.path: part_path(file.queue, file.min_store_ms, file.first, file.end) for file in files}
         self.directory.move(paths)
         placed = [msgspec.structs.replace(file, path=paths[file.path]) for file in files]
@@ -294,12 +298,12 @@ class ArchiveLog:
             )
 
     def sweep(self, *, keep_ms: int = REMOVED_KEPT_MS, dry_run: bool = False) -> list[tuple[str, int]]:
-        """Delete data files that the table does not name. Return the sizes of the deleted files by path relative to the
-        archive.
+        """Delete data files that the table does not name. Return the deleted files' sizes, keyed by path relative to
+        the archive.
 
-        While a job archives, files that no commit names yet are kept until they are a day old.
+        While a job is archiving, files that are not committed yet are kept until they are a day old.
 
-        :param keep_ms: files removed from the archive within this time stay.
+        :param keep_ms: files that were removed from the archive within this time are kept.
         :raises ArchiveError: another upkeep job is running.
         :raises OptionError: the directory contains no archive.
         """
@@ -327,10 +331,10 @@ class ArchiveLog:
 
 
 def table_at(directory: Directory, wanted: TableFormat | str | None) -> ArchiveTable:
-    """Return the table in a directory; a new one has the ``wanted`` format, by default Parquet.
+    """Return the table in a directory. A new table has the ``wanted`` format, by default Parquet.
 
     :raises OptionError: the format is unknown.
-    :raises ArchiveError: the directory holds an archive of another format, or the format's package is missing.
+    :raises ArchiveError: the directory contains an archive in another format, or the format's package is missing.
     """
     found = _format_of(directory)
     wanted = TableFormat(wanted) if isinstance(wanted, str) else wanted
@@ -359,10 +363,10 @@ def _format_of(directory: Directory) -> str | None:
 
 
 def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
-    """Check that no queue was deleted and created again since it was archived.
+    """Check that no queue has been deleted and recreated since it was archived.
 
-    :param place: the archive or another copy of the queues; the error names it.
-    :raises ArchiveError: a queue was deleted and created again; the error names it.
+    :param place: the archive or other copy of the queues, named in the error.
+    :raises ArchiveError: a queue was deleted and recreated; the error names the queue.
     """
     for queue in sorted(changed):
         raise ArchiveError(
@@ -372,7 +376,7 @@ def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
 
 
 def differing(marks: Marks, there: Marks) -> list[Queue]:
-    """Return the queues whose message at the offset of a mark differs from the mark."""
+    """Return the queues whose message at a mark's offset differs from the mark."""
     return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]
 
 
@@ -384,7 +388,7 @@ def _rows_by_queue(files: Sequence[DataFile]) -> dict[Queue, int]:
 
 
 def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
-    """Return the messages of an archive, whatever its format, as a DataFrame with every column of the source.
+    """Return an archive's messages as a DataFrame with every column of the source. All archive formats are supported.
 
     The DataFrame contains the commits made before the call. Call this function again to read later commits.
 
@@ -397,7 +401,7 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
 
 
 def read_files(spark: SparkSession, log: ArchiveLog, files: Iterable[DataFile]) -> DataFrame:
-    """Read the messages in some files of an archive."""
+    """Read the messages in the given files of an archive."""
     paths = [str(log.directory.path(file.path)) for file in files]
     if not paths:
         return spark.createDataFrame([], ARCHIVE_DDL)
@@ -405,7 +409,7 @@ def read_files(spark: SparkSession, log: ArchiveLog, files: Iterable[DataFile]) 
 
 
 def record_of(row: Mapping[str, Any]) -> bytes:
-    """Return the stored record of an archived row that has every column. The record is byte for byte the same as in the
+    """Rebuild the stored record from an archived row with all columns. The record is byte for byte the same as in the
     broker's log.
     """
     times = {name: milliseconds(row[name]) for name in ("bornTimestamp", "storeTimestamp")}

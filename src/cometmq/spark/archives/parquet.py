@@ -1,7 +1,7 @@
-"""An archive's table as plain Parquet files with commits in JSON next to them, ``_commits/<sequence>.json``.
+"""An archive's table as plain Parquet files, with JSON commits next to them in ``_commits/<sequence>.json``.
 
-A file belongs to the archive if a commit adds it and no later one removes it. A commit is written under another name,
-flushed and renamed, so the commit appears completely or not at all.
+A file belongs to the archive if one commit adds it and no later commit removes it. A commit is written under a
+temporary name, flushed and renamed, so it appears completely or not at all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cometmq.spark.storage import Directory, NumberedFiles
 
 
 class ParquetArchive:
-    """The commits in a directory."""
+    """The table of a Parquet archive: the commits in its directory."""
 
     format = PARQUET
 
@@ -25,13 +25,13 @@ class ParquetArchive:
     def last(self) -> Commit | None:
         """Read the last commit.
 
-        :raises ArchiveError: it is damaged.
+        :raises ArchiveError: the commit is damaged.
         """
         sequences = self._commits.numbers()
         return self._commits.read(sequences[-1]) if sequences else None
 
     def batch_of(self, query_id: str) -> int | None:
-        """Search for the query from the last commit backwards."""
+        """Search the commits for the query's last batch, starting with the newest."""
         for sequence in reversed(self._commits.numbers()):
             commit = self._commits.read(sequence)
             if commit.query_id == query_id:
@@ -39,7 +39,7 @@ class ParquetArchive:
         return None
 
     def files(self) -> list[DataFile]:
-        """Apply all commits in order."""
+        """Apply all commits in order, and return the files that remain."""
         found: dict[str, DataFile] = {}
         for commit in self._all():
             for path in commit.removed:
@@ -50,16 +50,16 @@ class ParquetArchive:
         return list(found.values())
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Write the commit."""
+        """Write the commit as one JSON file."""
         whole = msgspec.structs.replace(commit, removed=[file.path for file in removed])
         self._commits.write(commit.sequence, whole)
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Collect the removals of all commits."""
+        """Collect the paths of removed files from the commits."""
         return {path for commit in self._all() if commit.committed_ms >= time_ms for path in commit.removed}
 
     def forget(self, time_ms: int) -> None:
-        """Do nothing: older versions exist only as commits."""
+        """Do nothing: a Parquet archive has no old versions to delete."""
 
     def _all(self) -> Iterator[Commit]:
         return map(self._commits.read, self._commits.numbers())

@@ -1,10 +1,10 @@
-"""The commits of an archive, and the interface of the tables that hold them.
+"""An archive's commits, and the interface of the tables that store them.
 
-A data file contains messages from one queue and one hour of store time. Its name states queue and hour::
+A data file contains messages from one queue and one hour of store time. Its name contains the queue and the hour::
 
     topic=<topic>/hour=<YYYY-MM-DD-HH>/part-<broker>-<queue>-<first>-<end>.parquet
 
-The content determines the name, so a batch that is written again has the same file names.
+The name depends only on the content, so a batch that is written again has the same file names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ JOINING: Final = "_joining"
 APPENDED: Final = "append"
 """Kind of a commit that adds messages."""
 COMPACTED: Final = "compact"
-"""Kind of a commit that replaces files by others with the same messages."""
+"""Kind of a commit that replaces files with new files that contain the same messages."""
 EXPIRED: Final = "expire"
 """Kind of a commit that removes files."""
 HOUR_MS: Final = 3_600_000
@@ -46,11 +46,11 @@ _PART: Final = re.compile(r"topic=([^/]+)/hour=([^/]+)/part-([^/]*)-(\d+)-(\d{20
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """One Parquet file: messages of a queue from offset ``first`` to before ``end``, all of one hour."""
+    """One Parquet file: a queue's messages from offset ``first`` up to but not including ``end``, all from one hour."""
 
     path: str
-    """Path relative to the archive's directory: before the commit the path that a task wrote to, afterwards the final
-    path.
+    """Path relative to the archive's directory. Before the commit it is the path that a task wrote to, and after the
+    commit the final path.
     """
     topic: str
     broker: str
@@ -64,7 +64,7 @@ class DataFile(msgspec.Struct, frozen=True):
     bad_bodies: int
     """Number of messages whose bodies could not be decompressed. Iceberg does not store it."""
     committed_ms: int = 0
-    """Time, in ms since 1970, when the file's last message was committed; 0 if unknown."""
+    """Time in ms since 1970 when the file's last message was committed; 0 if unknown."""
 
     @property
     def queue(self) -> Queue:
@@ -79,19 +79,19 @@ class _OfQueue(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> Queue:
-        """Return the queue of these offsets."""
+        """Return the queue that the offsets belong to."""
         return Queue(self.topic, self.broker, self.queue_id)
 
 
 class Covered(_OfQueue, frozen=True):
-    """Offsets of a queue that a batch has read, with or without messages."""
+    """A queue's offsets that a batch has read, including offsets without messages."""
 
     first: int
     end: int
 
     @classmethod
     def of(cls, part: OffsetRange) -> Covered:
-        """Return the offsets of a range."""
+        """Build the offsets of a range that a batch has read."""
         return cls(*part.queue, part.first, part.end)
 
     def __str__(self) -> str:
@@ -99,47 +99,47 @@ class Covered(_OfQueue, frozen=True):
 
 
 class QueueTotals(_OfQueue, frozen=True):
-    """The messages of a queue in an archive: ``rows`` with ``first <= offset < next``."""
+    """A queue's messages in an archive: ``rows`` messages with ``first <= offset < next``."""
 
     first: int
     next: int
     rows: int
     expired_to: int = 0
-    """If hours interleave, retention also removes messages after ``first``: messages before this offset …"""
+    """If hours overlap, retention also removes messages after ``first``: those before this offset …"""
     expired_before_ms: int = 0
     """… that were stored before this time, ms since 1970. Offset and time are 0 if no such messages exist."""
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """One transaction of the archive."""
+    """One transaction of the archive, which adds or removes files and stores the totals."""
 
     sequence: int
     query_id: str
-    """Id of the query or run that last added messages, in this commit or an earlier one."""
+    """Id of the query or run that last added messages, in this commit or an earlier commit."""
     batch_id: int
     committed_ms: int
     covered: list[Covered]
     files: list[DataFile]
     """Files that the commit adds."""
     queues: list[QueueTotals]
-    """Totals of the archive after this commit."""
+    """The archive's totals after this commit."""
     gaps: list[str]
-    """Offsets that were skipped because their messages were lost."""
+    """Offsets that were skipped because their messages are lost."""
     kind: str = APPENDED
     removed: list[str] = []
     """Paths of the files that the commit removes."""
 
     @property
     def rows(self) -> int:
-        """Return the number of messages in this batch."""
+        """Return the number of messages that this commit adds."""
         return sum(file.rows for file in self.files)
 
 
 def part_path(queue: Queue, store_ms: int, first: int, end: int) -> str:
-    """Return the path of a data file for messages of a queue, relative to the archive's directory.
+    """Return the path of a data file for a queue's messages, relative to the archive's directory.
 
-    :param store_ms: the store time of any of the messages, ms since 1970. Years after 9999, which brokers with a wrong
-        clock write, have more than four digits.
+    :param store_ms: store time of any of the messages, ms since 1970. Years after 9999, which brokers with wrong clocks
+        may write, have more than four digits.
     """
     import numpy as np
 
@@ -149,12 +149,12 @@ def part_path(queue: Queue, store_ms: int, first: int, end: int) -> str:
 
 
 def hour_of(path: str) -> str:
-    """Return the hour of store time in the name of a data file."""
+    """Return the hour of store time that a data file's name contains."""
     return _parsed(path)[2]
 
 
 def hour_ended_ms(path: str) -> int:
-    """Return the end of the hour of a data file, ms since 1970."""
+    """Return the time when a data file's hour ends, ms since 1970."""
     day, _, hour = hour_of(path).rpartition("-")
     import numpy as np
 
@@ -162,7 +162,7 @@ def hour_ended_ms(path: str) -> int:
 
 
 def place_of(path: str) -> tuple[str, str]:
-    """Return topic and hour of a path below the data directories; empty for other files."""
+    """Return the topic and the hour from a path below the data directories; both are empty for other files."""
     match = _PLACE.fullmatch(path)
     return ("", "") if match is None else (unquote(match[1]), match[2])
 
@@ -170,7 +170,7 @@ def place_of(path: str) -> tuple[str, str]:
 def data_file_from_name(
     path: str, rows: int, size: int, times: tuple[int, int], bad_bodies: int, committed_ms: int
 ) -> DataFile:
-    """Build a data file from its name and a table's metadata.
+    """Build a data file from its name and the table's metadata.
 
     :param times: the first and the last store time in the file, ms since 1970.
     :raises ArchiveError: the file was not written by an archive job.
@@ -192,7 +192,7 @@ def _parsed(path: str) -> re.Match[str]:
 
 
 def merge_ranges(covered: Iterable[Covered]) -> list[Covered]:
-    """Join adjacent offset ranges of each queue, since several tasks may have read parts of one queue."""
+    """Join each queue's adjacent offset ranges, since several tasks may have read parts of one queue."""
     joined: list[Covered] = []
     for part in sorted(covered, key=lambda c: (c.topic, c.broker, c.queue_id, c.first)):
         before = joined[-1] if joined else None
@@ -206,9 +206,9 @@ def merge_ranges(covered: Iterable[Covered]) -> list[Covered]:
 def advance_totals(
     totals: Sequence[QueueTotals], covered: Sequence[Covered], files: Sequence[DataFile]
 ) -> tuple[list[QueueTotals], list[str]]:
-    """Return the totals after a batch, and the gaps before the batch.
+    """Return the totals after a batch, and the gaps between the archived offsets and the batch.
 
-    :raises ArchiveError: a part of the batch is already archived.
+    :raises ArchiveError: part of the batch is already archived.
     """
     found = {of.queue: of for of in totals}
     rows: dict[Queue, int] = {}
@@ -234,7 +234,7 @@ def advance_totals(
 def reduce_totals(
     totals: Sequence[QueueTotals], gone: Iterable[DataFile], left: Iterable[DataFile]
 ) -> list[QueueTotals]:
-    """Return the totals after hours were removed; the archived end of each queue stays the same.
+    """Return the totals after hours are removed. Each queue's archived end remains the same.
 
     :param left: files that remain in the archive.
     """
@@ -257,18 +257,20 @@ def _reduced(of: QueueTotals, gone: Sequence[DataFile], first: int) -> QueueTota
 
 @dataclass(frozen=True)
 class TableFormat:
-    """The format of an archive's table."""
+    """The format of an archive's table, with its catalog if the format is Iceberg."""
 
     name: str = PARQUET
     catalog: str | None = None
-    """Iceberg catalog in pyiceberg's configuration; by default the table has a catalog of its own in the directory."""
+    """Name of an Iceberg catalog in pyiceberg's configuration. By default, the table has its own catalog in the
+    directory.
+    """
     table: str | None = None
-    """Namespace and name of the table in Iceberg."""
+    """Namespace and name of the Iceberg table."""
 
     def check(self) -> None:
         """Check that the format exists.
 
-        :raises OptionError: the format is unknown, or has no catalogs.
+        :raises OptionError: the format is unknown, or does not use catalogs.
         """
         if self.name not in FORMATS:
             raise OptionError(f"unknown archive format {self.name!r}", next_step=f"use {', '.join(FORMATS)}")
@@ -281,27 +283,29 @@ class TableFormat:
 
 
 class ArchiveTable(Protocol):
-    """The interface of an archive's table. A commit appears completely or not at all."""
+    """The interface of an archive's table. Commits are atomic."""
 
     format: str
 
     def last(self) -> Commit | None:
-        """Read the last commit, without its files."""
+        """Read the last commit. Its files are left out."""
 
     def batch_of(self, query_id: str) -> int | None:
-        """Return the last batch that a query committed to this archive; None if it committed no batch."""
+        """Return the last batch that a query committed to this archive, or None if it committed no batch."""
 
     def files(self) -> list[DataFile]:
-        """List the files that belong to the archive now."""
+        """List the files that currently belong to the archive."""
 
     def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
         """Add ``commit.files``, remove ``removed`` and store the totals, in one transaction.
 
-        :raises ArchiveError: another program changed the table meanwhile; nothing was committed.
+        :raises ArchiveError: another program changed the table at the same time; nothing was committed.
         """
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Return the paths of files removed at this time or later, ms since 1970."""
+        """Return the paths of files that were removed at or after this time, ms since 1970."""
 
     def forget(self, time_ms: int) -> None:
-        """Delete versions of the table that stopped being current before this time, if it keeps versions."""
+        """Delete versions of the table that stopped being current before this time, if the format keeps old
+        versions.
+        """

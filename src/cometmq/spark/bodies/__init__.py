@@ -1,7 +1,7 @@
-"""Bodies as text, JSON, Avro and Protobuf, in both directions, as functions of columns; no jars are needed.
+"""Column functions that decode and encode bodies as text, JSON, Avro and Protobuf; no jars are needed.
 
-``frame.select(from_avro("body", schema).alias("order"))``. See ``docs/spark-bodies.md``. Text and JSON are expressions
-of Spark itself, which run in the JVM.
+``frame.select(from_avro("body", schema).alias("order"))``. See ``docs/spark-bodies.md``. Text and JSON use Spark's own
+expressions, which run in the JVM.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["as_json", "as_text", "from_avro", "from_protobuf", "to_avro", "to_pr
 
 
 def as_text(body: Column | str, *, mode: str = PERMISSIVE) -> Column:
-    """Decode bodies as UTF-8. An invalid body becomes null or, with ``mode="FAILFAST"``, fails the query.
+    """Decode bodies as UTF-8. An invalid body becomes null. With ``mode="FAILFAST"``, it fails the query.
 
     :raises OptionError: the mode is unknown.
     """
@@ -34,10 +34,10 @@ def as_text(body: Column | str, *, mode: str = PERMISSIVE) -> Column:
 def as_json(
     body: Column | str, schema: StructType | ArrayType | MapType | str | None = None, *, mode: str = PERMISSIVE
 ) -> Column:
-    """Parse bodies as JSON into a VARIANT or, with a schema (DDL or a type of Spark), into columns of these types.
+    """Parse bodies as JSON. The result is a VARIANT or, with a schema (DDL or a Spark type), a value of that type.
 
-    A body that is not JSON becomes null (with a schema: null in every field) or, with ``mode="FAILFAST"``, fails the
-    query.
+    A body that is not JSON becomes null (if there is a schema, null in every field). With ``mode="FAILFAST"``, it fails
+    the query.
 
     :raises OptionError: the mode is unknown.
     """

@@ -1,11 +1,11 @@
-"""Avro bodies: one binary datum each, without a file's header, by fastavro.
+"""Avro bodies, read and written with fastavro. Each body is one binary datum without a file header.
 
-Types are those of Spark's own ``from_avro``: a union of several types is a struct with fields ``member0``, ``member1``,
-…, one of which is set. Recursive schemas, for which Spark has no type, are rejected.
+The types match Spark's own ``from_avro``: a union of several types is a struct with fields ``member0``, ``member1``, …,
+one of which is set. Recursive schemas, for which Spark has no type, are rejected.
 
-fastavro does not report which type of a union a value had (int or long?). In Avro a record adds no bytes to its
-fields, so each type of such a union is read and written as a record of one field, named as the struct's: the bytes are
-the same, and the field names the type.
+fastavro does not report which type in a union a value had (int or long?). In Avro, a record adds no bytes to its
+fields. So each type in such a union is read and written as a record with one field, which has the name of the struct's
+field: the bytes are the same, and the field identifies the type.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Schema = str | Path | Mapping[str, Any]
-"""A schema as JSON text, as parsed JSON, or the path of its file (``.avsc``)."""
+"""A schema: JSON text, parsed JSON, or the path of its file (``.avsc``)."""
 
 _PLAIN: Final = {
     "boolean": "BooleanType",
@@ -48,10 +48,10 @@ _LOGICAL: Final = {
     "local-timestamp-micros": "TimestampNTZType",
 }
 _WIDER: Final = ((frozenset({"int", "long"}), "LongType"), (frozenset({"float", "double"}), "DoubleType"))
-"""Pairs of types that Spark reads as one type when they form a union."""
+"""Pairs of types that Spark reads as one type if they form a union."""
 _MEMBER: Final = "CometMQUnionMember"
 _BASE_ONLY: Final = ("time-millis", "time-micros", "duration", "uuid")
-"""Logical types without a type in Spark: their values are those of the underlying types."""
+"""Logical types that Spark lacks. Their values have the underlying types."""
 
 
 def from_avro(
@@ -62,7 +62,7 @@ def from_avro(
     mode: str = PERMISSIVE,
     with_reason: bool = False,
 ) -> Column:
-    """Decode bodies.
+    """Decode a column of bodies.
 
     :param schema: schema of the values.
     :param writer_schema: schema of the bodies, if it differs; Avro resolves the difference.
@@ -75,10 +75,10 @@ def from_avro(
 
 
 def to_avro(value: Column | str, schema: Schema, *, mode: str = FAILFAST) -> Column:
-    """Encode values; a missing field is set to its default.
+    """Encode a column of values. A missing field gets its default value.
 
-    :param value: a struct for a record, or a value of another type.
-    :param mode: FAILFAST: a value that does not fit the schema fails the query; PERMISSIVE: the value becomes null.
+    :param value: a struct for a record schema, or a value of the schema's type.
+    :param mode: FAILFAST: a value that does not match the schema fails the query; PERMISSIVE: the value becomes null.
     :raises OptionError: the schema or the mode is invalid.
     """
     return encoded(AvroCodec(_text(schema)), value, called="to_avro", mode=mode)
@@ -86,7 +86,7 @@ def to_avro(value: Column | str, schema: Schema, *, mode: str = FAILFAST) -> Col
 
 @dataclass(frozen=True)
 class AvroCodec:
-    """A schema as JSON text."""
+    """A codec for one Avro schema, stored as JSON text."""
 
     schema: str
     writer_schema: str | None = None
@@ -101,17 +101,17 @@ class AvroCodec:
 
     @property
     def name(self) -> str:
-        """Return "Avro" and the name of the record."""
+        """Return "Avro" followed by the record's name."""
         parsed = _read(self.schema).parsed
         return f"Avro {parsed.get('name', parsed['type'])}" if isinstance(parsed, dict) else "Avro"
 
     @property
     def spark_type(self) -> DataType:
-        """Return the Spark type of its values."""
+        """Return the Spark type of the decoded values."""
         return _spark_type(_read(self.schema).parsed, {}, ())
 
     def decode(self, body: bytes) -> Any:
-        """Decode one datum that no further bytes follow."""
+        """Decode one datum that fills the entire body."""
         return avro_value(body, self.schema, self.writer_schema)
 
     def encode(self, value: Any) -> bytes:
@@ -124,7 +124,7 @@ class AvroCodec:
 
 
 def avro_value(body: bytes, schema: str, writer_schema: str | None = None) -> Any:
-    """Decode one datum that no further bytes follow. This function does not need Spark.
+    """Decode one datum that fills the entire body. This function does not need Spark.
 
     :param schema: JSON text.
     :raises OptionError: the schema is invalid.
@@ -157,7 +157,7 @@ class _Read:
 
     parsed: Any
     unions: bool
-    """True if any union in the schema is read as records."""
+    """True if any union in the schema is read as a record."""
 
 
 @lru_cache(maxsize=64)
@@ -178,9 +178,9 @@ def _read(text: str) -> _Read:
 
 
 def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
-    """Remove logical types whose Python values Spark does not accept, and add the records of unions.
+    """Remove logical types whose Python values Spark does not accept, and add the records that represent union types.
 
-    :param numbers: counter for the names of the added records.
+    :param numbers: counter that numbers the added records.
     """
     if isinstance(schema, list):
         return _prepared_union(schema, numbers)
@@ -196,7 +196,7 @@ def _prepared(schema: Any, numbers: Iterator[int]) -> Any:
 
 
 def _prepared_field(field: Any, numbers: Iterator[int]) -> Any:
-    """Prepare a field; the default of a union has the union's first type."""
+    """Prepare a field. A union's default value has the union's first type."""
     prepared = _prepared(field, numbers)
     match prepared:
         case {"type": [{"name": str(name)}, *_], "default": default} if name.startswith(_MEMBER):
@@ -221,8 +221,8 @@ def _prepared_union(schema: list[Any], numbers: Iterator[int]) -> list[Any]:
 
 
 def _member(schema: Any, member: int, numbers: Iterator[int]) -> dict[str, Any]:
-    """Create a record of one field for a type in a union. The record has no namespace, so names in
-    it keep their own.
+    """Create a record with one field for a type in a union. The record has no namespace, so the names inside it keep
+    their own namespaces.
     """
     field = {"name": f"member{member}", "type": _prepared(schema, numbers)}
     return {"type": "record", "name": f"{_MEMBER}{next(numbers)}", "fields": [field]}

@@ -1,4 +1,4 @@
-"""Codecs of bodies, and the functions that run them over a column, an Arrow batch at a time."""
+"""Body codecs, and the functions that apply them to a column, one Arrow batch at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ FAILFAST: Final = "FAILFAST"
 
 
 def is_permissive(mode: str) -> bool:
-    """Return True if an invalid body becomes null instead of failing the query. The modes are those of ``from_json``.
+    """Return True if an invalid body becomes null instead of failing the query. The modes are the same as in
+    ``from_json``.
 
     :raises OptionError: the mode is neither PERMISSIVE nor FAILFAST.
     """
@@ -34,15 +35,15 @@ def is_permissive(mode: str) -> bool:
 
 
 class Codec(Protocol):
-    """A codec for one schema in one format; it is pickled for the executors."""
+    """A codec for one schema in one format. It is pickled for the executors."""
 
     @property
     def name(self) -> str:
-        """Return format and type, as in ``Avro shop.Order``."""
+        """Return the format and the type, for example ``Avro shop.Order``."""
 
     @property
     def spark_type(self) -> DataType:
-        """Return the Spark type of its values."""
+        """Return the Spark type of the decoded values."""
 
     def decode(self, body: bytes) -> Any:
         """Decode a body into a value that Arrow can convert.
@@ -58,7 +59,9 @@ class Codec(Protocol):
 
 
 def decoded(codec: Codec, body: Column | str, *, called: str, mode: str, with_reason: bool) -> Column:
-    """Decode a column into values or, with ``with_reason``, ``struct<value, reason>``; plans show ``called``."""
+    """Decode a column into values or, with ``with_reason``, into ``struct<value, reason>``. Query plans show the name
+    ``called``.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_type
@@ -86,7 +89,7 @@ def decoded(codec: Codec, body: Column | str, *, called: str, mode: str, with_re
 
 
 def encoded(codec: Codec, value: Column | str, *, called: str, mode: str) -> Column:
-    """Encode a column into bodies; plans show the name ``called``."""
+    """Encode a column into bodies. Query plans show the name ``called``."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import BinaryType
@@ -106,7 +109,7 @@ def encoded(codec: Codec, value: Column | str, *, called: str, mode: str) -> Col
 
 
 def _named(run: Callable[[pa.Array], pa.Array], called: str) -> Callable[[pa.Array], pa.Array]:
-    """Set the function's name and the annotations that Spark needs, as types and not as text."""
+    """Set the function's name and its annotations, which Spark needs as types and not as text."""
     import pyarrow as pa
 
     run.__name__ = called
@@ -130,7 +133,7 @@ def _each(column: pa.Array, convert: Callable[[Any], Any]) -> tuple[list[Any], l
 
 
 def _converted(values: list[Any], reasons: list[str | None], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
-    """Convert values to Arrow; a value that does not fit the type counts as invalid too."""
+    """Convert values to Arrow. A value that does not fit the type also counts as invalid."""
     import pyarrow as pa
 
     try:

@@ -1,7 +1,9 @@
-"""Protobuf bodies: one message each, described by what ``protoc --descriptor_set_out --include_imports`` writes.
+"""Protobuf bodies. Each body is one message, described by the output of ``protoc --descriptor_set_out
+--include_imports``.
 
-Fields with presence (messages, ``optional``, ``oneof``, proto2) are null when absent, others have their default value.
-Unsigned numbers have the next larger type. Recursive types are rejected, since Spark has no type for them.
+Fields with presence (messages, ``optional``, ``oneof``, proto2) are null if they are absent; other fields have their
+default value. Unsigned numbers are read as the next larger type. Recursive types are rejected, since Spark has no type
+for them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Descriptor = Path | bytes
-"""The file that ``protoc`` writes, or its content (``FileDescriptorSet``)."""
+"""A descriptor: the path of the file that ``protoc`` writes, or its content (a ``FileDescriptorSet``)."""
 
 _UNSIGNED_64: Final = ("TYPE_UINT64", "TYPE_FIXED64")
 _PLAIN: Final = {
@@ -47,9 +49,9 @@ def from_protobuf(
     mode: str = PERMISSIVE,
     with_reason: bool = False,
 ) -> Column:
-    """Decode bodies.
+    """Decode a column of bodies.
 
-    :param message: full name of the message type, as in ``shop.Order``.
+    :param message: full name of the message type, for example ``shop.Order``.
     :param descriptor: descriptor that contains the type.
     :param mode: PERMISSIVE: a body that does not match the type becomes null; FAILFAST: the body fails the query.
     :param with_reason: return ``struct<value, reason>`` with the reason why the value is null.
@@ -60,9 +62,9 @@ def from_protobuf(
 
 
 def to_protobuf(value: Column | str, message: str, descriptor: Descriptor, *, mode: str = FAILFAST) -> Column:
-    """Encode structs; a field that is null or missing stays unset.
+    """Encode a column of structs. A field that is null or missing remains unset.
 
-    :param mode: FAILFAST: a value that does not fit the type fails the query; PERMISSIVE: the value becomes null.
+    :param mode: FAILFAST: a value that does not match the type fails the query; PERMISSIVE: the value becomes null.
     :raises OptionError: the descriptor, the type or the mode is invalid.
     """
     return encoded(ProtobufCodec(message, _bytes(descriptor)), value, called="to_protobuf", mode=mode)
@@ -70,7 +72,7 @@ def to_protobuf(value: Column | str, message: str, descriptor: Descriptor, *, mo
 
 @dataclass(frozen=True)
 class ProtobufCodec:
-    """A message type of a serialized ``FileDescriptorSet``."""
+    """A codec for one message type in a serialized ``FileDescriptorSet``."""
 
     message: str
     descriptor: bytes
@@ -80,12 +82,12 @@ class ProtobufCodec:
 
     @property
     def name(self) -> str:
-        """Return "Protobuf" and the name of the type."""
+        """Return "Protobuf" followed by the type's name."""
         return f"Protobuf {self.message}"
 
     @property
     def spark_type(self) -> DataType:
-        """Return the Spark type of its values."""
+        """Return the Spark type of the decoded values."""
         return _message_type(_message_class(self.message, self.descriptor).DESCRIPTOR, ())
 
     def decode(self, body: bytes) -> Any:
@@ -101,10 +103,10 @@ class ProtobufCodec:
 
 
 def protobuf_value(body: bytes, message: str, descriptor: bytes) -> Any:
-    """Decode one message. This function does not need Spark.
+    """Decode one message without Spark.
 
-    :param message: the name of its type, as ``shop.Order``.
-    :param descriptor: a serialized ``FileDescriptorSet`` that contains it.
+    :param message: name of the message's type, for example ``shop.Order``.
+    :param descriptor: serialized ``FileDescriptorSet`` that contains the type.
     :raises OptionError: the descriptor or the type is invalid.
     :raises Exception: the body does not match the type.
     """
@@ -189,7 +191,7 @@ Read = Callable[[Any], Any]
 
 @lru_cache(maxsize=64)
 def _reader(name: str, descriptor: bytes) -> Read:
-    """Return a function that converts a message to an Arrow value; work that depends only on the type is done once, in
+    """Return a function that converts a message to an Arrow value. Work that depends only on the type is done once, in
     this call.
     """
     return _message_reader(_message_class(name, descriptor).DESCRIPTOR)

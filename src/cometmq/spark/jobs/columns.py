@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 HOUR_MS: Final = 3_600_000
 _INTERVALS: Final = 400
-"""Maximum number of intervals of a history. A longer history has longer intervals."""
+"""Maximum number of intervals in a history. A longer history has longer intervals."""
 _ACCURACY: Final = 10_000
-"""Accuracy of ``percentile_approx``: the maximum error of a rank is one divided by this number."""
+"""Accuracy of ``percentile_approx``: a rank's maximum error is one divided by this number."""
 
 
 def property_of(name: str) -> Column:
-    """Return the column of a property; the value is null for messages without the property."""
+    """Return a column with a property's value, or null for messages without the property."""
     return f.try_element_at("properties", f.lit(name))
 
 
 def percentiles(column: str, ranks: Sequence[float]) -> Column:
-    """Return the values at some ranks from 0 to 1; null if the column has no values."""
+    """Return the values at the given ranks from 0 to 1, or null if the column has no values."""
     return f.percentile_approx(column, list(ranks), _ACCURACY)
 
 
 def interval_of(first_ms: int, last_ms: int) -> int:
-    """Return the length of a history's intervals in ms: an hour, or a multiple of it to limit the
-    number of intervals.
+    """Return the length of a history's intervals in ms: an hour, or several hours if there would be too many
+    intervals.
     """
     return HOUR_MS * (1 + (last_ms - first_ms) // (HOUR_MS * _INTERVALS))
 

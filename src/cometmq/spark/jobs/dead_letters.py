@@ -1,6 +1,6 @@
-"""The dlq job: it counts dead letters by cause, and sends chosen dead letters again.
+"""The dlq job: it counts dead letters by cause, and resends selected dead letters.
 
-Spark counts, over every ``%DLQ%`` topic or those of some groups. Resending needs no Spark:
+Spark counts the dead letters in all ``%DLQ%`` topics, or in those of the given groups. Resending does not need Spark:
 :mod:`cometmq.client.dead_letters` sends one message at a time and keeps a ledger, so that nothing is sent twice.
 ``cometmq dlq resend`` does the same without counting.
 """
@@ -50,31 +50,31 @@ class GroupLetters:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Dead letters that have the same value."""
+    """The number of dead letters that have the same value, for example the same tag."""
 
     value: str
     """The value; empty for dead letters without a value."""
     letters: int
     groups: int
-    """Number of consumer groups that the dead letters belong to."""
+    """Number of consumer groups to which the dead letters belong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """The result of resending the chosen dead letters of one group."""
+    """The result of resending one group's selected dead letters."""
 
     group: str
     sent: int
-    """Number of messages that a run would send; only in a dry run."""
+    """Number of messages that a run would send; set only in a dry run."""
     sent_before: int
     failed: int
     first_failure: str
-    """The reason for the first failure; empty if no message failed."""
+    """Reason for the first failure; empty if no message failed."""
 
 
 @dataclass(frozen=True)
 class DeadLetterReport(Report):
-    """Dead letters by group, topic of origin, tag, key, time and reason."""
+    """Dead letters by group, original topic, tag, key, time and reason."""
 
     TITLE = "Dead letters in {0.source}"
     COMPUTED = ("letters", "failed")
@@ -86,11 +86,11 @@ class DeadLetterReport(Report):
     tags: tuple[Counted, ...]
     keys: tuple[Counted, ...]
     reasons: tuple[Counted, ...]
-    """Dead letters by the property with the reason; empty if no property was named."""
+    """Dead letters by the property that contains the reason; empty if no property was given."""
     over_time: tuple[tuple[int, int], ...]
-    """(begin of an interval in ms since 1970, dead letters); empty intervals are left out."""
+    """Pairs: start of an interval in ms since 1970, and number of dead letters. Empty intervals are left out."""
     stretch_ms: int
-    """Length of an interval: an hour, or a multiple of an hour."""
+    """Length of an interval in ms: a multiple of an hour."""
     resent: tuple[Resent, ...]
     dry_run: bool
     seconds: float
@@ -102,19 +102,19 @@ class DeadLetterReport(Report):
 
     @property
     def failed(self) -> int:
-        """Return the number of dead letters that could not be sent again."""
+        """Return the number of dead letters that could not be resent."""
         return sum(of.failed for of in self.resent)
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if no dead letter could be sent again, 3 if some could not."""
+        """Return exit code 1 if no dead letter could be resent, or 3 if some of them could not be resent."""
         if not self.failed:
             return 0
         return PARTLY_DONE if any(of.sent or of.sent_before for of in self.resent) else FAILED
 
     @property
     def verdict(self) -> str:
-        """Return the numbers of dead letters and of those that could not be sent again."""
+        """Return a sentence with the number of dead letters and the number that could not be resent."""
         found = f"{quantity(self.letters, 'dead letter')} of {quantity(len(self.groups), 'group')}"
         return f"{found}; {self.failed:,} could not be sent again" if self.failed else found
 
@@ -177,7 +177,7 @@ _COLUMNS: Final = ("topic", "msgId", "uniqKey", "tags", "keys", "properties", "s
 
 @job(DeadLetterOptions)
 def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
-    """Count dead letters by group, topic of origin, tag, key, time and reason.
+    """Count dead letters by group, original topic, tag, key, time and reason.
 
     :raises OptionError: an argument is invalid, or a group has no dead letters.
     :raises SparkSourceError: the topics cannot be read.
@@ -220,7 +220,7 @@ def dead_letters(options: DeadLetterOptions) -> DeadLetterReport:
 
 @job(SendAgainOptions)
 def send_again(options: SendAgainOptions) -> tuple[Resent, ...]:
-    """Send chosen dead letters of groups to their original topics again, each of them once.
+    """Resend the groups' selected dead letters to their original topics, each of them once.
 
     :raises OptionError: the options for credentials and TLS are invalid.
     :raises LedgerError: a ledger cannot be read or written.
@@ -266,7 +266,7 @@ def send_again(options: SendAgainOptions) -> tuple[Resent, ...]:
 
 
 def _letters(messages: DataFrame, selection: Selection, reason: str | None) -> DataFrame:
-    """Return the dead letters that :meth:`Selection.takes` chooses."""
+    """Return the dead letters that :meth:`Selection.takes` selects."""
 
     keys = f.array_distinct(f.split(f.coalesce("keys", f.lit("")), " "))
     stored_ms = f.unix_millis("storeTimestamp")

@@ -1,9 +1,9 @@
-"""A job: a function whose arguments are one frozen class of options. The job's command and page are generated from the
-same class.
+"""Defines jobs: a job is a function whose arguments are described by one frozen options class. The job's command and
+page are generated from the same class.
 
-A field is an argument of the job's function; a field made by :func:`option` is also an option of its command. If the
-class of a field has options itself (:func:`options_from`), such as the source of the messages, the command has all of
-these options. ``cometmq.cli.jobs.command`` makes the command, ``scripts/job_tables`` the tables of
+Each field is an argument of the job's function. A field created by :func:`option` is also an option of the job's
+command. If a field's class has options itself (:func:`options_from`), for example the message source, the command has
+all of these options. ``cometmq.cli.jobs.command`` creates the command, ``scripts/job_tables`` the tables of
 ``docs/job-options.md``.
 """
 
@@ -46,8 +46,8 @@ DIRECTORY: Final = dataclasses.replace(PATH, words="a directory")
 OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists")
 FILE: Final = dataclasses.replace(PATH, words="a file")
 SETTINGS: Final = Form("NAME=VALUE", _read_setting, name="NAME=VALUE", keeps_blanks=True)
-"""The option may be repeated; its value is a mapping. A command's arguments are visible to every user, so the option
-accepts no secrets.
+"""The option may be repeated; its value is a mapping. Every user can see a command's arguments, so the option accepts
+no secrets.
 """
 ACCESS: Final = dataclasses.replace(SETTINGS, words="NAME=VALUE, an option for credentials or TLS")
 NAMESRV: Final = Form("nameservers", str)
@@ -65,10 +65,10 @@ def option(
 ) -> Any:
     """Declare a field that is also an option of the command.
 
-    :param doc: its meaning, for the help of the command, for the help of the function and for the page.
-    :param flags: ``--name`` by default; a word without dashes makes it an argument.
-    :param form: type of the value; by default the type of the default value, or text.
-    :param key: the option of the source that the field is passed to; errors name it.
+    :param doc: the option's meaning, used in the command's help, in the function's docstring and on the page.
+    :param flags: ``--name`` by default. A word without dashes makes the option an argument.
+    :param form: type of the value; by default, the type of the default value, or text if there is none.
+    :param key: source option that receives the field's value; errors name this option.
     :param required: True if the command requires the option; by default if there is no ``default``.
     """
     if form is None:
@@ -79,7 +79,7 @@ def option(
 
 
 def argument(text: str, *, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field that is an argument of the function only."""
+    """Declare a field that is only an argument of the function."""
     return declare(text, default)
 
 
@@ -90,7 +90,7 @@ def options_from(kind: type, text: str, *, default: Any = dataclasses.MISSING) -
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option, argument, options_from))
 def job_options(of: type[T]) -> type[T]:
-    """Convert a class with such fields to a frozen dataclass. Its paths are local paths, which may also be ``file:``
+    """Convert a class with job options to a frozen dataclass. Its path options accept local paths and ``file:``
     URLs.
     """
     of.__post_init__ = _take_local_paths  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ def job_options(of: type[T]) -> type[T]:
 
 
 def _take_local_paths(options: Any) -> None:
-    """Convert the ``file:`` URLs in some options to paths.
+    """Convert ``file:`` URLs in the given options to paths.
 
     :raises OptionError: a path has a scheme that is not supported.
     """
@@ -116,7 +116,7 @@ def _take_local_paths(options: Any) -> None:
 
 @job_options
 class SparkOptions:
-    """The Spark session of a job."""
+    """Open the Spark session for a job."""
 
     _: KW_ONLY
     spark: SparkSession | None = argument(
@@ -131,8 +131,8 @@ def flags_of(found: Option) -> tuple[str, ...]:
 
 
 class Job(Protocol[P, O_contra, R_co]):
-    """The function of a job. It is called with the fields of its class of options as arguments, or with one object of
-    that class.
+    """A job's function. It is called with the fields of its options class as arguments, or with one object of that
+    class.
     """
 
     @property
@@ -146,7 +146,7 @@ class Job(Protocol[P, O_contra, R_co]):
 
 
 def job(options: Callable[P, O_contra]) -> Callable[[Callable[[O_contra], R_co]], Job[P, O_contra, R_co]]:
-    """Create the function of a job from a function that accepts an object of the job's options."""
+    """Create a job's function from a function that accepts an object of the job's options class."""
     kind = cast("type[Any]", options)
 
     def decorate(work: Callable[[O_contra], R_co]) -> Job[P, O_contra, R_co]:
@@ -165,7 +165,7 @@ def job(options: Callable[P, O_contra]) -> Callable[[Callable[[O_contra], R_co]]
 
 
 def _documented(work: Callable[..., Any], options: type) -> str:
-    """Return the docstring of a job's function, with its parameters."""
+    """Return the docstring for a job's function, including its parameters."""
     text = inspect.getdoc(work) or ""
     before, raises, errors = text.partition(":raises")
     lines = []

@@ -1,14 +1,14 @@
-"""An index of an archive by key, which finds messages that brokers have deleted without reading the archive.
+"""A key index for an archive. It finds messages that brokers have already deleted, without reading the entire archive.
 
 Layout below the index's directory::
 
     run=<number>/bucket=<0..63>/part-*.parquet
     run=<number>/_indexed.json
 
-Each run indexes the messages that were archived since the last run; ``_indexed.json``, written last, states up to which
-offset each queue is indexed. A run that was killed has no such file and is overwritten. Rows: topic, key, broker,
-queue, queue offset, store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``. Both KEYS
-and the unique key are keys, as in a broker's IndexFile.
+Each run indexes the messages that were archived since the last run. ``_indexed.json`` is written last and contains the
+offset up to which each queue is indexed. A killed run does not have this file, so it is overwritten. Rows: topic, key,
+broker, queue, queue offset, store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``.
+Both KEYS and the unique key are keys, as in a broker's IndexFile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_FOUND: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class IndexedTopic:
-    """The new entries of one topic."""
+    """One topic's new entries."""
 
     topic: str
     messages: int
@@ -71,17 +71,17 @@ class KeyIndexReport(Report):
 
     @property
     def messages(self) -> int:
-        """Return the number of messages of all topics."""
+        """Return the number of messages in all topics."""
         return sum(of.messages for of in self.topics)
 
     @property
     def keys(self) -> int:
-        """Return the number of entries of all topics."""
+        """Return the number of entries for all topics."""
         return sum(of.keys for of in self.topics)
 
     @property
     def verdict(self) -> str:
-        """Return the state of the index after the run."""
+        """Return a sentence about the state of the index after the run."""
         if not self.topics:
             return "Nothing new in the archive"
         return "Dry run: nothing was written" if self.dry_run else "The index has every message of the archive"
@@ -108,10 +108,10 @@ class KeyIndexReport(Report):
 
 @job(KeyIndexOptions)
 def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
-    """Add the new messages of an archive to its index.
+    """Add an archive's new messages to its index.
 
     :raises OptionError: the directory has no archive.
-    :raises SparkSourceError: it cannot be read, or the index cannot be written.
+    :raises SparkSourceError: the archive cannot be read, or the index cannot be written.
     """
     index, dry_run, on_step = Directory(options.index), options.dry_run, options.on_step
     began = SYSTEM_CLOCK.monotonic()
@@ -181,7 +181,7 @@ def _count_topics(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic
 
 
 def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *, limit: int = 64) -> list[MessageExt]:
-    """Return the archived messages with a key, oldest first, at most ``limit``. This function needs no Spark session.
+    """Return up to ``limit`` archived messages with a key, oldest first. This function needs no Spark session.
 
     Messages that retention has removed from the archive are left out.
 
@@ -225,7 +225,7 @@ def _indexed_offsets(index: Directory, runs: list[str]) -> Offsets:
 
 
 def _files_containing(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:
-    """Return the files that may contain a message; an empty list if retention has removed them."""
+    """Return the files that may contain a message, or an empty list if retention has removed them."""
     queue, offset = Queue(place["topic"], place["brokerName"], place["queueId"]), place["queueOffset"]
     if offset >= reached.get(queue, 0):
         raise ArchiveError(

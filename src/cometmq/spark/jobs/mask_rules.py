@@ -1,11 +1,12 @@
-"""The rules of a copy, from a TOML file or from options ``FIELD=ACTION``; and the paths of their fields.
+"""The rules for a masked copy, read from a TOML file or from options ``FIELD=ACTION``, and the paths of their fields.
 
 A field is a path into JSON bodies, ``body`` (the whole body), ``keys`` (each key in KEYS), ``tags`` or
 ``property:NAME``. An action is ``drop``, ``mask`` (which may keep some characters at the ends of a text), ``hash`` or
 ``encrypt`` with the key of a subject.
 
 Paths look like ``$.user.phone``, ``$.items[*].email``, ``$["odd name"]``, ``$.first[0]``. A path matches values that
-can be replaced. It matches nothing if it has no ``[*]`` or index for an array, or no name for an object.
+can be replaced. To match inside an array, the path needs ``[*]`` or an index; to match inside an object, it needs a
+name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Step = str | int | None
 
 
 class Place(NamedTuple):
-    """One value: ``container[key]``."""
+    """One matched value: ``container[key]``."""
 
     container: Any
     key: Any
@@ -51,7 +52,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JsonPath:
-    """A path below ``$``."""
+    """A path to values in a JSON document, which begins with ``$``."""
 
     text: str
     steps: tuple[Step, ...]
@@ -61,7 +62,7 @@ class JsonPath:
         yield from _follow([document], 0, (0, *self.steps), ())
 
     def at(self, document: Any, indices: Sequence[int]) -> Any:
-        """Return the value at the path with ``indices`` in place of each ``[*]``; ``None`` if there is no value."""
+        """Return the value at the path, with ``indices`` in place of each ``[*]``, or ``None`` if there is no value."""
         left = iter(indices)
         value = document
         for step in self.steps:
@@ -77,7 +78,7 @@ class JsonPath:
 
     @property
     def wildcards(self) -> tuple[tuple[Step, ...], ...]:
-        """Return the parts of the path that end with a ``[*]``."""
+        """Return the prefixes of the path that end with ``[*]``."""
         return tuple(self.steps[:at] for at, step in enumerate(self.steps) if step is ANY)
 
 
@@ -131,7 +132,7 @@ DROP, MASK, HASH, ENCRYPT = "drop", "mask", "hash", "encrypt"
 ACTIONS: Final = (DROP, MASK, HASH, ENCRYPT)
 APART, FAIL = "apart", "fail"
 NOT_JSON: Final = (APART, DROP, FAIL)
-"""The ways to handle a message whose body is not JSON, if a rule has a path."""
+"""Ways to handle messages whose bodies are not JSON, if a rule has a path."""
 PROPERTY: Final = "property:"
 _MOST_CHARS: Final = 64
 
@@ -142,11 +143,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     field: str
     action: str
     keep_first: int = 0
-    """Number of characters that ``mask`` leaves at the beginning …"""
+    """Number of characters that ``mask`` keeps at the beginning …"""
     keep_last: int = 0
     """… and at the end, if the text is longer than both numbers together."""
     subject: str | None = None
-    """Path to the subject whose key ``encrypt`` uses; by default the path that applies to all rules."""
+    """Path to the subject whose key ``encrypt`` uses; by default, the path that is set for all rules."""
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,23 +158,23 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class MaskRules:
-    """All validated rules of a copy."""
+    """All validated rules for a copy."""
 
     rules: tuple[Rule, ...]
     not_json: str = APART
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rules as plain values."""
+        """Return the rules as plain values, which can be stored as JSON."""
         return {"rules": [msgspec.to_builtins(rule) for rule in self.rules], "not_json": self.not_json}
 
     @property
     def in_json(self) -> tuple[tuple[Rule, JsonPath], ...]:
-        """Return the rules for fields of JSON bodies, with their paths."""
+        """Return the rules for fields in JSON bodies, with their paths."""
         return tuple((rule, parse_path(rule.field)) for rule in self.rules if rule.field.startswith("$"))
 
     @property
     def of_properties(self) -> dict[str, Rule]:
-        """Return the rules for properties, keys and tags, by the property's name."""
+        """Return the rules for properties, keys and tags, by property name."""
         names = {"keys": KEYS, "tags": TAGS}
         return {
             names.get(rule.field) or rule.field.removeprefix(PROPERTY): rule
@@ -183,7 +184,7 @@ class MaskRules:
 
     @property
     def of_body(self) -> Rule | None:
-        """Return the rule for whole bodies."""
+        """Return the rule for the entire body, if there is one."""
         return next((rule for rule in self.rules if rule.field == "body"), None)
 
     @property
@@ -193,7 +194,7 @@ class MaskRules:
 
     @property
     def needs_json(self) -> bool:
-        """Return True if a rule reads bodies, even if only to find a subject."""
+        """Return True if at least one rule reads bodies, even if only to find a subject."""
         return any(rule.field.startswith("$") or rule.subject is not None for rule in self.rules)
 
 
@@ -240,7 +241,7 @@ def rules_from_options(texts: Iterable[str], *, subject: str | None = None, not_
 
 
 def checked(rules: Iterable[Rule], *, subject: str | None = None, not_json: str = APART) -> MaskRules:
-    """Check the rules, and set the subject of the rules that encrypt.
+    """Check the rules, and set the subject of each rule that encrypts.
 
     :raises OptionError: a rule is invalid.
     """

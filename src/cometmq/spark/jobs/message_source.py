@@ -1,4 +1,4 @@
-"""The source from which a job reads messages: brokers, an archive or a store."""
+"""The message source of a job: brokers, an archive or a store."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @job_options
 class MessageSource:
-    """The source that a job reads: brokers, an archive of the archive job, or the files of a store.
+    """The message source of a job: brokers, an archive made by the archive job, or a store's files.
 
-    Exactly one of the three is given.
+    Exactly one of them must be set.
     """
 
     namesrv: str | None = option("Nameservers.", "-n", "--namesrv", default=None, form=NAMESRV)
@@ -48,13 +48,15 @@ class MessageSource:
 
     @classmethod
     def of_command(cls, **said: Any) -> MessageSource:
-        """Create the source for a command. Archive and store override nameservers, which have a default in commands."""
+        """Create the source for a command. An archive or a store overrides the nameservers, which have a default value
+        in commands.
+        """
         if said["archive"] is not None or said["store"] is not None:
             said["namesrv"] = None
         return cls(**{name: value for name, value in said.items() if value is not None})
 
     def check(self, topics: Sequence[str]) -> None:
-        """Check the source and the names of the topics.
+        """Check the source and the topic names.
 
         :raises OptionError: a name is invalid, no topic is given, or the source is missing.
         """
@@ -78,9 +80,9 @@ class MessageSource:
             )
 
     def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
-        """Return the messages with the given columns of the source.
+        """Return the messages in the source, with the given columns.
 
-        :raises OptionError: as :meth:`check`.
+        :raises OptionError: see :meth:`check`.
         """
         from pyspark.sql import functions as f
 
@@ -102,7 +104,7 @@ class MessageSource:
     def queues(self, topics: Sequence[str]) -> list[Queue]:
         """Return every queue of the given topics, including empty queues.
 
-        :raises OptionError: as :meth:`check`, or a topic does not exist.
+        :raises OptionError: see :meth:`check`; or a topic does not exist.
         """
         self.check(topics)
         if self.namesrv is not None:
@@ -132,9 +134,9 @@ class MessageSource:
         return sorted(name for name in names if name.startswith(prefix))
 
     def readable(self, topics: Sequence[str]) -> set[str]:
-        """Return the given topics that are readable; in files, all topics are.
+        """Return the given topics that are readable. In files, all topics are readable.
 
-        :raises OptionError: as :meth:`check`.
+        :raises OptionError: see :meth:`check`.
         :raises CometMQError: servers do not answer.
         """
         if self.namesrv is None or not topics:
@@ -156,11 +158,11 @@ class MessageSource:
         return [Queue(topic, self.broker_name, queue_id) for topic, queue_id in queues.named()]
 
     def __str__(self) -> str:
-        """Return the name of the source for a report."""
+        """Return the source's name for a report."""
         return self.namesrv or str(self.archive or self.store)
 
     def servers(self) -> dict[str, str]:
-        """Return the options for connections to the brokers of the source.
+        """Return the options for connections to the source's brokers.
 
         :raises OptionError: the options for credentials and TLS are invalid.
         """
@@ -170,7 +172,7 @@ class MessageSource:
     def security(self) -> Security:
         """Return the credentials and TLS for this process's connections to the brokers.
 
-        :raises OptionError: as :meth:`servers`.
+        :raises OptionError: see :meth:`servers`.
         :raises CometMQError: a file or variable that the options name is missing.
         """
         return security_of(self.servers())
@@ -195,12 +197,12 @@ _PLACE: Final = ["topic", "brokerName", "queueId"]
 
 
 def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | None = None) -> DataFrame:
-    """Return the rows of ranges that do not overlap. The order within partitions stays the same.
+    """Return the rows within the given ranges, which must not overlap. The order within partitions is preserved.
 
     The ranges are joined as a small table. With a condition for each queue instead, Spark's planner would run out of
     stack at about a thousand queues.
 
-    :param progress: name of an additional column with the share of the range that precedes a row, from 0 to 1.
+    :param progress: name of an additional column: the share of the range that precedes a row, from 0 to 1.
     """
     from pyspark.sql import functions as f
 
@@ -219,11 +221,11 @@ def rows_in(frame: DataFrame, ranges: Iterable[OffsetRange], *, progress: str | 
 
 
 _LATEST: Final = -1
-"""The end of a queue; a read from this offset returns nothing."""
+"""The end of a queue as an offset option. A read that starts there returns nothing."""
 
 
 def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bounds]:
-    """Return the current offsets of each queue in some topics.
+    """Return the current offsets of each queue in the given topics.
 
     :raises OptionError: a topic does not exist.
     :raises UnreachableError: a broker does not answer.
@@ -246,7 +248,7 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
 
 
 def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Queue]:
-    """Return the queues that have been created again since their marks were taken; missing queues are ignored.
+    """Return the queues that have been recreated since their marks were taken. Missing queues are ignored.
 
     :raises UnreachableError: no nameserver answers.
     """
@@ -269,7 +271,7 @@ def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Que
 def read_ranges(
     spark: SparkSession, source: MessageSource, ranges: Sequence[OffsetRange], columns: Sequence[str]
 ) -> DataFrame:
-    """Return the messages in some ranges, without the source's time limits.
+    """Return the messages in the given ranges. The source's time limits are ignored.
 
     Within a Spark partition, the messages of a queue are in the order of their offsets. A queue may be spread over
     several partitions, and a partition may contain several queues.

@@ -1,7 +1,7 @@
-"""The options of every job: one frozen class for each job defines the signature of its function and the options of its
+"""The options of all jobs. One frozen class per job defines the signature of its function and the options of its
 command.
 
-Importing this module needs neither PySpark nor PyArrow, so that commands can show their help without them.
+This module can be imported without PySpark and PyArrow, so commands can show their help without them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], object]
 OnStep = Callable[[Any], object]
-"""Function that is called with each committed step (:class:`.report.Step`); the step's text is a line of progress."""
+"""Function that is called with each committed step (:class:`.report.Step`). The step's text is a progress line."""
 
 MAX_DAYS: Final = 366
 _NAMESRV: Final = "Nameservers, host:port separated by semicolons."
@@ -49,7 +49,7 @@ _STOP: Final = "event that ends the run after the current step"
 
 
 def _silent(_: Any) -> None:
-    """Ignore a step."""
+    """Ignore a step. This is the default progress function."""
 
 
 # Archives --------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def _silent(_: Any) -> None:
 
 @job_options
 class TableOptions(TableFormat):
-    """The format of an archive's table, with the options of a command."""
+    """The command-line options for the format of an archive's table."""
 
     name: str = option(
         "Format of an archive that does not exist yet.  [default: parquet]",
@@ -72,13 +72,13 @@ class TableOptions(TableFormat):
 
     @classmethod
     def of_command(cls, name: str | None, catalog: str | None, table: str | None) -> TableFormat | None:
-        """Return the format that a command's options describe; None without these options."""
+        """Return the format that a command's options describe, or None if they are not set."""
         return TableFormat(name or ICEBERG, catalog, table) if name or catalog or table else None
 
 
 @job_options
 class _IntoArchive(SparkOptions):
-    """The options that are common to both sources of an archive."""
+    """Options of the archive job that apply to both topics and stores."""
 
     _: KW_ONLY
     table_format: TableFormat | str | None = options_from(
@@ -142,7 +142,7 @@ class ArchiveStoreOptions(_IntoArchive):
 
 @job_options
 class _UpkeepOptions:
-    """The upkeep of an archive."""
+    """Options that all upkeep jobs share."""
 
     archive: str | Path = option("Directory of the archive.", "archive", form=OLD_DIRECTORY)
     _: KW_ONLY
@@ -213,7 +213,7 @@ class KeyIndexOptions(SparkOptions):
 
 @job_options
 class Selection:
-    """The messages from an archive that meet every given condition."""
+    """Selects the messages in an archive that meet every given condition."""
 
     since_ms: int | None = option("Only messages stored at or after this time.", "--since", default=None, form=TIME)
     until_ms: int | None = option("Only messages stored before this time.", "--until", default=None, form=TIME)
@@ -411,7 +411,7 @@ class SendAgainOptions:
 
 @job_options
 class CopyOptions(SparkOptions):
-    """The options that are common to both kinds of a masked copy."""
+    """Options that apply to both kinds of masked copies."""
 
     _: KW_ONLY
     keys: str | Path | None = option(

@@ -1,4 +1,6 @@
-"""The parts of a run that all jobs share: session, frames that are read twice, work in tasks, cause of a failure."""
+"""Functions that all jobs share: opening a session, caching frames, running work in tasks, and finding the cause of a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 _TASKS_PER_CORE: Final = 2
 _LEAST_TASKS: Final = 4
-"""Minimum number of tasks of a shuffle. Spark's default of 200 suits clusters; on two cores, 200 tasks take longer than
+"""Minimum number of tasks in a shuffle. Spark's default of 200 suits clusters; on two cores, 200 tasks take longer than
 reading a small topic.
 """
 
 
 @contextmanager
 def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
-    """Yield the session of ``options``, or a new session that is stopped at the end of the block.
+    """Yield the session in ``options``, or a new session that is stopped at the end of the block.
 
     :raises SparkSourceError: Spark failed within the block; the error is one sentence.
     """
@@ -48,7 +50,7 @@ def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
 
 
 def demand_new_directory(directory: str | Path | None) -> Path | None:
-    """Return the absolute path of a directory for a new table; None for None.
+    """Return the absolute path of a directory for a new table, or None if ``new`` is None.
 
     :raises OptionError: the directory already exists.
     """
@@ -75,9 +77,9 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
 def run_tasks(
     spark: SparkSession, tasks: Sequence[T], work: Callable[[T], Iterable[msgspec.Struct]], kind: type[R]
 ) -> list[R]:
-    """Run each part of some work in a Spark task; return the results, of type ``kind``, in the same order.
+    """Run each part of some work in a Spark task. Return the results, which have the type ``kind``, in the same order.
 
-    :param work: function that is pickled for the executors, as ``tasks`` are.
+    :param work: function that processes one part. The function and ``tasks`` are pickled for the executors.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,13 +95,14 @@ def run_tasks(
 
 
 _MOST_SAID: Final = 1000
-"""Maximum number of characters of Spark's message about a failure; some messages contain complete plans."""
+"""Maximum number of characters from Spark's message about a failure. Some messages contain complete query plans."""
 
 
 def cause_of(text: str) -> str:
-    """Return CometMQ's error in Spark's message about a failed query, else the last Python error, else the message.
+    """Return CometMQ's error from Spark's message about a failed query. If there is none, return the last Python error,
+    or else the message.
 
-    The query's ids, its state and stack traces are removed. The last sentence is often the next step.
+    The query's ids and state, and stack traces, are removed. The last sentence is often the next step.
     """
     for pattern in (r"(?:^\s*|: )cometmq\.[\w.]+Error: (.+)$", r"^\s*(\w[\w.]*Error: .+)$"):
         if found := re.findall(pattern, text, re.MULTILINE):

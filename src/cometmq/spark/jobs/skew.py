@@ -1,6 +1,6 @@
 """The skew job: hot keys, uneven queues, and the number of queues that a topic should have.
 
-Messages are read once; their keys, queues, sizes and store times stay on the executors' disks between the passes. The
+Messages are read once. Their keys, queues, sizes and store times remain on the executors' disks between the passes. The
 driver receives one row for each queue, and the most frequent keys.
 
 The rule for the number of queues:
@@ -10,8 +10,8 @@ The rule for the number of queues:
 2. A consumer without a queue is idle, so there must be at least as many queues as consumers.
 3. Queues are divided evenly among consumers, so the number of queues must be a multiple of the number of consumers.
 
-If the messages with one key alone exceed what one queue can handle, no number of queues helps. The key causes the
-imbalance, which is then ignored in the first step.
+If the messages with one key exceed what one queue can handle, more queues do not help. In that case the key causes the
+imbalance, and the first step ignores the imbalance.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """The messages of one queue."""
+    """The messages in one queue."""
 
     broker: str
     queue_id: int
     messages: int
     bytes: int
-    """Bytes of stored records, including headers and properties."""
+    """Size of the stored records in bytes, including headers and properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key that many messages have."""
+    """A key that is common to many messages."""
 
     topic: str
     key: str
     messages: int
     bytes: int
     share: float
-    """Share of the topic's messages, 0 to 1."""
+    """Share of the topic's messages, from 0 to 1."""
     queues: int
     """Number of queues that contain messages with the key."""
 
@@ -94,15 +94,15 @@ class SkewReport(Report):
 
     source: str
     by: str
-    """The field that counts as a message's key: keys, shardingKey or tags."""
+    """Field that is used as a message's key: keys, shardingKey or tags."""
     topics: tuple[TopicSkew, ...]
     hot_keys: tuple[HotKey, ...]
-    """The hot keys of all topics; the key with the most messages is first."""
+    """Hot keys in all topics. The key with the most messages is first."""
     seconds: float
 
     @property
     def messages(self) -> int:
-        """Return the total of all topics."""
+        """Return the total number of messages in all topics."""
         return sum(of.messages for of in self.topics)
 
     @property
@@ -112,7 +112,7 @@ class SkewReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Return the topic whose fullest queue is furthest above the mean."""
+        """Return a sentence about the topic whose fullest queue is furthest above the mean."""
         worst = max(self.topics, key=lambda of: of.max_to_mean)
         return f"The fullest queue of {worst.topic} holds {worst.max_to_mean:.2f} times the mean"
 
@@ -175,7 +175,7 @@ class SkewReport(Report):
 
 def gini(loads: Sequence[int]) -> float:
     """Return the Gini coefficient of the queues' loads: 0 if all loads are equal, (n - 1) / n if one queue has the
-    whole load.
+    entire load.
     """
     total = sum(loads)
     if not total:
@@ -185,8 +185,8 @@ def gini(loads: Sequence[int]) -> float:
 
 
 def max_to_mean(loads: Sequence[int]) -> float:
-    """Return the busiest queue's load divided by the mean: 1 if all loads are equal, n if one of n queues has the whole
-    load.
+    """Return the busiest queue's load divided by the mean: 1 if all loads are equal, n if one of n queues has the
+    entire load.
     """
     total = sum(loads)
     return max(loads) * len(loads) / total if total else 1.0
@@ -194,26 +194,26 @@ def max_to_mean(loads: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The figures that decide the number of queues of a topic."""
+    """The figures that determine a topic's recommended number of queues."""
 
     peak_per_s: float
     """Messages per second in the busiest minute."""
     handled_per_s: float
-    """Messages per second from one queue that one consumer handles."""
+    """Number of messages per second that one consumer can handle from one queue."""
     consumers: int
     imbalance: float
     """Number of messages in the busiest queue divided by the mean."""
     hottest_share: float
-    """Share of the messages that have the most frequent key, if all of these are in one queue; else 0."""
+    """Share of the messages with the most frequent key, if all of them are in one queue; otherwise 0."""
 
     @property
     def key_is_too_hot(self) -> bool:
-        """Return True if one key alone exceeds what a queue's consumer handles."""
+        """Return True if the messages with one key exceed what a queue's consumer can handle."""
         return self.peak_per_s * self.hottest_share > self.handled_per_s
 
 
 def recommended_queues(demand: Demand) -> int:
-    """Return the number of queues that a topic should have on all brokers together, by the rule in the module's
+    """Return the total number of queues that a topic should have on all brokers, according to the rule in the module's
     docstring.
     """
     imbalance = 1.0 if demand.key_is_too_hot else demand.imbalance
@@ -222,12 +222,12 @@ def recommended_queues(demand: Demand) -> int:
 
 
 UNEVEN: Final = 1.5
-"""Minimum load of the busiest queue, divided by the mean, that is reported in a note."""
+"""Minimum load of the busiest queue, relative to the mean, that is reported in a note."""
 
 
 @job(SkewOptions)
 def skew(options: SkewOptions) -> SkewReport:
-    """Measure how evenly the messages of topics are spread over queues, and which keys are hot.
+    """Measure how evenly the topics' messages are distributed over queues, and find hot keys.
 
     :raises OptionError: an argument is invalid, or a topic does not exist.
     :raises SparkSourceError: the messages cannot be read.
@@ -315,9 +315,7 @@ def _peaks(rows: DataFrame) -> dict[str, float]:
 def _keys(
     rows: DataFrame, totals: Mapping[str, int], top: int
 ) -> tuple[tuple[HotKey, ...], dict[str, tuple[int, int, int]]]:
-    """Return the hottest keys and, for each topic, its number of keys, and the messages and queues
-    of its hottest key.
-    """
+    """Return the hottest keys and, for each topic, its number of keys and its hottest key's messages and queues."""
     counted = (
         rows.select("topic", "brokerName", "queueId", "storeSize", f.explode("keys").alias("key"))
         .where("key <> ''")

@@ -1,12 +1,13 @@
-"""The trace job: the time that messages took from their producers to each consumer group, and slow consumers.
+"""The trace job: it measures how long messages take from their producers to each consumer group, and finds slow
+consumers.
 
-It reads the records of a trace topic (:mod:`cometmq.message.trace_record`), joins them in Spark to one row for each
-message and consumer group (produced, acknowledged, every consumption), and returns only sums. On request, the joined
+It reads the records of a trace topic (:mod:`cometmq.message.trace_record`), joins them in Spark into one row for each
+message and consumer group (produced, acknowledged, every consumption), and returns only totals. On request, the joined
 rows are written to Parquet.
 
-A record with impossible numbers (a time after the year 9999, a cost of more than 24 days) is skipped, like anything
-that is not a record: brokers do not check what clients write into the trace topic, and one impossible record must not
-end a job.
+A record with impossible numbers (a time after the year 9999, a cost of more than 24 days) is skipped, and so is
+anything that is not a record. Brokers do not check what clients write to the trace topic, and one impossible record
+must not stop a job.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Latencies of messages from one topic to one consumer group, ms."""
+    """Latencies of messages from one topic to one consumer group, in ms."""
 
     topic: str
     group: str
@@ -49,7 +50,7 @@ class Latency:
     retried: int
     """Number of messages that the group received more than once."""
     wait_p50: int | None
-    """Time from the acknowledgement to the producer until the first call of a listener."""
+    """Time from the producer's acknowledgement until a listener is first called."""
     wait_p99: int | None
     p50: int | None
     """Time from the send until the end of the first successful call; None if no call was successful."""
@@ -60,7 +61,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class SlowConsumer:
-    """A consumer, by group and host, with the duration of its calls for each message, in ms."""
+    """One consumer, identified by group and host, with the duration of its listener calls per message, in ms."""
 
     group: str
     host: str
@@ -81,29 +82,29 @@ class TraceReport(Report):
     trace_topic: str
     messages: int
     unconsumed: int
-    """Number of sent messages whose consumption is not in the trace."""
+    """Number of sent messages for which the trace contains no consumption."""
     latencies: tuple[Latency, ...]
-    """Topics and groups; the pair with the most messages is first."""
+    """Pairs of topic and group. The pair with the most messages is first."""
     slow: tuple[SlowConsumer, ...]
-    """Consumers sorted by p99, slowest first."""
+    """Consumers sorted by p99 duration, slowest first."""
     histogram: tuple[tuple[int, int], ...]
-    """Histogram of the end-to-end time: (smallest ms of a bucket, which ends below twice this value; number of
-    messages).
+    """Histogram of the end-to-end time: pairs of a bucket's smallest value in ms and its number of messages. A bucket
+    ends below twice its smallest value.
     """
     written_to: str | None
-    """Directory of the joined rows."""
+    """Directory that contains the joined rows."""
     way: MessageWay | None
-    """The trace of the requested message."""
+    """Trace of the requested message."""
     seconds: float
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if the requested message has no trace."""
+        """Return exit code 1 if the requested message has no trace."""
         return FAILED if self.way is not None and not self.way.is_known else 0
 
     @property
     def verdict(self) -> str:
-        """Return the slowest topic and group, or that the requested message has no trace."""
+        """Return a sentence about the slowest topic and group, or about a requested message without a trace."""
         if self.exit_code:
             return "No trace names this message"
         known = [of for of in self.latencies if of.p99 is not None]
@@ -170,7 +171,7 @@ def _waterfall(way: MessageWay) -> Spans:
 
 
 MESSAGE_COLUMNS: Final = ("body", "bornHost")
-"""Columns of a trace message that the job reads."""
+"""Columns that the job reads from a trace message."""
 RECORD_DDL: Final = (
     "kind string, msgId string, timeMs bigint, groupName string, topic string, tags string, keys string, "
     "storeHost string, bodyBytes bigint, costMs bigint, success boolean, host string, requestId string, "
@@ -182,7 +183,7 @@ _RECORDS_AT_ONCE: Final = 10_000
 
 
 def decoded(messages: DataFrame) -> DataFrame:
-    """Return the records in trace messages, one row each; ``messages`` must have :data:`MESSAGE_COLUMNS`."""
+    """Return the records in trace messages, one row per record. ``messages`` must have :data:`MESSAGE_COLUMNS`."""
     return messages.mapInArrow(_decode, RECORD_DDL)
 
 
@@ -227,9 +228,9 @@ def _row(record: TraceRecord, born_host: str) -> dict[str, Any] | None:
 
 
 def joined(records: DataFrame) -> DataFrame:
-    """Return one row for each message and consumer group; an unconsumed message has one row without a group.
+    """Return one row for each message and consumer group. An unconsumed message has one row without a group.
 
-    Duplicate records count once: a send is identified by its time, a call by its request id.
+    Duplicate records count once: a send is identified by its time, and a call by its request id.
     """
     sent = (
         records.where("kind = 'Pub'")
@@ -288,7 +289,7 @@ def joined(records: DataFrame) -> DataFrame:
 
 
 _DRAWN: Final = 12
-"""Maximum number of pairs of topic and group in the plot of latencies."""
+"""Maximum number of topic and group pairs in the latency plot."""
 
 
 @job(TraceOptions)

@@ -1,1 +1,1 @@
-"""Stored records as Arrow columns."""
+"""Decodes stored records into Arrow columns."""

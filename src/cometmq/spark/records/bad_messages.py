@@ -1,7 +1,7 @@
-"""Files of messages that could not be read or masked: a line of JSON for each message, with its position and the
+"""Files that list messages that could not be read or masked: one line of JSON per message, with its position and the
 reason.
 
-A file is named by the queue and the offset of its first line, so that a repeated task writes the same files.
+A file's name contains the queue and the offset in its first line, so a repeated task writes the same files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LINES: Final = 4096
 
 
 class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """The position of a message and the reason, without the message's content."""
+    """The position of a bad message and the reason, without the message's content."""
 
     topic: str
     broker_name: str
@@ -35,13 +35,13 @@ class BadMessageFiles:
     """Writes the bad messages of one task. Their offsets must rise within a queue."""
 
     def __init__(self, directory: Directory | None) -> None:
-        """Write to ``directory``; if it is None, write nothing."""
+        """Store the directory. If it is None, nothing is written."""
         self._directory = directory
         self._queue: Queue | None = None
         self._lines: list[BadMessage] = []
 
     def add(self, queue: Queue, offset: int, reason: str) -> None:
-        """Add one message."""
+        """Add one bad message."""
         if self._directory is None:
             return
         if queue != self._queue or len(self._lines) == _LINES:
@@ -50,7 +50,7 @@ class BadMessageFiles:
         self._lines.append(BadMessage(*queue, offset, reason))
 
     def flush(self) -> None:
-        """Write the added messages."""
+        """Write the messages that were added."""
         if self._lines and self._directory is not None:
             first = self._lines[0]
             name = f"{quote(first.topic, safe='')}-{quote(first.broker_name, safe='')}-{first.queue_id}"
@@ -61,7 +61,8 @@ class BadMessageFiles:
 
 @contextmanager
 def bad_bodies(*, fail: bool, directory: str | None) -> Iterator[OnBadBody]:
-    """Return the handler of bodies that cannot be decompressed, by the options ``badBodies`` and ``badRecordsPath``.
+    """Return the handler for bodies that cannot be decompressed, as set by the options ``badBodies`` and
+    ``badRecordsPath``.
 
     :raises BadBodyError: with ``fail``, for the first of these bodies.
     """

@@ -1,4 +1,4 @@
-"""The columns of a RocketMQ message in Spark: names, types, meaning.
+"""The Spark columns of a RocketMQ message: their names, types and meanings.
 
 A reader decodes only the columns of its schema: ``.schema("topic string, queueOffset bigint")`` avoids decoding the
 other columns.
@@ -22,7 +22,7 @@ BODY_COLUMNS: Final = frozenset({"body"})
 """Columns that need the decompressed body."""
 
 MAX_TIME_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
+"""The last millisecond of the year 9999, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType",
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 ARCHIVE_COLUMNS: Final = tuple(column.name for column in COLUMNS if column.name not in DERIVED)
-"""Columns from which a record can be rebuilt byte by byte."""
+"""Columns from which a record can be rebuilt, byte for byte."""
 
 ARCHIVE_DDL: Final = ", ".join(f"{name} {BY_NAME[name].type}" for name in ARCHIVE_COLUMNS)
-"""The columns of an archive's files, in Spark's DDL."""
+"""The columns of an archive's files, as Spark DDL."""
 
 
 def milliseconds(moment: datetime) -> int:
@@ -83,7 +83,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 def default_ddl(*, body: bool = True) -> str:
-    """Return, as Spark DDL, the columns that a read returns by default, without the body if ``body`` is false."""
+    """Return the columns that a read returns by default, as Spark DDL; the body is left out if ``body`` is false."""
     return ", ".join(
         f"{column.name} {column.type}"
         for column in COLUMNS
@@ -92,7 +92,7 @@ def default_ddl(*, body: bool = True) -> str:
 
 
 def check_schema(schema: StructType) -> None:
-    """Check that every column of a schema is a column of messages.
+    """Check that every column in a schema is a message column.
 
     :raises OptionError: a column is unknown or has the wrong type. The error names the nearest known column or the
         right type.
@@ -114,7 +114,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """Return the Arrow schema of some columns, with the types that Spark expects from a Python source."""
+    """Return the Arrow schema for some columns, with the types that Spark expects from a Python source."""
     import pyarrow as pa
 
     types = {

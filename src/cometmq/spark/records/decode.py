@@ -1,7 +1,7 @@
-"""Stored records as columns: Arrow arrays for many records at a time, and only the requested columns.
+"""Decodes stored records into columns: Arrow arrays for many records at a time, and only the requested columns.
 
 The bytes are consecutive records, as in a pull response or a commit log; :mod:`cometmq.message.record` documents their
-layout. Only the sizes are read one by one; each other field is gathered for all records at once
+layout. Only the sizes are read one by one. All other fields are gathered for all records at once
 (:mod:`cometmq.spark.records.slices`).
 """
 
@@ -43,19 +43,19 @@ _SIZE: Final = RECORD.struct("size")
 _MAX_MS: Final = (1 << 63) // 1000 - 1
 """Largest timestamp that fits into microseconds; a producer may send any value."""
 _HEAD: Final = dtype_of(RECORD)
-"""The fields before a body if both hosts are IPv4; every record is longer than these fields."""
+"""Layout of the fields before the body if both hosts are IPv4. Every record is longer than these fields."""
 _BEHIND: Final = {"born_host": "store_timestamp", "store_host": "reconsume_times"}
-"""The field after each host."""
+"""The name of the field after each host."""
 _BEHIND_HOSTS: Final = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
 _CORE_RECORD_BYTES: Final = 4096
-"""Maximum mean record size in bytes at which the compiled core is used: it copies the buffer once, which pays off only
-for small records.
+"""Maximum mean record size in bytes at which the compiled core is used: the core copies the buffer once, which pays off
+only for small records.
 """
 _HEX: Final = np.frombuffer(bytes.hex(bytes(range(256))).upper().encode(), "V2")
 
 
 def record_starts(buffer: bytes | memoryview) -> Positions:
-    """Return the position of each record of ``buffer``.
+    """Return the position of each record in ``buffer``.
 
     :raises RecordError: the sizes do not add up to the buffer's length.
     """
@@ -82,12 +82,12 @@ def record_starts(buffer: bytes | memoryview) -> Positions:
 class Records:
     """Records in one buffer; columns are decoded when requested.
 
-    A selection of records (:meth:`rows`) keeps the fields that were already read: records are far apart in memory, and
-    reading a field again takes longer than processing it.
+    A selection of records (:meth:`rows`) keeps the fields that were already read, because records are far apart in
+    memory and reading a field again takes longer than processing it.
     """
 
     def __init__(self, buffer: bytes | memoryview, starts: Positions | None = None) -> None:
-        """Use all records in ``buffer``, or the records at ``starts``, which only :meth:`check` validates.
+        """Use all records in ``buffer``, or the records at ``starts``. Only :meth:`check` validates ``starts``.
 
         :raises RecordError: the bytes are not complete records.
         """
@@ -101,7 +101,7 @@ class Records:
         return len(self.starts)
 
     def rows(self, which: slice | npt.NDArray[np.bool_] | Positions) -> Records:
-        """Return the chosen records from the same buffer."""
+        """Return the selected records from the same buffer."""
         chosen, known = Records(self.source, self.starts[which]), vars(self)
         if "_raw_heads" in known:
             chosen._raw_heads = self._raw_heads[which]
@@ -119,7 +119,7 @@ class Records:
         return self if inside.all() else self.rows(inside)
 
     def tagged(self, tags: frozenset[str]) -> Records:
-        """Return the records that have one of the tags. Brokers compare only hashes, which may collide."""
+        """Return the records with one of the given tags. Brokers compare only hashes, which may collide."""
         wanted = pc.is_in(self.properties.values_of(TAGS), pa.array(sorted(tags), pa.string()))
         return self.rows(wanted.to_numpy(zero_copy_only=False))
 
@@ -127,7 +127,7 @@ class Records:
 
     @cached_property
     def _raw_heads(self) -> npt.NDArray[np.void]:
-        """Return the heads of all records as bytes, since numpy copies structured values field by field."""
+        """Return the heads of all records as bytes. Numpy would copy structured values field by field."""
         raw = windows(self._bytes, f"V{_HEAD.itemsize}")[self.starts]
         heads = raw.view(_HEAD)
         flags = heads["sys_flag"]
@@ -140,8 +140,8 @@ class Records:
 
     @property
     def _heads(self) -> npt.NDArray[Any]:
-        """Return the heads in the layout of IPv4 hosts. For records with IPv6 hosts, the two host
-        fields are invalid.
+        """Return the heads in the layout for IPv4 hosts. In records with IPv6 hosts, the two host fields are
+        invalid.
         """
         return self._raw_heads.view(_HEAD)
 
@@ -152,32 +152,32 @@ class Records:
 
     @cached_property
     def queue_offsets(self) -> npt.NDArray[np.int64]:
-        """Return queue offsets, int64."""
+        """Return the queue offsets as int64."""
         return self.number("queue_offset")
 
     @cached_property
     def sys_flags(self) -> npt.NDArray[np.int32]:
-        """Return sysFlags, int32."""
+        """Return the sysFlags as int32."""
         return self.number("sys_flag")
 
     @cached_property
     def store_timestamps(self) -> npt.NDArray[np.int64]:
-        """Return store timestamps, ms since 1970."""
+        """Return the store timestamps in ms since 1970."""
         return self.number("store_timestamp")
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int32]:
-        """Return the sizes of the complete records, bytes."""
+        """Return the sizes of the complete records in bytes."""
         return self.number("size")
 
     @cached_property
     def physical_offsets(self) -> npt.NDArray[np.int64]:
-        """Return offsets in the broker's log, bytes."""
+        """Return the records' offsets in the broker's log, in bytes."""
         return self.number("physical_offset")
 
     @cached_property
     def queue_ids(self) -> npt.NDArray[np.int32]:
-        """Return queue ids, int32."""
+        """Return the queue ids as int32."""
         return self.number("queue_id")
 
     # Geometry -------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Records:
     def check(self) -> None:
         """Check that all records are complete and valid (:attr:`whole`).
 
-        :raises RecordError: a record is invalid; the error names the first one.
+        :raises RecordError: a record is invalid; the error names the first invalid record.
         """
         if not self.whole.all():
             at = int(self.starts[int(np.argmin(self.whole))])
@@ -200,7 +200,9 @@ class Records:
 
     @cached_property
     def _layout(self) -> Positions:
-        """Return seven rows: begin and length of body, topic and properties, and whether the record is valid."""
+        """Return seven rows: start and length of the body, the topic and the properties, and a flag for valid
+        records.
+        """
         if CORE is not None and len(self.source) <= len(self) * _CORE_RECORD_BYTES:
             found = CORE.record_layout(self.source, self.starts)
             if found is not None:
@@ -231,12 +233,12 @@ class Records:
 
     @property
     def body_slices(self) -> tuple[Positions, Positions]:
-        """Return positions of the stored bodies in ``source``, and their lengths."""
+        """Return the positions and lengths of the stored bodies in ``source``."""
         return self._layout[0], self._layout[1]
 
     @cached_property
     def topic_codes(self) -> tuple[list[str], Positions]:
-        """Return topic names, and for each record the index of its topic. A name may have no record."""
+        """Return topic names, and the index of each record's topic. Some names may have no record."""
         at, lengths = self._layout[2:4]
         first = bytes(self.source[int(at[0]) : int(at[0] + lengths[0])]) if len(self) else b""
         if first and (lengths == len(first)).all() and (windows(self._bytes, f"S{len(first)}")[at] == first).all():
@@ -246,11 +248,13 @@ class Records:
 
     @property
     def places(self) -> Positions:
-        """Return one number per record for its queue: index in :attr:`topic_codes`, then 32 bits of queue id."""
+        """Return one number per record that identifies its queue: the topic's index in :attr:`topic_codes`, followed by
+        32 bits with the queue id.
+        """
         return self.topic_codes[1] << 32 | (self.queue_ids.astype(np.int64) & 0xFFFFFFFF)
 
     def by_queue(self) -> Iterator[tuple[str, int, Records]]:
-        """Yield topic, queue id and records of each queue."""
+        """Yield each queue's topic, queue id and records."""
         if not len(self):
             return
         names, codes = self.topic_codes
@@ -266,7 +270,7 @@ class Records:
         return _COLUMNS[name](self, kind)
 
     def topics(self) -> Any:
-        """Return topics as strings."""
+        """Return the topics as strings."""
         names, codes = self.topic_codes
         if (codes == codes[:1]).all():
             return constant(names[int(codes[0])] if len(codes) else "", len(self))
@@ -274,22 +278,24 @@ class Records:
 
     @cached_property
     def properties(self) -> PropertyTexts:
-        """Return the properties, parsed when requested."""
+        """Return the properties, which are parsed when requested."""
         return PropertyTexts(slices(self._bytes, *self._layout[4:]))
 
     def property_numbers(self, name: str, kind: Any) -> Any:
-        """Return a property as integers of an Arrow type; null if the property is absent or its value does not fit."""
+        """Return a property as integers of an Arrow type. The value is null if the property is absent or does not
+        fit.
+        """
         texts = self.properties.values_of(name)
         digits = 9 if kind == pa.int32() else 14  # milliseconds of so many end in the year 5138
         numeric = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
         return pc.if_else(numeric, texts, pa.scalar(None, pa.string())).cast(kind)
 
     def stored_bodies(self) -> Any:
-        """Return bodies as stored."""
+        """Return the bodies as stored, without decompressing them."""
         return slices(self._bytes, *self.body_slices)
 
     def packed_bodies(self) -> Any:
-        """Return the stored bodies that are compressed; null for other bodies."""
+        """Return the stored bodies that are compressed, and null for other bodies."""
         plain = (self.sys_flags & COMPRESSED) == 0
         if plain.all():
             return pa.nulls(len(self), pa.binary())
@@ -302,7 +308,7 @@ class Records:
         return bytes(self.source[int(at[row]) : int(at[row] + length[row])])
 
     def msg_ids(self) -> Any:
-        """Return offset ids: 32 hex digits, 56 with an IPv6 store host."""
+        """Return the offset ids: 32 hex digits, or 56 if the store host is IPv6."""
         if self._has_v6:
             places = zip(self._hosts("store_host"), self.physical_offsets.tolist(), strict=True)
             return pa.array([offset_msg_id(host, offset) for host, offset in places], pa.string())
@@ -324,7 +330,7 @@ class Records:
         return [bytes(self.source[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
 
     def host_texts(self, field: str) -> Any:
-        """Return the hosts in a field as ``ip:port``; each distinct host is formatted once."""
+        """Return the hosts in a field as ``ip:port``. Each distinct host is formatted only once."""
         if self._has_v6:
             known: dict[bytes, str] = {}
             return pa.array(
@@ -357,7 +363,7 @@ def _moments(milliseconds: Any, kind: Any) -> Any:
 
 
 _TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
-"""Transaction types by the two bits of the sysFlag."""
+"""Transaction types by the two bits in the sysFlag."""
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "topic": lambda records, _: records.topics(),
@@ -386,15 +392,19 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),
     "producerGroup": lambda records, _: records.properties.values_of(PGROUP),
 }
-"""Every column except ``brokerName``, which no record contains, and ``body``, which may have to be decompressed."""
+"""Functions for every column except ``brokerName``, which no record contains, and ``body``, which may have to be
+decompressed.
+"""
 
 
 OnBadBody = Callable[[Queue, int, str], None]
-"""Function that is called with queue and offset of a message whose body cannot be decompressed, and the reason."""
+"""Function that is called with the queue and offset of a message whose body cannot be decompressed, and with the
+reason.
+"""
 
 
 def refuse_bad_body(queue: Queue, offset: int, reason: str) -> None:
-    """Raise an error.
+    """Raise an error for the body: the default handler.
 
     :raises BadBodyError: always.
     """
@@ -412,7 +422,8 @@ def decode(
     on_bad_body: OnBadBody = refuse_bad_body,
     max_body_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Any]:
-    """Yield Arrow record batches of ``schema``, in order: usually one batch, several if decompressed bodies are large.
+    """Yield Arrow record batches with ``schema``, in order. There is usually one batch, or several if decompressed
+    bodies are large.
 
     :param on_bad_body: function that is called for each body that cannot be decompressed; if it returns, the body is
         null.
@@ -453,7 +464,7 @@ def _with_unpacked(stored: Any, bodies: dict[int, bytes | None]) -> Any:
 def _unpack(
     records: Records, broker_name: str, on_bad_body: OnBadBody, max_body_bytes: int
 ) -> tuple[dict[int, bytes | None], int]:
-    """Decompress the bodies of as many rows as fit into one batch; return them by row, and the number of rows."""
+    """Decompress the bodies of as many rows as fit into one batch. Return the bodies by row, and the number of rows."""
     bodies: dict[int, bytes | None] = {}
     room = MAX_SPARK_BATCH_BODY_BYTES
     for row in np.flatnonzero(records.sys_flags & COMPRESSED).tolist():

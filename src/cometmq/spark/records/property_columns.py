@@ -1,4 +1,4 @@
-"""Properties of many records at once: the map, and single properties by name.
+"""Decodes the properties of many records at once, as a map or as single properties by name.
 
 The text of a record is ``name 0x01 value 0x02 name 0x01 value 0x02 …`` with or without the last 0x02. All texts are in
 one buffer, in which separators are searched once. The rules are those of
@@ -22,26 +22,28 @@ _NAME_END: Final = 1
 _PIECE_END: Final = 2
 _OFFSET_BYTES: Final = 4
 _BITS: Final = 62
-"""Maximum number of names for which each name has a bit in an int64; the bits show names that a record has twice."""
+"""Maximum number of names that each get a bit in an int64. The bits reveal names that occur twice in a record."""
 
 
 class PropertyTexts:
     """The properties of ``count`` records, split into pieces when first requested."""
 
     def __init__(self, raw: Any) -> None:
-        """Use ``raw``, an Arrow binary array of the texts without nulls."""
+        """Use ``raw``: an Arrow binary array with the property texts, without nulls."""
         self._raw = raw
         self._count = len(raw)
         self._bytes: Bytes
         self._bytes, self._offsets = buffers_of(raw)
 
     def text(self) -> Any:
-        """Return the texts."""
+        """Return the property texts as stored."""
         return text(self._raw)
 
     @cached_property
     def _pieces(self) -> tuple[Positions, Positions, Positions, Positions]:
-        """Return start of name, its 0x01, end of value, and for each record the index of its first piece."""
+        """Return the start of each name, the position of its 0x01, the end of its value, and the index of each record's
+        first piece.
+        """
         data = self._bytes[: int(self._offsets[-1])]
         empty = np.empty(0, np.int64)
         if not len(data):
@@ -64,14 +66,14 @@ class PropertyTexts:
 
     @cached_property
     def _names(self) -> tuple[list[bytes], Positions]:
-        """Return the distinct names, and for each piece the index of its name."""
+        """Return the distinct names, and the index of each piece's name."""
         starts, middles, _, firsts = self._pieces
         return _as_in_the_first(self._bytes, starts, middles, firsts) or _encoded(
             slices(self._bytes, starts, middles - starts)
         )
 
     def values_of(self, name: str) -> Any:
-        """Return one property of each record as strings; null for records without it."""
+        """Return one property of each record as strings, or null for records without the property."""
         found = None if CORE is None else CORE.property_values(self._bytes, self._offsets, name)
         if found is None:
             return self._values_of(name)
@@ -118,7 +120,7 @@ class PropertyTexts:
 
 
 def _strings(texts: tuple[bytes, bytes], count: int, bits: bytes | None = None) -> Any:
-    """Return strings from the compiled core; ``bits`` marks the strings that are not null."""
+    """Build a string array from the compiled core's result. ``bits`` marks the strings that are not null."""
     offsets, data = texts
     validity = None if bits is None else pa.py_buffer(bits)
     return pa.Array.from_buffers(pa.string(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
@@ -127,7 +129,9 @@ def _strings(texts: tuple[bytes, bytes], count: int, bits: bytes | None = None) 
 def _as_in_the_first(
     data: Bytes, starts: Positions, middles: Positions, firsts: Positions
 ) -> tuple[list[bytes], Positions] | None:
-    """Return the names if every record has the same names as the first, which is usual with one producer; else None."""
+    """Return the names if all records have the same names as the first, which is usual with one producer; otherwise
+    None.
+    """
     count, records = int(firsts[1]), len(firsts) - 1
     if not count or count * records != len(starts) or (np.diff(firsts) != count).any():
         return None
@@ -151,7 +155,7 @@ def _encoded(names: Any) -> tuple[list[bytes], Positions]:
 
 
 def _without_repeats(names: int, numbers: Positions, firsts: Positions) -> npt.NDArray[np.bool_] | None:
-    """Mark the pieces to keep: of equal names in a record, only the last. None means all pieces.
+    """Mark the pieces to keep. If a record contains a name twice, only the last piece is kept. None means all pieces.
 
     :param names: number of distinct names; ``numbers`` contains the index of each piece's name.
     """

@@ -1,7 +1,7 @@
-"""Queues, ranges of their offsets, and offsets as JSON: ``{topic: {broker: {queue id: offset}}}``, sorted.
+"""Queues, offset ranges, and offsets as JSON: ``{topic: {broker: {queue id: offset}}}``, sorted.
 
-Spark compares stream offsets as text, so equal offsets need equal text: topics and brokers in alphabetical order,
-queues by number.
+Spark compares stream offsets as text, so equal offsets must have equal text: topics and brokers are in alphabetical
+order, queues are sorted by number.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Offsets = dict[Queue, int]
 class Mark(NamedTuple):
     """A message that identifies a generation of its queue.
 
-    A topic that was deleted and created again counts its messages from 0. No two messages on a broker have the same
-    offset in its log and the same store time, so the message at this queue offset then differs.
+    A topic that was deleted and recreated counts its messages from 0. No two messages on a broker have the same log
+    offset and store time, so the message at this queue offset is then a different one.
     """
 
     offset: int
@@ -40,7 +40,7 @@ NO_MARKS: Final[Marks] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The messages of a queue with ``first <= queue offset < end``."""
+    """A queue's messages with ``first <= queue offset < end``."""
 
     queue: Queue
     first: int
@@ -53,7 +53,7 @@ class OffsetRange:
         return f"{self.queue} [{self.first}, {self.end})"
 
     def part(self, number: int, count: int) -> OffsetRange:
-        """Return one of ``count`` parts of about the same length; number 0 is the first part."""
+        """Return one of ``count`` parts of about the same length. Part 0 is the first one."""
         first, end = (self.first + len(self) * at // count for at in (number, number + 1))
         return OffsetRange(self.queue, first, end)
 
@@ -71,7 +71,7 @@ def offsets_to_json(offsets: Mapping[Queue, int]) -> OffsetsJson:
 
 
 def marks_to_json(marks: Mapping[Queue, Mark]) -> MarksJson:
-    """Nest marks like offsets: each mark is queue offset, log offset, and store time in ms since 1970."""
+    """Nest marks like offsets. Each mark is a queue offset, a log offset, and a store time in ms since 1970."""
     return _nested({queue: list(mark) for queue, mark in marks.items()})
 
 
@@ -117,7 +117,7 @@ def steps_of(ranges: Sequence[OffsetRange], most: int) -> Iterator[list[OffsetRa
 
 
 def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Sort ranges by queue and offset, and join those that follow each other."""
+    """Sort ranges by queue and offset, and join adjacent ranges."""
     found: list[OffsetRange] = []
     for part in sorted(ranges, key=lambda part: (part.queue, part.first)):
         if found and found[-1].queue == part.queue and found[-1].end == part.first:

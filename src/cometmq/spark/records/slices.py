@@ -1,6 +1,6 @@
-"""Gathers values at any position of a byte buffer, and slices of any length as Arrow arrays.
+"""Gathers values from any positions in a byte buffer, and slices of any length as Arrow arrays.
 
-All functions work on many records at once and copy each byte at most twice. They have no loop per record.
+All functions work on many records at once and copy each byte at most twice. They do not loop over records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Positions = npt.NDArray[np.int64]
 
 _INLINE_BYTES: Final = 12
 """An Arrow view: int32 length, then 12 bytes inline, or 4 bytes prefix, int32 buffer, int32 offset. The bytes after a
-shorter inline value do not matter here, since views are only copied from.
+shorter inline value do not matter here, since views are only read.
 """
 _INLINE: Final = f"V{_INLINE_BYTES}"
 
@@ -28,7 +28,7 @@ def windows(buffer: Bytes, dtype: str | np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def slices(buffer: Bytes, starts: Positions, lengths: Positions, missing: npt.NDArray[np.bool_] | None = None) -> Any:
-    """Return ``buffer[start : start + length]`` of each row as a contiguous Arrow binary array.
+    """Return ``buffer[start : start + length]`` for each row as a contiguous Arrow binary array.
 
     ``missing`` marks rows that are null; their start and length must still lie within the buffer.
     The buffer and the sum of the lengths must each be less than 2 GiB.
@@ -53,7 +53,7 @@ def slices(buffer: Bytes, starts: Positions, lengths: Positions, missing: npt.ND
 
 
 def _heads(buffer: Bytes, starts: Positions) -> npt.NDArray[np.void]:
-    """Return the first bytes after each start; bytes after the buffer's end are zeros."""
+    """Return the first bytes after each start. Bytes after the buffer's end are zeros."""
     last = max(len(buffer) - _INLINE_BYTES, 0)
     early = starts < last
     if early.all():
@@ -66,7 +66,7 @@ def _heads(buffer: Bytes, starts: Positions) -> npt.NDArray[np.void]:
 
 
 def text(array: Any) -> Any:
-    """Convert an Arrow binary array to strings. Bytes that are not UTF-8 become U+FFFD, as in Java's decoder."""
+    """Convert an Arrow binary array to strings. Like Java's decoder, replace invalid UTF-8 with U+FFFD."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
@@ -74,12 +74,14 @@ def text(array: Any) -> Any:
 
 
 def constant(value: str, count: int) -> Any:
-    """Return a string array of ``count`` equal rows."""
+    """Return a string array with ``count`` equal rows."""
     return pa.repeat(pa.scalar(value, pa.string()), count)
 
 
 def buffers_of(array: Any) -> tuple[Bytes, npt.NDArray[np.int32]]:
-    """Return bytes and offsets (one more than rows) of an Arrow binary or string array that is not a slice."""
+    """Return the bytes and the offsets (one more than the number of rows) of an Arrow binary or string array that is
+    not a slice.
+    """
     _, offsets, data = array.buffers()
     positions = np.frombuffer(offsets, np.int32)[: len(array) + 1]
     return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), positions

@@ -1,13 +1,14 @@
-"""Memory of Spark's Python workers between batches and tasks: settings of malloc and of Python's garbage collector.
+"""Memory settings for Spark's Python workers between batches and tasks: malloc and Python's garbage collector.
 
 Measured with PySpark 4.3.0, Python 3.11 and glibc 2.36:
 
-* A batch uses some dozens of megabytes and frees them. By default glibc returns free memory at the heap's end to the
-  kernel, and the next batch receives it again page by page, zeroed. Decoding and writing a million messages of 1 KiB
-  takes 1.06 s of processor time by default and 0.97 s with :func:`keep_freed_memory`; 214,000 messages cause 1,400 page
-  faults or 15. glibc's own variables (``MALLOC_TRIM_THRESHOLD_``) would have to be set before the worker starts.
-* ``pyspark.daemon`` collects garbage after each task, before the worker starts the next one. Each collection scans
-  every imported module for some 45 ms, unless :func:`freeze_modules` was called.
+* A batch allocates and frees several dozen megabytes. By default, glibc returns free memory at the heap's end to the
+  kernel, and the next batch gets it back page by page, zeroed. Decoding and writing a million messages of 1 KiB takes
+  1.06 s of processor time by default and 0.97 s with :func:`keep_freed_memory`; 214,000 messages cause 1,400 page
+  faults by default, and 15 with that function. glibc's own variables (``MALLOC_TRIM_THRESHOLD_``) would have to be set
+  before the worker starts.
+* ``pyspark.daemon`` collects garbage after each task, before the worker starts the next one. Each collection scans all
+  imported modules, which takes about 45 ms unless :func:`freeze_modules` was called.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import cache
 from typing import Final
 
 KEPT_BYTES: Final = 128 * 1024 * 1024
-"""Number of free bytes at the heap's end that the process keeps, enough for a few batches."""
+"""Number of free bytes at the heap's end that the process keeps. They are enough for a few batches."""
 _MAPPED_FROM_BYTES: Final = 32 * 1024 * 1024
 """Maximum size of blocks that are allocated on the heap; larger blocks are mapped one by one. It is the largest value
 that glibc accepts.
@@ -31,7 +32,9 @@ _MMAP_THRESHOLD: Final = -3
 
 @contextmanager
 def lasting_worker() -> Iterator[None]:
-    """Set up the memory of a worker around the rows of a task; the first task does so for all later ones."""
+    """Apply a worker's memory settings around a task's rows. The settings of the first task also apply to all later
+    tasks.
+    """
     keep_freed_memory()
     yield
     freeze_modules()
@@ -39,7 +42,7 @@ def lasting_worker() -> Iterator[None]:
 
 @cache
 def keep_freed_memory() -> None:
-    """Set malloc's thresholds once in a process. C libraries without ``mallopt`` keep their own."""
+    """Set malloc's thresholds once per process. C libraries without ``mallopt`` keep their own thresholds."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
@@ -48,6 +51,8 @@ def keep_freed_memory() -> None:
 
 @cache
 def freeze_modules() -> None:
-    """Exclude existing objects, mainly modules, from later collections, once in a process, after a task."""
+    """Exclude existing objects, mainly modules, from later garbage collections. This is done once per process, after a
+    task.
+    """
     gc.collect()
     gc.freeze()

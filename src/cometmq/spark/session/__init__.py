@@ -1,1 +1,1 @@
-"""Spark sessions: requirements, start of the JVM, Ctrl-C."""
+"""Spark sessions: requirements, JVM start, and handling of Ctrl-C."""

@@ -1,4 +1,4 @@
-"""Sessions for the jobs, in this process or on a Spark Connect server, and the check that Spark can run here."""
+"""Opens sessions for the jobs, in this process or on a Spark Connect server, and checks that Spark can run here."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ _MASTER_PORT: Final = 7077
 """Default port of a standalone master."""
 _CONNECT_SECONDS: Final = 10.0
 _LOCAL_SHUFFLE_PARTITIONS: Final = 8
-"""Number of shuffle partitions. Spark's default of 200 is for clusters; on one machine each partition takes
-milliseconds, and an audit with 200 took a minute.
+"""Number of shuffle partitions. Spark's default of 200 is for clusters. On one machine, each partition takes several
+milliseconds, and an audit with 200 partitions took a minute.
 """
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options for a JVM that favours quick compilation, and collects garbage in one thread."""
+"""Options for a JVM that favours quick compilation and collects garbage in one thread."""
 _LASTING: Final = (
     "-XX:InitiatingHeapOccupancyPercent=80 "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
-"""Rows do not become old objects, so G1 need not mark the heap all the time. Spark checks nulls and bounds before it
-reads a value, so Arrow need not check them again.
+"""Rows do not become old objects, so G1 does not have to mark the heap continuously. Spark checks nulls and bounds
+before it reads a value, so Arrow does not have to check them again.
 """
 
 
 class SparkMissingError(SparkSourceError):
-    """Java is not installed, or too old."""
+    """Java is not installed or is too old."""
 
 
 def demand_spark() -> None:
@@ -79,7 +79,7 @@ def demand_spark() -> None:
 
 
 def _java() -> str:
-    """Return the Java that Spark starts."""
+    """Return the Java command that Spark starts."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else "java"
 
@@ -90,8 +90,8 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
 
     A new session is stopped at the end of the block.
 
-    :raises MissingPackageError: as :func:`demand_spark`, or a package of Spark Connect is not installed.
-    :raises SparkMissingError: as :func:`demand_spark`.
+    :raises MissingPackageError: see :func:`demand_spark`; or a package for Spark Connect is not installed.
+    :raises SparkMissingError: see :func:`demand_spark`.
     :raises SparkSourceError: the server does not answer, or Spark does not start on that master.
     """
     if spark is not None:
@@ -124,9 +124,9 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
 
 @contextmanager
 def _start_errors(master: str) -> Iterator[None]:
-    """Report a failed start of Spark in one sentence.
+    """If Spark fails to start in the block, raise an error that states the cause in one sentence.
 
-    :raises SparkMissingError: as :func:`demand_spark`.
+    :raises SparkMissingError: see :func:`demand_spark`.
     :raises SparkSourceError: py4j or PySpark raised an error within the block.
     """
     demand_spark()
@@ -149,11 +149,11 @@ def _start_errors(master: str) -> Iterator[None]:
 
 
 def _demand_master(master: str) -> None:
-    """Check the form of a master, and that one of a standalone cluster's masters listens.
+    """Check the form of a master address. For a standalone cluster, check that one of its masters is listening.
 
-    Spark itself tries for a minute, then hangs; for a malformed master its launcher prints a stack trace.
+    Spark itself tries for a minute and then hangs. If the address is malformed, its launcher prints a stack trace.
 
-    :raises SparkSourceError: the address is malformed, or no master listens.
+    :raises SparkSourceError: the address is malformed, or no master is listening.
     """
     if not _MASTER.match(master):
         raise SparkSourceError(
@@ -178,12 +178,12 @@ def _demand_master(master: str) -> None:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return True for a session of Spark Connect, whose driver is another process."""
+    """Return True for a Spark Connect session, whose driver is another process."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def tasks_at_a_time(spark: SparkSession) -> int:
-    """Return the number of tasks that a session runs at the same time."""
+    """Return the number of tasks that a session can run at the same time."""
     if not is_connect(spark):
         return spark.sparkContext.defaultParallelism
     from pyspark.sql import functions as f
@@ -196,7 +196,7 @@ def connect_session(address: str) -> SparkSession:
     """Open a session on a Spark Connect server. CometMQ must be installed in the server's Python.
 
     :param address: ``sc://HOST:PORT``, with Spark's parameters.
-    :raises MissingPackageError: a package of Spark Connect is not installed.
+    :raises MissingPackageError: a package for Spark Connect is not installed.
     :raises SparkSourceError: the server does not answer.
     """
     require("Spark Connect", "connect", *SPARK_MODULES, "grpc", "grpc_status")
@@ -218,9 +218,9 @@ def connect_session(address: str) -> SparkSession:
 
 
 def _demand_listener(address: str) -> None:
-    """Check that a server listens: Spark's own client tries for ten minutes.
+    """Check that a server is listening. Spark's own client would try for ten minutes.
 
-    :raises OSError: no server listens.
+    :raises OSError: no server is listening.
     :raises ValueError: the address is malformed.
     """
     place = urlsplit(address)
@@ -229,17 +229,18 @@ def _demand_listener(address: str) -> None:
 
 
 def local_session(master: str = "local[*]", app_name: str = "cometmq", *, brief: bool = False) -> SparkSession:
-    """Create a session that logs little and whose workers run this Python.
+    """Create a session that logs little and whose workers use this Python interpreter.
 
-    :param brief: True for a session of a minute or two with little data; the JVM then favours quick compilation.
-    :raises SparkMissingError: as :func:`demand_spark`.
+    :param brief: True for a session that lasts a minute or two and has little data; the JVM then favours quick
+        compilation.
+    :raises SparkMissingError: see :func:`demand_spark`.
     """
     demand_spark()
     return _session(_started(master, app_name, brief=brief))
 
 
 def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
-    """Start the JVM, and return the configuration of its sessions."""
+    """Start the JVM, and return the configuration for its sessions."""
     from pyspark import SparkConf
 
     _log.info("starting Spark on %s", master)
@@ -258,7 +259,9 @@ def _started(master: str, app_name: str, *, brief: bool = False) -> SparkConf:
 
 
 def _worker_python(master: str) -> str:
-    """Return the Python for Spark's workers: this one, started by a script that caches compiled PySpark."""
+    """Return the Python command for Spark's workers: this interpreter, started by a script that caches compiled PySpark
+    files.
+    """
     import pyspark
 
     places = (*site.getsitepackages(), site.getusersitepackages())

@@ -1,14 +1,16 @@
-"""Ctrl-C in a Spark driver: one KeyboardInterrupt, no tracebacks, and a session that can still be stopped.
+"""Handles Ctrl-C in a Spark driver: it raises one KeyboardInterrupt without other tracebacks, and the session can still
+be stopped.
 
 PySpark's own handler first asks the JVM to cancel its jobs, over a connection that may be in use, which causes
-tracebacks. A driver that creates its session and stops it at the end need not ask. So :func:`interrupt_at_once`
-replaces the handler by one that also removes the connection of the current call from py4j:
+tracebacks. A driver that creates its session and stops it at the end does not need this. So :func:`interrupt_at_once`
+replaces the handler with one that also removes the current call's connection from py4j.
 
-py4j (0.10.9.9, with PySpark 4.3.0), when a call is interrupted, makes the JVM close all connections of the process once
-that call is done. A call from another thread is then made twice: a semaphore for which one thread waits has two waiters
-in the JVM in every run of ``test_an_interruption_of_one_call_leaves_other_calls_of_the_jvm_alone``; and calls that stop
-the session sometimes fail with "Answer from Java side is empty". py4j does this only when the connection has a socket,
-and has no setting for it, so the handler removes the socket: py4j opens another connection for the next call.
+The reason: when a call is interrupted, py4j (0.10.9.9, with PySpark 4.3.0) makes the JVM close all of the process's
+connections after that call. A call from another thread is then made twice: a semaphore for which one thread waits has
+two waiters in the JVM in every run of ``test_an_interruption_of_one_call_leaves_other_calls_of_the_jvm_alone``; and
+calls that stop the session sometimes fail with "Answer from Java side is empty". py4j does this only if the connection
+has a socket, and no setting prevents it. So the handler removes the socket, and py4j opens another connection for the
+next call.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from types import FrameType
 from typing import Final
 
 silenced: Final = threading.Event()
-"""Event that is set when the session is about to end; the JVM's last messages are then not shown."""
+"""Event that is set when the session is about to end, so that the JVM's last messages are not shown."""
 _interrupted: Final = threading.Event()
 
 
@@ -36,9 +38,9 @@ def forget_interruptions() -> None:
 def interruption_put_off() -> Iterator[None]:
     """Defer Ctrl-C until the end of the block.
 
-    If this process ended before it knows the JVM's port, the JVM would never stop. A handler that is installed within
-    the block, for example by PySpark's context, is removed at its end. Outside the main thread, which alone receives
-    signals, this function does nothing.
+    If this process ended before it knew the JVM's port, the JVM would never stop. If a handler is installed within the
+    block, for example by PySpark's context, it is removed at the end. Only the main thread receives signals, so this
+    function does nothing in other threads.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -54,13 +56,15 @@ def interruption_put_off() -> Iterator[None]:
 
 
 def silence_spark() -> None:
-    """Silence JVM and py4j, since from now on tasks end because the driver ends."""
+    """Silence the JVM and py4j, since tasks will now fail because the driver is ending."""
     silenced.set()
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
 
 def interrupt_at_once() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt and silence py4j and the JVM. Outside the main thread, do nothing."""
+    """Make Ctrl-C raise KeyboardInterrupt and silence py4j and the JVM. In other threads than the main thread, do
+    nothing.
+    """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         silence_spark()
@@ -94,5 +98,5 @@ def _take_connection() -> None:
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
-    """Drop the tracebacks that py4j logs at the root logger after an interruption."""
+    """Drop the tracebacks that py4j logs to the root logger after an interruption."""
     return record.msg != "KeyboardInterrupt while sending command."

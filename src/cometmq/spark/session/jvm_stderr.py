@@ -2,11 +2,11 @@
 
 Both appear in healthy jobs, and no option prevents them. Measured with PySpark 4.3.0 on Java 17:
 
-* one line of Java at each start, ``WARNING: Using incubator modules: jdk.incubator.vector``: Spark itself loads that
+* one line from Java at each start, ``WARNING: Using incubator modules: jdk.incubator.vector``: Spark itself loads that
   module;
-* a traceback of some ten lines for each Python worker that was idle for a minute, and that Spark therefore ends:
-  ``pyspark/daemon.py`` cannot write its last output (BrokenPipeError). A job of some minutes on two cores shows several
-  of them.
+* a traceback of about ten lines for each Python worker that Spark ends because it was idle for a minute:
+  ``pyspark/daemon.py`` cannot write its last output (BrokenPipeError). A job of several minutes on two cores shows a
+  few of them.
 
 Log4j's settings do not affect these messages, since neither is logged.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STDERR: Final = 2
 _READ_BYTES: Final = 65_536
 _LAST_WORDS_SECONDS: Final = 5.0
-"""Maximum time to wait for the last output of a JVM that did not start."""
+"""Maximum time to wait for the last output of a JVM that failed to start."""
 _AT_EVERY_START: Final = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
 _HEAD: Final = b"Traceback (most recent call last):\n"
 _FRAME: Final = re.compile(rb'  File "[^"]*pyspark/daemon\.py", line \d+, in (manager|worker)\n')
@@ -36,13 +36,13 @@ _SOURCE: Final = b"    "
 _END: Final = b"BrokenPipeError: [Errno 32] Broken pipe\n"
 _BEGINNINGS: Final = (_AT_EVERY_START, _HEAD, _END, b'  File "')
 _LINE: Final = re.compile(rb"[^\r\n]*[\r\n]")
-"""Line ends; a progress bar ends its lines without a line feed."""
+"""Line endings. A progress bar ends its lines without a line feed."""
 
 
 def start_jvm(conf: SparkConf) -> None:
-    """Start the JVM for the sessions of this process, unless it runs already.
+    """Start the JVM for this process's sessions, unless it is already running.
 
-    Its standard error is copied to this process's through a :class:`Sieve`.
+    The JVM's standard error passes through a :class:`Sieve` to this process's standard error.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -78,23 +78,23 @@ def _pass_on(reading: int) -> None:
 class Sieve:
     """Filters text that arrives in pieces of any size.
 
-    Lines of several workers' tracebacks may be mixed.
+    Lines from several workers' tracebacks may be mixed.
     """
 
     def __init__(self) -> None:
         self._rest = b""
-        """The beginning of a line that may still become a known line."""
+        """Beginning of a line that may still turn out to be a known line."""
         self._is_within = False
-        """True if the beginning of the current line was passed on."""
+        """True if the beginning of the current line has been passed on."""
         self._heads = 0
         """Number of tracebacks whose first frame has not arrived yet."""
         self._frames = 0
         """Number of tracebacks whose last frame has arrived, but not their end."""
         self._is_below = False
-        """True if the source line of a frame may follow."""
+        """True if a frame's source line may follow."""
 
     def passed(self, data: bytes) -> bytes:
-        """Return the text that can be passed on now."""
+        """Add a piece of text, and return the text that can be passed on now."""
         self._rest += data
         found = b""
         while line := _LINE.match(self._rest):
@@ -107,7 +107,7 @@ class Sieve:
         return found
 
     def rest(self) -> bytes:
-        """Return the text that was held back, once the input has ended."""
+        """Return the text that is still held back when the input has ended."""
         held, self._rest = self._held() + self._rest, b""
         return held
 

@@ -1,7 +1,7 @@
-"""Sessions that end while in use: one sentence with the next step, instead of the errors of py4j or Spark.
+"""Handles sessions that end while in use: one sentence with the next step replaces the errors from py4j or Spark.
 
-After the JVM is killed, any call of py4j can meet a refused or closed connection, even calls that stop the session.
-When a master dies, or somebody kills the application on the master, the session stops but the JVM keeps running.
+After the JVM is killed, the connection for any py4j call may be refused or closed, even when the call stops the
+session. If a master dies, or somebody kills the application on the master, the session stops but the JVM keeps running.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXIT_SECONDS: Final = 2.0
-"""Maximum time until the process of a JVM ends after its connections were closed."""
+"""Maximum time until a JVM process ends after its connections were closed."""
 _AGAIN: Final = "the same command continues where a job that writes was, and repeats one that only reads"
 
 
 class SessionLostError(SparkSourceError):
-    """The Spark session ended while it was in use, or earlier."""
+    """The Spark session ended while it was in use, or before that."""
 
 
 @contextlib.contextmanager
 def says_when_lost() -> Iterator[None]:
-    """Report any failure within the block in one sentence if the session has ended.
+    """If the session has ended, replace any failure in the block with an error that says so in one sentence.
 
     :raises SessionLostError: the JVM has ended, or the session is stopped.
     """
@@ -47,7 +47,7 @@ def says_when_lost() -> Iterator[None]:
 def demand_running(spark: SparkSession) -> None:
     """Check that the caller's session has not ended.
 
-    :raises SessionLostError: it was stopped, or its JVM has ended.
+    :raises SessionLostError: the session was stopped, or its JVM has ended.
     """
     with says_when_lost():
         stopped = getattr(spark, "is_stopped", None)  # of Spark Connect
@@ -56,9 +56,9 @@ def demand_running(spark: SparkSession) -> None:
 
 
 def end_quietly(context: SparkContext) -> None:
-    """Hide tracebacks from PySpark's accumulator server and from py4j when the JVM has ended.
+    """Hide tracebacks from PySpark's accumulator server and from py4j if the JVM has ended.
 
-    py4j logs a failed call at the root logger, and also raises the error.
+    py4j logs a failed call to the root logger and also raises the error.
     """
     server = context._accumulatorServer
     told = server.handle_error
@@ -72,7 +72,7 @@ def end_quietly(context: SparkContext) -> None:
 
 
 def stop(session: SparkSession) -> None:
-    """Stop a session without PySpark's warning that the JVM has ended, since a clearer error follows."""
+    """Stop a session, and suppress PySpark's warning that the JVM has ended, since a clearer error follows."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
         session.stop()

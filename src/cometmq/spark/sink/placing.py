@@ -54,7 +54,7 @@ def look_up_route(options: SinkOptions, topic: str) -> WriteRoute:
     """Query a nameserver for the route of a topic.
 
     :raises UnreachableError: no nameserver answers.
-    :raises SinkError: the topic does not exist, or nothing can be written to it.
+    :raises SinkError: the topic does not exist, or is not writable.
     """
     timeout_s = min(ANSWER_SECONDS, options.send_timeout_s)
     data = _Cluster(ClusterOptions(options.namesrv_addr, options.access.security, timeout_s)).route(topic)

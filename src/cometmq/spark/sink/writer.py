@@ -64,7 +64,7 @@ class RocketMQStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQWriter:
-    """Create the writer of ``df.write``.
+    """Create the writer for ``df.write``.
 
     :raises OptionError: an option or a column is invalid, or the mode is ``overwrite``.
     :raises SinkError: the topic in option ``topic`` is not writable.
@@ -75,7 +75,7 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
-    """Create the writer of ``df.writeStream``.
+    """Create the writer for ``df.writeStream``.
 
     :raises OptionError: as :func:`batch_writer`, or the output mode is ``complete``.
     :raises SinkError: as :func:`batch_writer`.

@@ -173,7 +173,7 @@ class LagListener(StreamingQueryListener):
         return "\n".join((*lines, *speeds, ""))
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's names here and below)
-        """Ignore a step."""
+        """Do nothing. The listener interface requires this method."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Store, log and write the lag after a micro-batch."""
@@ -204,7 +204,7 @@ class LagListener(StreamingQueryListener):
         self._write()
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Ignore a step."""
+        """Do nothing. The listener interface requires this method."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Forget the query."""

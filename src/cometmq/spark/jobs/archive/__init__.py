@@ -1,1 +1,3 @@
-"""The archive job: topics or a store into Parquet, Delta Lake or Iceberg, and the upkeep of archives."""
+"""The archive job, which copies topics or a store to Parquet, Delta Lake or Iceberg, and the upkeep jobs for
+archives.
+"""

@@ -1,8 +1,8 @@
-"""The checkpoint of the archive's query: Spark writes it, and the archive job reads it before the query starts.
+"""The checkpoint of the archive query. Spark writes it, and the archive job reads it before the query starts.
 
-Spark writes ``metadata``, then ``offsets/0``, then, when batch 0 is done, ``commits/0``, each under a hidden name that
-it renames. If it is killed while it writes ``offsets/0``, the directory that it leaves makes it refuse to start
-(``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``), although no batch was planned.
+Spark first writes ``metadata``, then ``offsets/0`` and, when batch 0 is done, ``commits/0``. Each file has a hidden
+name before it is complete. If Spark is killed while it writes ``offsets/0``, it refuses to start again with the
+remaining directory (``STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY``), although no batch was planned.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cometmq.spark.errors import ArchiveError
 from cometmq.spark.storage import Directory
 
 SET_ASIDE: Final = "_dead"
-"""Directory in a checkpoint for incomplete files of killed starts."""
+"""Checkpoint directory for incomplete files from starts that were killed."""
 _STARTING_OFFSETS: Final = "_starting_offsets.json"
-"""File in a checkpoint that contains the starting offsets of its first start."""
+"""Checkpoint file that contains the offsets at which the first start began."""
 _METADATA: Final = "metadata"
 _LOGS: Final = ("offsets", "commits")
 
@@ -40,11 +40,11 @@ class Checkpoint:
 
     @property
     def starting_offsets_path(self) -> Path:
-        """Return the path of the file that contains the starting offsets of the first start."""
+        """Return the path of the file that contains the offsets at which the first start began."""
         return self._directory.path(_STARTING_OFFSETS)
 
     def query_id(self) -> str | None:
-        """Return the id that Spark gave the query, or None if the checkpoint is new.
+        """Return the query id that Spark assigned, or None if the checkpoint is new.
 
         :raises ArchiveError: the directory is not a checkpoint.
         """
@@ -61,20 +61,20 @@ class Checkpoint:
             ) from error
 
     def last_committed_batch(self) -> int | None:
-        """Return the last batch that Spark has marked as done."""
+        """Return the last batch that Spark marked as done."""
         return max(self._batches("commits"), default=None)
 
     def has_begun(self) -> bool:
-        """Return True if a batch was ever planned. From then on, the checkpoint determines where the query
+        """Return True if a batch was ever planned. In that case, the checkpoint determines where the query
         continues.
         """
         return any(map(self._batches, _LOGS))
 
     def set_aside_dead_start(self) -> Path | None:
-        """Move the files of a start that was killed before its first batch; return their new path, or None if nothing
-        was moved.
+        """Move the files left by a start that was killed before its first batch. Return their new path, or None if
+        nothing was moved.
 
-        A checkpoint with a planned batch is not changed.
+        A checkpoint that contains a planned batch is not changed.
         """
         directory = self._directory
         if not directory.exists("offsets") or self.has_begun():

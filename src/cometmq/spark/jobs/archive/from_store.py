@@ -1,5 +1,5 @@
-"""The archive job that reads the files of a store: it needs no broker, checks every record, and writes the same archive
-as from a broker.
+"""The archive job that reads a store's files. It needs no broker, checks every record, and writes the same archive as
+the job that reads from a broker.
 
 Spark tasks read the splits of the log (:mod:`cometmq.spark.store.scan`) in parallel, and each writes the files of its
 split; the driver commits several splits at a time, in log order. Offsets of a queue rise along the log, so a run after
@@ -43,34 +43,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPLITS_IN_COMMIT: Final = 64
-"""Log bytes per commit. After a crash, a minute of work on two cores is repeated; a log of terabytes needs few commits.
+"""Number of log bytes per commit. After a crash, a minute of work on two cores is repeated, and a log of several
+terabytes still needs few commits.
 """
 _CHUNK_BYTES: Final = SPLIT_BYTES * 9 // 16
-"""Log bytes that are checked together. A split, which ends at the end of a record, is a little larger than two parts of
-this size.
+"""Number of log bytes that are checked together. A split ends at the end of a record, so it is slightly larger than two
+parts of this size.
 """
 _GATHERED_BYTES: Final = SPLIT_BYTES
-"""Bytes that a task buffers before it writes files."""
+"""Number of bytes that a task buffers before it writes files."""
 _KNOWN_BYTES: Final = 200
-"""Bytes of overhead per record."""
+"""Memory overhead per record, in bytes."""
 _DECODED_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of a queue's records that are converted to columns at a time."""
+"""Number of record bytes of one queue that are converted to columns at a time."""
 
 
 @job(ArchiveStoreOptions)
 def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     """Archive the topics in a store's files and return the report.
 
-    ``store`` contains ``commitlog/``, on driver and executors. ``broker_name`` must be the broker's own name; an
-    archive made from the running broker then has the same queues. Without ``topics`` all ordinary topics are archived,
-    or those of ``subscribePattern`` in ``options``.
+    ``store`` contains ``commitlog/`` on the driver and on the executors. ``broker_name`` must be the broker's own name,
+    so that an archive made from the running broker has the same queues. If ``topics`` is empty, all ordinary topics are
+    archived, or the topics that match ``subscribePattern`` in ``options``.
 
     :raises OptionError: an argument is invalid, or a topic does not exist. Without consume queues, a missing topic is
         detected only after the whole log has been read.
     :raises ArchiveError: another job holds the archive.
     :raises NoStoreError: the directory has no log.
-    :raises SparkSourceError: a record is damaged and ``badRecordsPath`` is not set; or offsets do not follow the
-        archive's.
+    :raises SparkSourceError: a record is damaged and ``badRecordsPath`` is not set, or offsets do not follow those in
+        the archive.
     """
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
     given = {
@@ -114,7 +115,9 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
 
 
 def _demand_archived(options: StoreOptions, found: Iterable[Queue]) -> None:
-    """Check that the log contained messages of the named topics; without consume queues, this is not known earlier."""
+    """Check that the log contained messages of the given topics. If there are no consume queues, this is not known
+    before the log has been read.
+    """
     demand_present(
         options.topics,
         (queue.topic for queue in found),
@@ -124,7 +127,7 @@ def _demand_archived(options: StoreOptions, found: Iterable[Queue]) -> None:
 
 
 def _count_new(spark: SparkSession, given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
-    """Return the offsets of each queue that are in the store and not in the archive, with their message counts."""
+    """Return each queue's offsets that are in the store but not in the archive, with their message counts."""
     limits = [(*queue, end) for queue, end in archived.items()]
     known = spark.createDataFrame(limits, "topic string, brokerName string, queueId int, archivedTo bigint")
     place = ["topic", "brokerName", "queueId"]
@@ -147,9 +150,9 @@ def _count_new(spark: SparkSession, given: Mapping[str, str], archived: Offsets)
 def write_split(
     options: StoreOptions, split: LogSplit, directory: Directory, archived: Offsets, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Write the messages of a split that are not yet in the archive; yield flushed files and their offsets.
+    """Write a split's messages that are not yet in the archive; yield the flushed files and their offsets.
 
-    :raises ArchiveError: a queue was created again: its message at the offset of its mark is a different one.
+    :raises ArchiveError: a queue was recreated: the message at its mark's offset is a different one.
     """
     gathered: dict[Queue, list[Records]] = {}
     made: list[Manifest] = []

@@ -1,12 +1,14 @@
-"""The archive job: it writes topics to a table of Parquet files, Delta Lake or Iceberg, exactly once, and is resumable.
+"""The archive job. It writes topics to a table of Parquet files, Delta Lake or Iceberg exactly once, and it can be
+resumed.
 
-A streaming query plans offsets (kept in Spark's checkpoint), its tasks write files (:mod:`.writer`), and the driver
-commits them (:mod:`.log`). With a session of Spark Connect, Spark calls back for each micro-batch in a process that its
-server has started; commits are then passed to the job as files in the archive's directory, which both processes share.
+A streaming query plans offsets, which are stored in Spark's checkpoint. Its tasks write files (:mod:`.writer`), and the
+driver commits them (:mod:`.log`). In a Spark Connect session, Spark runs the callback for each micro-batch in a process
+that its server has started. That process passes commits to the job as files in the archive's directory, which both
+processes share.
 
 A crash can happen
 
-* before the commit: Spark repeats the batch with the same offsets, and the files have the same names again;
+* before the commit: Spark repeats the batch with the same offsets, and the files get the same names again;
 * after the commit, before Spark's own commit: Spark repeats the batch; tasks and driver detect that it is committed,
   and skip it;
 * together with the loss of the checkpoint: a new checkpoint continues where the archive's last commit ends;
@@ -64,7 +66,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
 
     :raises OptionError: an argument is invalid, or a topic does not exist.
     :raises ArchiveError: another job holds the archive, or the archive was continued with another checkpoint.
-    :raises SparkSourceError: the query failed; committed messages stay.
+    :raises SparkSourceError: the query failed; committed messages are kept.
     """
     checkpoint, trigger = Checkpoint(options.checkpoint), options.trigger
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
@@ -106,7 +108,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
 
 
 def _demand_sources(options: SourceOptions, *, is_new: bool) -> None:
-    """Check nameservers and topics before Spark is started, which takes seconds.
+    """Check nameservers and topics before starting Spark, which takes several seconds.
 
     :raises UnreachableError: no nameserver answers.
     :raises OptionError: a topic of a new archive does not exist.
@@ -117,7 +119,7 @@ def _demand_sources(options: SourceOptions, *, is_new: bool) -> None:
 
 
 def _count_new(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange, int]:
-    """Count the messages of each queue that are on the brokers and not in the archive."""
+    """Count the messages in each queue that are on the brokers but not in the archive."""
     options = parse_options(given)
     cluster = Cluster(options)
     queues = cluster.queues()
@@ -129,15 +131,14 @@ def _count_new(given: Mapping[str, str], archived: Offsets) -> dict[OffsetRange,
 
 
 def _timing(trigger: str) -> dict[str, Any]:
-    """Return the arguments of Spark's ``trigger``."""
+    """Return the arguments for Spark's ``trigger``."""
     if trigger == AVAILABLE_NOW:
         return {"availableNow": True}
     return {"processingTime": f"{parse_option('trigger', _INTERVAL, trigger)} milliseconds"}
 
 
 def _continuation(log: ArchiveLog, checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the options with which a new query continues where the archive ends. An existing query uses its
-    checkpoint.
+    """Return options that make a new query continue where the archive ends. An existing query uses its checkpoint.
 
     :raises ArchiveError: checkpoint and archive do not belong together.
     """
@@ -160,7 +161,7 @@ def _continuation(log: ArchiveLog, checkpoint: Checkpoint) -> dict[str, str]:
 
 
 class _Run:
-    """One run of the query."""
+    """One run of the archive query."""
 
     def __init__(
         self,
@@ -283,18 +284,18 @@ class BatchCommits:
 
 
 _MAILBOX: Final = "_told"
-"""Directory in an archive for commits that are not yet passed to the job."""
+"""Archive directory for commits that have not been passed to the job yet."""
 
 
 class CommitMailbox:
-    """Commits that the process of the batches passes to the process of the job as files."""
+    """Passes commits as files from the process that runs the batches to the job's process."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._commits = NumberedFiles(directory, _MAILBOX, Commit)
 
     def clear(self) -> None:
-        """Delete the commits that a killed run did not read."""
+        """Delete commits that a killed run did not read."""
         self._directory.delete_tree(_MAILBOX)
 
     def post(self, commit: Commit) -> None:
@@ -302,7 +303,7 @@ class CommitMailbox:
         self._commits.write(commit.sequence, commit)
 
     def collect(self) -> Iterator[Commit]:
-        """Read and delete the commits, in order."""
+        """Read the commits in order, and delete them."""
         for sequence in self._commits.numbers():
             yield self._commits.read(sequence)
             self._commits.delete(sequence)

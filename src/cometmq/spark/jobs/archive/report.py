@@ -1,4 +1,4 @@
-"""The report of the archive job, and the totals of a run that it is built from."""
+"""The archive job's report, and the totals of a run from which it is built."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ArchiveReport(RunReport):
     finished: bool
     warnings: tuple[str, ...]
     queues: tuple[QueueTotals, ...]
-    """Every queue in the archive, with the messages of all runs. For a dry run, the figures include the messages that a
-    run would add.
+    """Every queue in the archive, with the messages from all runs. In a dry run, the numbers include the messages that
+    a run would add.
     """
     dry_run: bool = False
     """True if nothing was written; ``rows`` is then the number that a run would add."""
@@ -90,9 +90,9 @@ class ArchiveReport(RunReport):
 
 
 def dry_run_report(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: float) -> ArchiveReport:
-    """Return the report of a dry run.
+    """Build the report of a dry run.
 
-    :param new: messages that a run would add, by queue offsets.
+    :param new: offsets of the messages that a run would add, by queue.
     :param seconds: duration of the search for the messages.
     """
     totals = {of.queue: of for of in log.queues()}
@@ -151,7 +151,7 @@ class ArchiveRun:
             )
 
     def report(self, *, finished: bool) -> ArchiveReport:
-        """Build the report of the run."""
+        """Build the run's report."""
         warnings = [f"messages {gap} were gone before they were read" for gap in self._gaps]
         if self._gap_count > len(self._gaps):
             warnings.append(f"{self._gap_count - len(self._gaps):,} more gaps: see gaps in the archive's commits")

@@ -1,11 +1,11 @@
-"""Upkeep of an archive: join small files, remove old hours, delete files that the table does not name.
+"""Archive upkeep: join small files, remove old hours, and delete files that the table does not name.
 
-* :func:`compact` joins files that are adjacent in the order of offsets, up to a maximum size. Tasks write the new
-  files, and one commit replaces the old ones: readers see the old files or the new ones, never both. A killed run
-  leaves at most files that no commit names; the next run plans the rest.
-* :func:`expire` removes, in one commit, whole files whose last message was stored before the keep window. The archived
-  end of each queue stays the same.
-* Both jobs leave the old files on disk for readers that already use them; :func:`vacuum` deletes them later.
+* :func:`compact` joins files that are adjacent in offset order, up to a maximum size. Tasks write the new files, and
+  one commit replaces the old ones: readers see either the old files or the new files. A killed run leaves at most some
+  files that no commit names, and the next run continues with the remaining files.
+* :func:`expire` removes, in one commit, all files whose last message was stored before the keep window. Each queue's
+  archived end remains the same.
+* Both jobs leave the old files on disk for readers that are using them; :func:`vacuum` deletes them later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HourChange:
-    """The changes to the files of one topic and hour."""
+    """The changes to the files that contain one topic's messages from one hour."""
 
     topic: str
     hour: str
@@ -67,7 +67,7 @@ class UpkeepReport(Report):
     format: str
     dry_run: bool
     finished: bool
-    """False if the run was stopped before its end."""
+    """False if the run was stopped before it was finished."""
     commits: int
     hours: tuple[HourChange, ...]
     seconds: float
@@ -79,12 +79,12 @@ class UpkeepReport(Report):
 
     @property
     def files_after(self) -> int:
-        """Return the number of files that replace them."""
+        """Return the number of files that replace the joined files."""
         return sum(hour.files_after for hour in self.hours)
 
     @property
     def bytes_before(self) -> int:
-        """Return the bytes of the files that were joined, removed or deleted."""
+        """Return the total size of the files that were joined, removed or deleted, in bytes."""
         return sum(hour.bytes_before for hour in self.hours)
 
     @property
@@ -94,12 +94,12 @@ class UpkeepReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if the run was stopped."""
+        """Return exit code 3 if the run was stopped."""
         return 0 if self.finished else PARTLY_DONE
 
     @property
     def verdict(self) -> str:
-        """Return whether the run finished or was stopped."""
+        """Return a sentence that states whether the run finished or was stopped."""
         return "The run is complete" if self.finished else "The run was stopped before its end"
 
     def _figures(self) -> list[tuple[str, str]]:
@@ -135,7 +135,7 @@ class UpkeepReport(Report):
 
 
 class Upkeep:
-    """The totals of a run so far; ``on_step`` is called after each commit."""
+    """The current totals of a run. ``on_step`` is called after each commit."""
 
     def __init__(
         self, what: str, log: ArchiveLog, dry_run: bool, on_step: Callable[[Upkeep], object] = lambda _: None
@@ -150,20 +150,20 @@ class Upkeep:
 
     @property
     def files(self) -> int:
-        """Return the number of files joined so far."""
+        """Return the number of files that have been joined."""
         return sum(sums[0] for sums in self._hours.values())
 
     def __str__(self) -> str:
-        """Return one line of progress."""
+        """Return a progress line."""
         return f"{quantity(self.files, 'file')} joined in {quantity(self.commits, 'commit')}"
 
     def add_change(self, before: Sequence[DataFile], after: Sequence[int] = ()) -> None:
-        """Count removed files of one hour, and add the sizes of the files that replace them."""
+        """Count files removed from one hour, and add the sizes of the files that replace them."""
         sizes, rows = sum(file.bytes for file in before), sum(file.rows for file in before)
         self._add(place_of(before[0].path), len(before), len(after), sizes, sum(after), rows)
 
     def add_deleted(self, path: str, size: int) -> None:
-        """Count a deleted file that the table did not name."""
+        """Count a file that was deleted because the table did not name it."""
         self._add(place_of(path), 1, 0, size, 0, 0)
 
     def _add(self, place: tuple[str, str], *more: int) -> None:
@@ -177,7 +177,7 @@ class Upkeep:
         self._on_step(self)
 
     def report(self, *, finished: bool) -> UpkeepReport:
-        """Build the report of the run."""
+        """Build the run's report."""
         return UpkeepReport(
             what=self._what,
             directory=str(self._log.root),
@@ -191,18 +191,18 @@ class Upkeep:
 
 
 COMMIT_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""Bytes joined in one commit. After a crash, about a minute of work is repeated."""
+"""Number of bytes joined in one commit. After a crash, about a minute of work is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Files of one queue and hour, in offset order, that become one file."""
+    """Files with one queue's messages from one hour, in offset order, which are joined into one file."""
 
     files: tuple[DataFile, ...]
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all files."""
+        """Return the total size of the files, in bytes."""
         return sum(file.bytes for file in self.files)
 
 
@@ -210,7 +210,7 @@ class Joining:
 def compact(options: CompactOptions) -> UpkeepReport:
     """Join small files of an archive, and return the report.
 
-    Files are joined up to ``target_bytes``; larger files stay unchanged.
+    Files are joined up to ``target_bytes``; larger files remain unchanged.
 
     :raises OptionError: an argument is invalid, or the archive or a topic in it does not exist.
     :raises ArchiveError: another upkeep job is running on the archive, or a file is damaged.
@@ -242,7 +242,9 @@ def compact(options: CompactOptions) -> UpkeepReport:
 
 
 def planned_joinings(files: Iterable[DataFile], target_bytes: int, ended_before_ms: int) -> list[Joining]:
-    """Choose the files to join: at least two neighbours in offset order, up to ``target_bytes`` together."""
+    """Choose the files to join: groups of at least two neighbours in offset order, with a total of up to
+    ``target_bytes``.
+    """
     hours: dict[str, list[DataFile]] = {}
     for file in files:
         if hour_ended_ms(file.path) <= ended_before_ms:
@@ -275,9 +277,9 @@ def _join_in_task(directory: Directory, joining: Joining) -> list[DataFile]:
 
 
 def join_files(directory: Directory, files: Sequence[DataFile]) -> DataFile:
-    """Write the messages of some files of one queue and hour into one file, in offset order.
+    """Join files with one queue's messages from one hour: write the messages into one file, in offset order.
 
-    :raises ArchiveError: the files do not hold the messages that the table states.
+    :raises ArchiveError: the files do not contain the number of messages that the table states.
     """
     import numpy as np
 
@@ -308,12 +310,12 @@ def _demand_sound(good: bool, file: DataFile) -> None:
 
 
 LEAST_KEPT_MS: Final = 3_600_000
-"""Minimum keep window, so that an hour that still receives messages is never removed."""
+"""Minimum keep window. It ensures that an hour that still receives messages is never removed."""
 
 
 @job(ExpireOptions)
 def expire(options: ExpireOptions) -> UpkeepReport:
-    """Remove hours that ended longer than ``keep_ms`` ago from an archive, and return the report.
+    """Remove hours that ended more than ``keep_ms`` ago from an archive, and return the report.
 
     :raises OptionError: the window is shorter than an hour, or the archive or a topic in it does not exist.
     :raises ArchiveError: another upkeep job is running on the archive.

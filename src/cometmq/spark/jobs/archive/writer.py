@@ -1,7 +1,7 @@
-"""The executors' side of the archive job: a source that writes the messages it reads, and yields only file names.
+"""The executors' side of the archive job: a source that writes the messages that it reads, and returns only file names.
 
-Pulling, decoding and writing Parquet happen in one Python worker; messages are never passed to the JVM, which receives
-only one row for each file and each range of offsets. The driver commits these files and ranges.
+One Python worker pulls messages, decodes them and writes Parquet. Messages are never passed to the JVM, which receives
+only one row for each file and each offset range. The driver commits these files and ranges.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATH_OPTION: Final = "archivePath"
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One result of a task; exactly one of the three fields is set."""
+    """One result of a task. Exactly one of the three fields is set."""
 
     file: DataFile | None = None
     covered: Covered | None = None
@@ -45,7 +45,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def commit_manifests(log: ArchiveLog, query_id: str, batch_id: int, manifests: Sequence[Manifest]) -> Commit | None:
-    """Commit the files that the tasks of a batch have written; return None if the batch is already committed.
+    """Commit the files that a batch's tasks have written. Return None if the batch is already committed.
 
     :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
     """
@@ -60,8 +60,8 @@ def commit_manifests(log: ArchiveLog, query_id: str, batch_id: int, manifests: S
 
 @dataclass
 class ArchivePartition(InputPartition):
-    """Ranges of one task, and the archived ends of their queues. Messages below the archived end
-    are not written again.
+    """The ranges of one task, and the archived ends of their queues. Messages before the archived end are not written
+    again.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -78,7 +78,7 @@ class ArchiveWriterSource(DataSource):
         return "rocketmq_archive"
 
     def schema(self) -> str:
-        """Return the one column: a manifest as JSON."""
+        """Return the schema: one column with a manifest as JSON."""
         return "manifest string"
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 (Spark's name)
@@ -88,7 +88,7 @@ class ArchiveWriterSource(DataSource):
 
 
 class ArchiveStreamReader(RocketMQStreamReader):
-    """Plans batches as the rocketmq stream does. Its tasks write files."""
+    """Plans batches like the rocketmq stream, but its tasks write files."""
 
     def __init__(self, options: SourceOptions, schema: StructType, root: str) -> None:
         if options.is_filtered:
@@ -100,8 +100,8 @@ class ArchiveStreamReader(RocketMQStreamReader):
         self._directory = Directory(root)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Divide a batch into tasks that contain the archived ends. For a batch that is already committed, the tasks
-        read nothing.
+        """Divide a batch into tasks that know the archived ends. If the batch is already committed, the tasks read
+        nothing.
         """
         archived = ArchiveLog(self._directory.root).next_offsets()
         dealt = super().partitions(start, end)
@@ -131,7 +131,9 @@ class ArchiveStreamReader(RocketMQStreamReader):
 def write_ranges(
     options: SourceOptions, ranges: Sequence[OffsetRange], directory: Directory, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Read ranges and write them below ``directory``; yield written files, and each range when it is complete."""
+    """Read ranges and write their messages below ``directory``. Yield the written files, and each range when it is
+    complete.
+    """
     from cometmq.spark.records.bad_messages import bad_bodies
     from cometmq.spark.records.decode import Records, decode
     from cometmq.spark.source.fetch import Fetcher

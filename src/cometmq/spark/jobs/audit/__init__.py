@@ -1,1 +1,1 @@
-"""The audit job: compares what was produced, stored, consumed and archived."""
+"""The audit job, which compares the produced, stored, consumed and archived messages of a topic."""

@@ -1,7 +1,7 @@
-"""The messages of each party of an audit as Spark frames, and the aggregates that the driver receives.
+"""The messages of each party in an audit as Spark frames, and the aggregates that the driver receives.
 
-Columns of a party: ``brokerName``, ``queueId``, ``queueOffset``, ``uniqKey``, ``bornTimestamp``, ``storeTimestamp``;
-the archive's frame also has ``archivedTimestamp``, the time of the commit that added the message.
+Each party's columns are ``brokerName``, ``queueId``, ``queueOffset``, ``uniqKey``, ``bornTimestamp``,
+``storeTimestamp``; the archive's frame also has ``archivedTimestamp``, the time of the commit that added the message.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _COLUMNS: Final = [field.split()[0] for field in _SCHEMA.split(", ")]
 def stored_frame(
     spark: SparkSession, servers: Mapping[str, str], topic: str, bounds: Mapping[Queue, Bounds]
 ) -> DataFrame:
-    """Return the messages within ``bounds`` that are still on the brokers; deleted messages are left out.
+    """Return the messages within ``bounds`` that are still on the brokers. Deleted messages are left out.
 
-    :param servers: options that reach the brokers.
+    :param servers: options for connections to the brokers.
     """
     first = offsets_to_json({queue: held.first for queue, held in bounds.items()})
     end = offsets_to_json({queue: held.end for queue, held in bounds.items()})
@@ -54,7 +54,7 @@ def stored_frame(
 
 
 def not_deleted(stored: DataFrame, held_from: Mapping[Queue, int]) -> DataFrame:
-    """Return the messages that were still on the brokers after the read. Earlier messages may be incomplete.
+    """Return the messages that were still on the brokers after the read. Some earlier messages may be missing.
 
     :param held_from: first offset of each queue that was not deleted during the read.
     """
@@ -78,9 +78,9 @@ def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFram
 
 
 def produced_frame(spark: SparkSession, servers: Mapping[str, str], trace_topic: str, topic: str) -> DataFrame:
-    """Return the sends in the trace topic: ``uniqKey`` and the first ``producedTimestamp``.
+    """Return the sends that the trace topic records: ``uniqKey`` and the first ``producedTimestamp``.
 
-    Brokers do not check what clients write to the trace topic, so an impossible time becomes null.
+    Brokers do not check the contents of the trace topic, so impossible times become null.
     """
     bodies = (
         spark.read.format("rocketmq")
@@ -108,11 +108,11 @@ def minutes_of(
     archived: DataFrame | None,
     limits: list[tuple[str, int, int, int, int, int, int]],
 ) -> DataFrame:
-    """Count, in one pass, the messages of both parties per queue and minute of store time, with the greatest delays.
+    """Count both parties' messages per queue and minute of store time in one pass, and find the greatest delays.
 
     :param limits: for each queue: broker and number; the offsets ``first`` and ``end`` between which both parties
-        should hold the same messages; an offset and a time (ms): messages before both were removed from the archive;
-        and the offset up to which all groups have consumed.
+        should have the same messages; an offset and a time in ms (messages before both of them were removed from the
+        archive); and the offset up to which all groups have consumed.
     """
     nothing = f.lit(None).cast("timestamp").alias("archivedTimestamp")
     every = stored.select(*_COLUMNS, nothing, f.lit(True).alias("isStored"))
@@ -157,14 +157,14 @@ def minutes_of(
 
 
 def took(begin: str, end: str) -> str:
-    """Return Spark SQL for the time between two columns, ms."""
+    """Return a Spark SQL expression for the time between two columns, in ms."""
     return f"unix_millis({end}) - unix_millis({begin})"
 
 
 def gaps_in(frame: DataFrame, queues: list[tuple[str, int, int]], most: int) -> list[tuple[str, int, int, int]]:
-    """Return the first gaps in the offsets of a party, each as broker, queue, first and end.
+    """Return the first gaps in a party's offsets, each as broker, queue, first and end.
 
-    :param queues: broker, number, and the offset from which on no message should be missing.
+    :param queues: broker, number, and the first offset after which no message should be missing.
     """
     chosen = frame.sparkSession.createDataFrame(queues, "brokerName string, queueId int, since bigint")
     before = f.lag("queueOffset").over(Window.partitionBy(*QUEUE).orderBy("queueOffset"))
@@ -182,12 +182,12 @@ def gaps_in(frame: DataFrame, queues: list[tuple[str, int, int]], most: int) -> 
 
 
 SPANS: Final = 240
-"""Maximum number of points of a curve."""
+"""Maximum number of points on a curve."""
 _MINUTE_S: Final = 60
 
 
 def counted(minutes: DataFrame, topic: str) -> dict[Queue, Any]:
-    """Return counts, first and last offsets of each queue in both parties."""
+    """Return the count and the first and last offsets of each queue's messages for both parties."""
     rows = minutes.groupBy(*QUEUE).agg(
         f.sum("stored").alias("stored"),
         f.sum("archived").alias("archived"),
@@ -200,7 +200,7 @@ def counted(minutes: DataFrame, topic: str) -> dict[Queue, Any]:
 
 
 def spans(minutes: DataFrame) -> tuple[Span, ...]:
-    """Count messages by store time."""
+    """Count messages by interval of store time."""
     at = f.unix_timestamp("minute")
     edges = minutes.agg(f.min(at).alias("first"), f.max(at).alias("last")).collect()[0]
     if edges["first"] is None:

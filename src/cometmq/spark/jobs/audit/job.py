@@ -1,8 +1,8 @@
 """The audit job: it checks that the produced, stored, consumed and archived messages of a topic agree, per queue and
 minute.
 
-Every message is compared, without its body. Spark counts; the driver receives aggregates (:mod:`.frames`) and the first
-disagreements of each kind. Each check yields disagreements and notes.
+Every message is compared, but without its body. Spark counts the messages; the driver receives aggregates
+(:mod:`.frames`) and the first disagreements of each kind. Each check yields disagreements and notes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Audit:
         self._found: list[Disagreement | Note] = []
 
     def run(self) -> AuditReport:
-        """Count and compare."""
+        """Count the messages, run all checks, and return the report."""
         log, parties = self._log, self._parties
         with persisted(stored_frame(self._spark, self._servers, parties.topic, parties.bounds)) as stored:
             if log is None:
@@ -145,7 +145,7 @@ class _Audit:
         )
 
     def _leave_out_deleted(self) -> None:
-        """Leave out the messages that retention deleted while the audit was reading."""
+        """Exclude messages that retention deleted while the audit was reading."""
         self._parties = self._parties.without_deleted(self._cluster.bounds(self._parties.bounds))
         taken = self._parties.deleted()
         if any(taken):
@@ -187,7 +187,7 @@ Findings = Iterator[Disagreement | Note]
 
 
 def stored_offsets(parties: Parties, stored: DataFrame, counted: Mapping[Queue, Any]) -> Findings:
-    """Check that the offsets of each queue follow each other."""
+    """Check that each queue's offsets have no gaps."""
     bad = []
     for queue, held in sorted(parties.bounds.items()):
         row = counted.get(queue)
@@ -214,7 +214,7 @@ def stored_offsets(parties: Parties, stored: DataFrame, counted: Mapping[Queue, 
 
 
 def group_offsets(parties: Parties) -> Findings:
-    """Check that the offsets of groups are within the offsets on the brokers."""
+    """Check that the groups' offsets are within the range of offsets on the brokers."""
     for group, offsets in parties.consumed.items():
         if not offsets:
             yield Note(f"group {group} has no offsets in this topic")
@@ -235,7 +235,7 @@ def group_offsets(parties: Parties) -> Findings:
 
 
 def other_lives(parties: Parties, changed: Iterable[Queue]) -> Findings:
-    """Check that no queue has been created again since it was archived."""
+    """Check that no queue has been recreated since it was archived."""
     for queue in sorted(changed):
         if queue in parties.bounds:
             yield Disagreement(
@@ -246,7 +246,7 @@ def other_lives(parties: Parties, changed: Iterable[Queue]) -> Findings:
 
 
 def coverage(parties: Parties) -> Findings:
-    """Check that each queue has no gap between archive and broker."""
+    """Check that no queue has a gap between the archive and the broker."""
     late = 0
     for queue in sorted({*parties.bounds, *parties.totals}):
         held, of = parties.bounds.get(queue), parties.totals.get(queue)
@@ -315,7 +315,7 @@ def archived_offsets(parties: Parties, archived: DataFrame, counted: Mapping[Que
 
 
 def minute_by_minute(parties: Parties, minutes: DataFrame) -> Findings:
-    """Check that, for the offsets that both parties hold, every minute has the same messages."""
+    """Check that both parties have the same messages in every minute, within the offsets that both have."""
     rows = (
         minutes.where("storedBoth != archivedBoth OR NOT storedContent <=> archivedContent")
         .orderBy("minute", *QUEUE)
@@ -355,11 +355,11 @@ def unique_keys(stored: DataFrame, *, allowed: bool) -> Findings:
 
 
 def acknowledged(produced: DataFrame, there: DataFrame, known: DataFrame) -> Findings:
-    """Check that every send that producers have traced is stored or archived.
+    """Check that every message whose send was traced is stored or archived.
 
-    :param produced: result of :func:`.frames.produced_frame`.
+    :param produced: the result of :func:`.frames.produced_frame`.
     :param there: stored or archived messages, with ``uniqKey``.
-    :param known: messages in ``there`` from the offsets on at which all queues are complete, with their times.
+    :param known: messages in ``there`` starting at the offsets from which all queues are complete, with their times.
     """
     since = known.selectExpr("unix_millis(greatest(min(bornTimestamp), min(storeTimestamp))) AS since").collect()[0][0]
     missing = produced.join(there, "uniqKey", "left_anti")

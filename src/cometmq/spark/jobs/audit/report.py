@@ -1,4 +1,4 @@
-"""The report of an audit, and the statements of its parties: brokers, the log of an archive, groups."""
+"""The audit report, and the data from each party: the brokers, the archive's log, and the consumer groups."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class QueueAudit:
-    """The statements of each party about one queue; ``None`` if a party has no statement."""
+    """The figures of each party for one queue; ``None`` if a party has no figure."""
 
     broker: str
     queue_id: int
     first: int | None
-    """The stored messages: the broker's offsets ``first <= offset < end``."""
+    """Offsets of the stored messages on the broker: ``first <= offset < end``."""
     end: int | None
     stored: int | None
     archived: int | None
@@ -43,7 +43,7 @@ class QueueAudit:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """The latency of one stage that messages pass, ms."""
+    """The latency of one stage that messages pass through, in ms."""
 
     way: str
     median_ms: int
@@ -53,13 +53,13 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Messages by store time in one of several hundred equal intervals."""
+    """The messages of each party in one of several hundred equal intervals of store time."""
 
     at_ms: int
     stored: int
     archived: int
     consumed: int
-    """Number of messages that the slowest group has consumed; 0 without groups."""
+    """Number of messages that the slowest group has consumed; 0 if there are no groups."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class AuditReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if something disagrees."""
+        """Return exit code 3 if something disagrees."""
         return 0 if self.agrees else PARTLY_DONE
 
     @property
@@ -171,17 +171,17 @@ class AuditReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """The offsets stated by each party."""
+    """The offsets that each party reports."""
 
     topic: str
     bounds: Mapping[Queue, Bounds]
-    """Offsets on the brokers when the audit began …"""
+    """Offsets on the brokers when the audit began, …"""
     held_from: Mapping[Queue, int]
     """… and, for each queue, the first of these offsets that was not deleted during the audit."""
     totals: Mapping[Queue, QueueTotals]
-    """The totals of the archive's log; empty without an archive."""
+    """Totals from the archive's log; empty if there is no archive."""
     consumed: Mapping[str, Mapping[Queue, int]]
-    """Next offsets of each group."""
+    """Each group's next offsets."""
 
     @property
     def held(self) -> int:
@@ -194,18 +194,18 @@ class Parties:
         return sum(of.rows for of in self.totals.values())
 
     def without_deleted(self, now: Mapping[Queue, Bounds]) -> Parties:
-        """Return the statements of the parties for the offsets ``now``, which are still on the brokers."""
+        """Return the parties' offsets, limited to the offsets ``now`` that are still on the brokers."""
         held_from = {
             queue: min(max(held.first, self.bounds[queue].first), self.bounds[queue].end) for queue, held in now.items()
         }
         return replace(self, held_from={**self.held_from, **held_from})
 
     def deleted(self) -> list[int]:
-        """Count the messages of each queue that brokers deleted during the audit."""
+        """Count each queue's messages that brokers deleted during the audit."""
         return [self.held_from[queue] - held.first for queue, held in self.bounds.items()]
 
     def limits(self) -> list[tuple[str, int, int, int, int, int, int]]:
-        """Return for each queue the limits that :func:`.frames.minutes_of` compares."""
+        """Return the limits of each queue for :func:`.frames.minutes_of`."""
         limits = []
         for queue, held in self.bounds.items():
             of = self.totals.get(queue)
@@ -216,9 +216,9 @@ class Parties:
         return limits
 
     def queues(self, counted: Mapping[Queue, Any]) -> tuple[QueueAudit, ...]:
-        """Return every queue, for the report.
+        """Return a report row for every queue.
 
-        :param counted: result of :func:`.frames.counted`.
+        :param counted: the result of :func:`.frames.counted`.
         """
         found = []
         for queue in sorted({*self.bounds, *self.totals}):

@@ -1,1 +1,1 @@
-"""The delay job: lateness of delivered messages, waiting messages and stuck messages."""
+"""The delay job, which reports late deliveries, waiting messages and stuck messages."""

@@ -1,6 +1,6 @@
 """The delay job: how late delayed messages were delivered, when waiting messages are due, and which messages are stuck.
 
-:mod:`.rows` joins waiting records with deliveries; the rows are kept on the executors' disks between the passes. The
+:mod:`.rows` joins waiting records with deliveries. The executors keep the rows on their disks between the passes. The
     driver receives aggregates, each from one pass, and the messages to list.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @job(DelayOptions)
 def delay(options: DelayOptions) -> DelayReport:
-    """Measure delayed messages, with delay levels and with any delay, including retries.
+    """Measure delayed messages, including retries. They may have delay levels or arbitrary delays.
 
     :raises OptionError: an argument is invalid, or a topic does not exist.
     :raises CometMQError: brokers do not answer, or the messages cannot be read.
@@ -123,7 +123,7 @@ def _topics_to_measure(
 
 
 def _moment_of(source: MessageSource, clock: Clock) -> int:
-    """Return the time of the report. For files, it is the store time of the newest message."""
+    """Return the time of the report. If the source is files, this is the newest message's store time."""
     if source.end_ms is not None:
         return source.end_ms
     if source.archive is not None:
@@ -134,7 +134,7 @@ def _moment_of(source: MessageSource, clock: Clock) -> int:
 
 
 def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
-    """Return the time until which the messages of a topic are known; null for a topic that does not exist."""
+    """Return the time up to which a topic's messages are known; null if the topic does not exist."""
     if source.archive is None:
         return f.when(f.col("topic").isin(list(there)), f.lit(at_ms).cast("bigint"))
     newest: dict[str, int] = {}
@@ -205,29 +205,29 @@ DELIVERED, WAITING, STUCK, UNKNOWN = "delivered", "waiting", "stuck", "unknown"
 """States of a message. ``unknown`` means that the message may or may not have been delivered."""
 DAY_MS: Final = 24 * HOUR_MS
 _HOURS: Final = 24
-"""Number of hours from now that the report lists one by one; later hours are summed up by day."""
+"""Number of hours from now that the report lists one by one; later hours are grouped by day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Messages by broker, state and whether they have any delay."""
+    """Counts of messages by broker, state, and delay level or arbitrary delay."""
 
     _rows: Sequence[Any]
 
     def messages(self, state: str) -> int:
-        """Count the messages in one state."""
+        """Return the number of messages in one state."""
         return sum(row["messages"] for row in self._rows if row["state"] == state)
 
     def by_born(self, state: str) -> int:
-        """Count the messages whose due time comes from their born time."""
+        """Return the number of messages whose due time was computed from their born time."""
         return sum(row["byBorn"] for row in self._rows if row["state"] == state)
 
     def unmeasured(self, state: str) -> int:
-        """Count the messages without a due time."""
+        """Return the number of messages without a due time."""
         return sum(row["unmeasured"] for row in self._rows if row["state"] == state)
 
     def any_delay_of(self, broker: str) -> int:
-        """Count the messages with any delay on a broker that are not delivered."""
+        """Return the number of undelivered messages with arbitrary delays on a broker."""
         return sum(
             row["messages"]
             for row in self._rows
@@ -258,13 +258,13 @@ def _measures() -> list[Column]:
 
 
 def lateness(late: DataFrame, by: Column, top: int) -> tuple[Lateness, ...]:
-    """Measure lateness by a column; the row with the most messages is first."""
+    """Measure lateness grouped by a column. The row with the most messages is first."""
     found = late.groupBy(by.alias("name")).agg(*_measures()).orderBy(f.desc("messages"), "name").limit(top)
     return tuple(_lateness(row["name"], row) for row in found.collect())
 
 
 def lateness_by_time(late: DataFrame) -> tuple[Lateness, ...]:
-    """Measure lateness by the hour in which messages were due, or by a multiple of it to limit the rows."""
+    """Measure lateness by the hour in which messages were due, or by several hours to limit the number of rows."""
     [(first_ms, last_ms)] = late.agg(f.min("dueMs"), f.max("dueMs")).collect()
     if first_ms is None:
         return ()
@@ -279,7 +279,7 @@ def _lateness(name: str, row: Any) -> Lateness:
 
 
 def latest(late: DataFrame, top: int) -> tuple[LateMessage, ...]:
-    """Return the messages that were delivered with the greatest lateness, if any were late."""
+    """Return the messages that were delivered latest after their due times, if any were late."""
     found = late.where("lateMs > 0").orderBy(f.desc("lateMs"), "dueMs", "deliveredId").limit(top)
     names = ("topic", "level", "uniqKey", "deliveredId", "dueMs", "lateMs")
     return tuple(LateMessage(*row) for row in found.select(*names).collect())
@@ -289,14 +289,14 @@ def latest(late: DataFrame, top: int) -> tuple[LateMessage, ...]:
 
 
 def waiting_by_topic(waits: DataFrame, top: int) -> tuple[WaitingTopic, ...]:
-    """Return the waiting messages by topic; the topic with the most messages is first."""
+    """Return the waiting messages by topic. The topic with the most messages is first."""
     found = waits.groupBy("topic").agg(f.count("*").alias("messages"), f.min("dueMs"), f.max("dueMs"))
     return tuple(WaitingTopic(*row) for row in found.orderBy(f.desc("messages"), "topic").limit(top).collect())
 
 
 def due_by_topic(waits: DataFrame, topics: Sequence[str], at_ms: int, days: int) -> tuple[DueInterval, ...]:
-    """Return waiting messages by due time: by hour for the next day, then by day. They are counted by topic for
-    ``topics``, and summed up for all other topics.
+    """Return waiting messages by due time: by hour for the next day, then by day. They are counted by topic for the
+    topics in ``topics``, and together for all other topics.
     """
     first_ms = at_ms - at_ms % HOUR_MS
     hour = f.floor((f.col("dueMs") - first_ms) / HOUR_MS)
@@ -327,7 +327,7 @@ def _ends(interval: int, first_ms: int, days: int) -> tuple[int | None, int | No
 
 
 def stuck_by_reason(stuck: DataFrame, top: int) -> tuple[StuckReason, ...]:
-    """Count stuck messages by reason, broker and topic, largest count first."""
+    """Count stuck messages by reason, broker and topic. The largest count is first."""
     found = stuck.groupBy("reason", "broker", "topic").agg(f.count("*").alias("messages"))
     rows = found.orderBy(f.desc("messages"), "reason", "broker", "topic").limit(top).collect()
     return tuple(StuckReason(Reason(row["reason"]), row["broker"], row["topic"], row["messages"]) for row in rows)
@@ -351,9 +351,9 @@ def first_stuck(stuck: DataFrame, top: int) -> tuple[StuckMessage, ...]:
 
 
 def with_reasons(stuck: DataFrame, progress: Sequence[BrokerProgress]) -> DataFrame:
-    """Add column ``reason`` to stuck rows of :func:`.rows.delayed_rows`.
+    """Add the column ``reason`` to the stuck rows from :func:`.rows.delayed_rows`.
 
-    :param stuck: also has ``seenMs``, null if the topic does not exist.
+    :param stuck: the stuck rows, with an additional column ``seenMs``, which is null if the topic does not exist.
     """
     reached = {f"{of.broker}/{level}": offset for of in progress for level, offset in of.reached.items()}
     until = {of.broker: of.timer_until_ms for of in progress if of.timer_until_ms is not None}
@@ -374,7 +374,9 @@ def with_reasons(stuck: DataFrame, progress: Sequence[BrokerProgress]) -> DataFr
 
 
 def looked_up(table: Mapping[str, int], key: Column) -> Column:
-    """Return the number for a key in a table, or null; the expression is flat for a table of any length."""
+    """Return the number for a key in a table, or null if the key is missing. The expression is flat, whatever the
+    table's length.
+    """
     if not table:
         return f.lit(None).cast("bigint")
     entries = [f.lit(part) for name, value in table.items() for part in (name, value)]

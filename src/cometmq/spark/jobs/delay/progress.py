@@ -1,8 +1,8 @@
-"""The progress of brokers with delayed messages, read from the brokers or from a store's files.
+"""Brokers' progress in delivering delayed messages, read from the brokers or from a store's files.
 
 A broker keeps, for each delay level, the offset of the next message in its queue of ``SCHEDULE_TOPIC_XXXX``
-(``delayOffset.json``), and for messages with any delay, the time until which all are delivered. CometMQ stores that
-time in ``comet/timer/position.json``, RocketMQ 5 in ``config/timercheck``; RocketMQ 4 has no timer.
+(``delayOffset.json``), and for messages with arbitrary delays, the time up to which all of them are delivered. CometMQ
+stores that time in ``comet/timer/position.json``, RocketMQ 5 in ``config/timercheck``; RocketMQ 4 has no timer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cometmq.store.timer.position import TimerPosition, read_position
 
 _OFFSET_KEY: Final = re.compile(r"scheduleMessageOffset_([0-9]{1,4})")
 _TIMER_CHECK: Final = struct.Struct(">q")
-"""Layout of the field with the time until which RocketMQ 5 has read its timer wheel; more fields follow."""
+"""Layout of the field that stores the time up to which RocketMQ 5 has read its timer wheel. More fields follow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,20 @@ class BrokerProgress:
 
     broker: str
     delays_ms: tuple[int, ...]
-    """The delay of each level, level 1 first."""
+    """Delay of each level in ms, starting with level 1."""
     reached: dict[int, int] = field(default_factory=dict)
-    """The offset of the next message to be delivered, by level."""
+    """Offset of the next message to be delivered, by level."""
     has_timer: bool | None = None
-    """False if the broker does not deliver messages with any delay."""
+    """False if the broker does not support arbitrary delays."""
     timer_until_ms: int | None = None
-    """Time until which all due messages with any delay are delivered."""
+    """Time up to which all due messages with arbitrary delays are delivered."""
     timer_behind_s: int = 0
     """Number of seconds that the timer is behind, as the broker reports it."""
     timer_counts: dict[str, TopicTimerMetrics] = field(default_factory=dict)
-    """The broker's own count of waiting messages with any delay, by topic."""
+    """The broker's own count of waiting messages with arbitrary delays, by topic."""
 
     def counting(self, is_chosen: Callable[[str], bool]) -> BrokerProgress:
-        """Return the progress with the counts of only some topics."""
+        """Return the same progress, limited to the counts of the given topics."""
         counts = {topic: count for topic, count in self.timer_counts.items() if is_chosen(topic)}
         return replace(self, timer_counts=counts)
 
@@ -72,8 +72,8 @@ def delays_of(text: str) -> tuple[int, ...]:
 def progress_of(source: MessageSource, delay_levels: str | None) -> list[BrokerProgress]:
     """Return the progress of each broker in a source.
 
-    :param delay_levels: the brokers' ``messageDelayLevel``; by default the value that the brokers report, or RocketMQ's
-        default.
+    :param delay_levels: the brokers' ``messageDelayLevel``; by default the value that the brokers report, otherwise
+        RocketMQ's default.
     :raises OptionError: ``delay_levels`` is malformed.
     :raises CometMQError: nameserver or brokers do not answer.
     """
@@ -132,7 +132,7 @@ async def _ask_one(admin: Admin, broker: str, address: str, delays_ms: tuple[int
 
 
 def _from_the_start(delays_ms: tuple[int, ...]) -> dict[int, int]:
-    """Return offset 0 for all levels, since brokers do not list levels without a delivery."""
+    """Return offset 0 for all levels, since brokers do not list levels that have had no deliveries."""
     return dict.fromkeys(range(1, len(delays_ms) + 1), 0)
 
 
@@ -149,8 +149,8 @@ def _saved_offsets(store: Path, delays_ms: tuple[int, ...]) -> dict[int, int]:
 
 
 def timer_position(store: Path) -> TimerPosition | None:
-    """Return the time until which a store's messages with any delay are delivered; None if no file
-    contains that time.
+    """Return the time up to which a store's messages with arbitrary delays are delivered, or None if no file contains
+    that time.
     """
     position = read_position(store / "comet" / "timer" / "position.json")
     if position is None:

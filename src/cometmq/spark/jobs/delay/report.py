@@ -1,4 +1,4 @@
-"""The report of the delay job."""
+"""The delay job's report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 
 
 class Reason(StrEnum):
-    """The reason why a message is stuck, if the reason is known."""
+    """The known reasons why a message may be stuck."""
 
     NOT_REACHED = "not reached"
     NO_TIMER = "no timer"
@@ -34,15 +34,15 @@ WORDS: Final = {
 }
 """The description of each reason."""
 _DRAWN: Final = 12
-"""Maximum number of topics in one plot."""
+"""Maximum number of topics that a plot shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """The time from due time to delivery of some delayed messages, ms."""
+    """The times from due time to delivery for a group of delayed messages, in ms."""
 
     name: str
-    """A topic, a delay level, or the hour in which the messages were due (UTC)."""
+    """Name of the group: a topic, a delay level, or the hour (UTC) in which the messages were due."""
     messages: int
     early: int
     """Number of messages that were delivered before they were due."""
@@ -54,11 +54,11 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class LateMessage:
-    """A delivered message."""
+    """One delivered message, with its lateness."""
 
     topic: str
     level: int
-    """0 for any delay."""
+    """Delay level; 0 for an arbitrary delay."""
     unique_key: str
     msg_id: str
     due_ms: int
@@ -77,7 +77,7 @@ class WaitingTopic:
 
 @dataclass(frozen=True, slots=True)
 class DueInterval:
-    """The messages that are due in one interval: an hour of the next day, or a whole day after that."""
+    """The messages that are due in one interval: an hour in the next day, or a full day after that."""
 
     topic: str
     """The topic; empty for the total of all other topics."""
@@ -90,19 +90,21 @@ class DueInterval:
 
 @dataclass(frozen=True, slots=True)
 class TimerCount:
-    """A broker's own count of waiting messages with any delay, including those that are no longer in its log."""
+    """A broker's own count of waiting messages with arbitrary delays, including messages that are no longer in its
+    log.
+    """
 
     broker: str
     topic: str
     messages: int
     first_due_ms: int | None
-    """The due times; Apache's brokers do not report them."""
+    """Number of messages by due time; Apache's brokers do not report this."""
     last_due_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TimerBehind:
-    """A broker whose timer is behind, so that messages with any delay are stuck on it."""
+    """A broker whose timer is behind, so that messages with arbitrary delays are stuck on it."""
 
     broker: str
     seconds: int
@@ -120,15 +122,15 @@ class StuckReason:
 
 @dataclass(frozen=True, slots=True)
 class StuckMessage:
-    """An overdue message that is not yet in its topic."""
+    """An overdue message that is not in its topic yet."""
 
     broker: str
     topic: str
     level: int
-    """0 for any delay."""
+    """Delay level; 0 for an arbitrary delay."""
     unique_key: str
     msg_id: str
-    """Id of the waiting record; ``cometmq message id`` shows it."""
+    """Message id of the waiting record, which ``cometmq message id`` can show."""
     due_ms: int
     reason: Reason
 
@@ -151,19 +153,19 @@ class DelayReport(Report):
     topics: tuple[Lateness, ...]
     levels: tuple[Lateness, ...]
     hours: tuple[Lateness, ...]
-    """Lateness by the hour in which messages were due, oldest first."""
+    """Lateness by the hour in which messages were due, starting with the oldest."""
     slowest: tuple[LateMessage, ...]
     waiting: int
     waiting_topics: tuple[WaitingTopic, ...]
-    """Topics with waiting messages; the topic with the most messages is first."""
+    """Topics with waiting messages. The topic with the most messages is first."""
     due: tuple[DueInterval, ...]
-    """Waiting messages by due time; topics with the same due time are in the order of ``waiting_topics``."""
+    """Waiting messages by due time. Topics with the same due time are in the order of ``waiting_topics``."""
     timer_counts: tuple[TimerCount, ...]
     timers_behind: tuple[TimerBehind, ...]
     stuck: int
     stuck_reasons: tuple[StuckReason, ...]
     stuck_messages: tuple[StuckMessage, ...]
-    """The stuck messages that were due first."""
+    """Stuck messages with the earliest due times."""
     notes: tuple[str, ...]
     seconds: float
 
@@ -174,11 +176,11 @@ class DelayReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if something is stuck."""
+        """Return exit code 3 if something is stuck."""
         return PARTLY_DONE if self.is_stuck else 0
 
     def due_by_time(self) -> list[tuple[str, int]]:
-        """Return the intervals with their messages from all topics."""
+        """Return the intervals with their totals over all topics."""
         sums: dict[tuple[int | None, int | None], int] = {}
         for of in self.due:
             key = (of.begin_ms, of.end_ms)

@@ -1,14 +1,14 @@
 """Delayed messages as rows: each waiting record joined with its delivery.
 
-A waiting message is a record in ``SCHEDULE_TOPIC_XXXX`` (a delay level) or ``rmq_sys_wheel_timer`` (any delay); when it
-is due the broker stores it again in its own topic, with REAL_TOPIC still among its properties. The two records are
-joined by the fields that delivery does not change. The due time is exact: for levels it is the store time plus the
-level's delay, for any delay the time that the producer named (TIMER_DELIVER_MS) or the broker computed (TIMER_OUT_MS).
-If the waiting record of a level was deleted, the due time is computed from the born time, which is taken from the
-producer's clock.
+A waiting message is a record in ``SCHEDULE_TOPIC_XXXX`` (delay levels) or ``rmq_sys_wheel_timer`` (arbitrary delays).
+When the message is due, the broker stores it again in its own topic and keeps the property REAL_TOPIC. The two records
+are joined by the fields that delivery does not change. The due time is exact: for delay levels, it is the store time
+plus the level's delay. For arbitrary delays, it is the time that the producer set (TIMER_DELIVER_MS) or the broker
+computed (TIMER_OUT_MS). If the waiting record of a level was deleted, the due time is computed from the born time,
+which is taken from the producer's clock.
 
-A message whose delay exceeds the log's retention is only in ``comet/timer`` (:mod:`cometmq.store.timer.log`). One
-Spark task reads each day's files, hour by hour.
+A message whose delay exceeds the log's retention is stored only in ``comet/timer`` (:mod:`cometmq.store.timer.log`).
+One Spark task reads each day's files, hour by hour.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ROLLS: Final = "TIMER_ROLL_TIMES"
-"""Property in which RocketMQ 5 counts how often it has stored a waiting message again. Each time it writes another
+"""Property in which RocketMQ 5 counts how often it has stored a waiting message again. Each time, it writes another
 record.
 """
 _COLUMNS: Final = (
@@ -61,8 +61,8 @@ _COLUMNS: Final = (
     *("bornTimestamp", "storeTimestamp", "reconsumeTimes", "bodyCrc"),
 )
 _IDENTITY: Final = ("broker", "topic", "uniqKey", "queueId", "anyDelay", "bornMs", "bodyCrc", "reconsumeTimes")
-"""Columns that are equal in a waiting record and its delivery. They are equal in repeated sends too, so ``nth`` numbers
-these.
+"""Columns that are equal in a waiting record and its delivery. They are also equal in repeated sends, so the column
+``nth`` numbers those sends.
 """
 _WAITS, _DELIVERED = "waits", "delivered"
 
@@ -76,12 +76,13 @@ def delayed_rows(
 ) -> DataFrame:
     """One row for each delayed message.
 
-    Columns: ``broker``, ``topic`` (of its own), ``queueId``, ``anyDelay``, ``level`` (0 for any delay), ``uniqKey``,
-    ``dueMs``, ``byBorn`` (it was computed from the born time), ``deliveredMs``, ``deliveredId`` (both null if the
-    message is not delivered), ``waitingId``, ``waitingOffset`` (null if the waiting record was deleted).
+    Columns: ``broker``, ``topic`` (the original topic), ``queueId``, ``anyDelay``, ``level`` (0 for an arbitrary
+    delay), ``uniqKey``, ``dueMs``, ``byBorn`` (true if ``dueMs`` was computed from the born time), ``deliveredMs``,
+    ``deliveredId`` (both null if the message is not delivered), ``waitingId``, ``waitingOffset`` (null if the waiting
+    record was deleted).
 
-    :param topics: topics whose deliveries are read; waiting messages are read for every topic.
-    :param waiting_topics: the topics with waiting messages that exist.
+    :param topics: topics from which deliveries are read; waiting messages are read for all topics.
+    :param waiting_topics: the existing topics that contain waiting messages.
     """
     waiting = _waiting(_waiting_records(spark, source, waiting_topics), progress)
     delivered = _delivered(source.read(spark, topics, _COLUMNS), progress)
@@ -120,13 +121,13 @@ def _number(name: str) -> Column:
 
 
 def _wanted_ms() -> Column:
-    """Return the due time of a message with any delay: the one that its producer set, if any."""
+    """Return the due time of a message with an arbitrary delay: the time that its producer set, if there is one."""
     names_a_delay = property_of(TIMER_DELAY_SEC).isNotNull() | property_of(TIMER_DELAY_MS).isNotNull()
     return f.coalesce(f.when(~names_a_delay, _number(TIMER_DELIVER_MS)), _number(TIMER_OUT_MS))
 
 
 def _delay_ms(level: Column, progress: Sequence[BrokerProgress]) -> Column:
-    """Return the delay of a level on the row's broker; null if the broker does not have that level."""
+    """Return a level's delay on the row's broker, or null if the broker does not have that level."""
     delay = f.lit(None).cast("bigint")
     for delays in {of.delays_ms for of in progress}:
         brokers = [of.broker for of in progress if of.delays_ms == delays]
@@ -138,7 +139,7 @@ def _delay_ms(level: Column, progress: Sequence[BrokerProgress]) -> Column:
 def _side(
     side: str, topic: Column, queue_id: Column, any_delay: Column, level: Column, due: dict[str, Column]
 ) -> list[Column]:
-    """Return the columns of both sides; ``due`` is the due time, exact or computed from the born time."""
+    """Return the columns from both sides of the join. ``due`` is the due time, exact or computed from the born time."""
     return [
         f.lit(side).alias("side"),
         f.col("brokerName").alias("broker"),
@@ -216,14 +217,14 @@ def _delivered(messages: DataFrame, progress: Sequence[BrokerProgress]) -> DataF
 
 
 _WINDOW_MS: Final = 3_600_000
-"""Length of the period whose due messages are read together, 56 bytes each …"""
+"""Length of the period whose due messages are read together, at 56 bytes each, …"""
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
 """… and maximum number of bytes of their records that are decoded together; a single record may be larger."""
 _NOBODY: Final = encode_host("0.0.0.0", 0)
 
 
 def has_timer_files(store: Path) -> bool:
-    """Return True if this store has ever contained a message with any delay."""
+    """Return True if this store has ever contained a message with an arbitrary delay."""
     return (store / "comet" / "timer").is_dir()
 
 
@@ -232,8 +233,8 @@ def read_timer_files(
 ) -> DataFrame:
     """Yield the messages in the timer log that were not delivered when ``position`` was saved.
 
-    Their queue offset is the offset in ``rmq_sys_wheel_timer``. For a message with a damaged record, only the due time
-    is set.
+    Each message's queue offset is its offset in ``rmq_sys_wheel_timer``. If a message's record is damaged, only the due
+    time is set.
     """
     days = sorted(
         {number for path in (store / "comet" / "timer").iterdir() if (number := day_number_of(path)) is not None}

@@ -1,1 +1,1 @@
-"""The mask job: copies with fields dropped, masked, hashed or encrypted."""
+"""The mask job, which makes copies with fields dropped, masked, hashed or encrypted."""

@@ -1,8 +1,8 @@
-"""The mask job: it copies topics, an archive or a store with fields dropped, masked, hashed or encrypted.
+"""The mask job: it copies topics, an archive or a store, and drops, masks, hashes or encrypts fields.
 
 The copy is an archive (:mod:`cometmq.spark.archives.log`): tasks write files, the driver commits them step by step, and
 a run continues where the last commit ends. So each message is copied once, even if processes are killed. The replay job
-sends the copy to a topic, each message once. Only masked messages are ever written.
+sends the copy to a topic, each message once. The job never writes unmasked messages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SHOWN: Final = 400
-"""Characters of a sampled body in a table."""
+"""Maximum number of characters of a sampled body in a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,16 @@ class MaskedSample:
     queue_id: int
     queue_offset: int
     before: str
-    """The original body as text."""
+    """Original body as text."""
     after: str
-    """The masked body, or the reason why the message would be left out."""
+    """Masked body, or the reason why the message would be left out."""
     properties_before: dict[str, str]
     properties_after: dict[str, str]
 
 
 @dataclass(frozen=True)
 class MaskReport(RunReport):
-    """The messages that one run has copied."""
+    """The result of one run of the mask job."""
 
     COMPUTED = ("complete",)
 
@@ -80,21 +80,21 @@ class MaskReport(RunReport):
     total: int
     """Number of messages that the copy now contains."""
     values: dict[str, int]
-    """Number of masked values, by the field of the rule."""
+    """Number of masked values, by the rule's field."""
     apart: dict[str, int]
     """Number of messages that are not in the copy, by reason."""
     steps: tuple[Step, ...]
     warnings: tuple[str, ...]
     replayed: ReplayReport | None
-    """Report of the replay to a topic."""
+    """Report of the replay to a topic, if the messages were sent to one."""
     seconds: float
     topics: tuple[str, ...] = ()
     samples: tuple[MaskedSample, ...] = ()
-    """Sample messages; shown only in a dry run."""
+    """Sample messages, shown only in a dry run."""
 
     @property
     def complete(self) -> bool:
-        """Return True if everything was copied."""
+        """Return True if all messages were copied."""
         return self.finished and not self.apart and (self.replayed is None or self.replayed.complete)
 
     @property
@@ -103,7 +103,7 @@ class MaskReport(RunReport):
         return f"Masked copy of {', '.join(self.topics)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON, except the samples, which contain unmasked values."""
+        """Return all fields as plain values for JSON, except the samples, which contain unmasked values."""
         plain = Report.to_dict(replace(self, samples=()))
         del plain["samples"], plain["topics"]
         return plain | {"replayed": None if self.replayed is None else self.replayed.to_dict()}
@@ -146,7 +146,7 @@ class MaskReport(RunReport):
         return plots
 
     def render_samples(self) -> str:
-        """Return the samples of a dry run; they contain unmasked values."""
+        """Return the samples from a dry run. They contain unmasked values."""
         lines = []
         for of in self.samples:
             lines += ["", f"{of.topic} at {of.broker}, queue {of.queue_id}, offset {of.queue_offset}:"]
@@ -161,7 +161,7 @@ _JOB: Final = "_mask/job.json"
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """The identity of a copy. A run with other options needs another directory."""
+    """A copy's identity. A run with different options needs another directory."""
 
     source: str
     since_ms: int | None
@@ -171,10 +171,10 @@ class _Job(msgspec.Struct, frozen=True):
 
 @job(MaskOptions)
 def mask(options: MaskOptions) -> MaskReport:
-    """Copy topics into an archive with fields masked, and return the report.
+    """Copy topics into an archive, mask fields, and return the report.
 
-    ``to`` is a directory that driver and executors share. A run with the same directory continues where the last run
-    stopped. A store is read in one step, since its log is read completely.
+    ``to`` is a directory that the driver and the executors share. A run with the same directory continues where the
+    last run stopped. A store is read in one step, since its entire log must be read.
 
     :raises OptionError: an argument is invalid, a secret is missing, or a topic does not exist.
     :raises ArchiveError: another job holds the copy, or the copy was made with other options.
@@ -221,13 +221,13 @@ def mask(options: MaskOptions) -> MaskReport:
 
 @job(MaskToTopicOptions)
 def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
-    """Copy one topic into another, each message once, with fields masked.
+    """Copy each message of one topic once into another topic, and mask fields.
 
     ``work`` is a directory that stores the masked messages and the progress of sending. A run with the same directory
     continues where the last run stopped. ``namesrv`` and ``to_access`` specify the cluster with the topic ``to``, which
     must exist.
 
-    :raises CometMQError: as :func:`mask` and :func:`cometmq.spark.replay`.
+    :raises CometMQError: see :func:`mask` and :func:`cometmq.spark.replay`.
     """
     place = Path(options.work).absolute()
     access = options.source.access if options.to_access is None else options.to_access
@@ -253,7 +253,7 @@ def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
 
 
 def _demand_secrets(task: MaskTask, *, dry_run: bool) -> None:
-    """Check the secrets before Spark starts; a task without secrets would fail only after minutes."""
+    """Check the secrets before Spark starts. Otherwise, a task would only fail after several minutes."""
     if HASH in task.rules.actions:
         task.hash_secret.read()
     if ENCRYPT in task.rules.actions and not dry_run:
@@ -287,7 +287,7 @@ def _left(bounds: dict[Queue, Bounds], reached: Offsets) -> list[OffsetRange]:
 
 
 class _Run:
-    """One run and its totals."""
+    """One run of the mask job, and its totals."""
 
     def __init__(self, spark: SparkSession, options: MaskOptions, task: MaskTask, topics: tuple[str, ...]) -> None:
         self._began = SYSTEM_CLOCK.monotonic()
@@ -312,7 +312,7 @@ class _Run:
         return rows
 
     def _results(self, task: MaskTask, ranges: Sequence[OffsetRange]) -> list[MaskResult]:
-        """Run the tasks; return a row for each file, and one for each task."""
+        """Run the tasks. Return a row for each file and a row for each task."""
         rows = self._rows(ranges).mapInArrow(partial(mask_batches, task), RESULT_DDL).collect()
         results = [msgspec.json.decode(row[0], type=MaskResult) for row in rows]
         for result in results:
@@ -322,12 +322,12 @@ class _Run:
         return results
 
     def count(self, ranges: Sequence[OffsetRange]) -> None:
-        """Mask without writing anything."""
+        """Mask the messages without writing anything."""
         if ranges:
             self._results(replace(self._task, root=None, keys=None), ranges)
 
     def step(self, log: ArchiveLog, ranges: Sequence[OffsetRange]) -> None:
-        """Write and commit one step."""
+        """Write one step's files, and commit them."""
         before = self._messages
         files = [result.file for result in self._results(self._task, ranges) if result.file is not None]
         covered = [Covered.of(part) for part in ranges]
@@ -338,7 +338,7 @@ class _Run:
         self._options.on_step(done)
 
     def samples(self, bounds: dict[Queue, Bounds], most: int) -> Iterator[MaskedSample]:
-        """Return some messages before and after masking. They are encrypted with keys that are not stored."""
+        """Return a few messages before and after masking. Values are encrypted with temporary keys."""
         first = [
             OffsetRange(queue, held.first, held.end) for queue, held in sorted(bounds.items()) if held.first < held.end
         ]
@@ -362,7 +362,7 @@ class _Run:
             )
 
     def report(self, log: ArchiveLog, *, finished: bool, samples: tuple[MaskedSample, ...] = ()) -> MaskReport:
-        """Build the report of the run."""
+        """Build the run's report."""
         warnings = [f"{gap} was gone before it could be copied" for gap in self._gaps]
         if self._messages:
             warnings += [f"no message has {field}" for field, count in self._values.items() if not count]

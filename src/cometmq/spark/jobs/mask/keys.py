@@ -1,17 +1,17 @@
-"""The keys of a masked copy: one for each subject, wrapped by a master key, in one SQLite file.
+"""The keys for masked copies. There is one key for each subject; a master key wraps it, and one SQLite file stores it.
 
-Dropping a subject's key erases everything that was encrypted with it, in every copy. The file names a subject only by
-an HMAC. After its key is dropped, the subject stays in the file, marked as erased: later copies drop its values instead
-of encrypting them. The process that uses a secret reads it from a file or from the environment; plans, options and logs
-never contain secrets.
+Dropping a subject's key erases all values that were encrypted with it, in every copy. The file identifies subjects only
+by an HMAC. After its key is dropped, the subject remains in the file and is marked as erased: later copies drop its
+values instead of encrypting them. The process that uses a secret reads it from a file or from the environment; plans,
+options and logs never contain secrets.
 
-The file: table ``subjects(name, key_id, wrapped)``, ``wrapped`` is nonce (12 bytes) and AES-256-GCM of the key under
-the master key with ``name`` as associated data, null once it is dropped; table ``master(mark)`` identifies the master
-key.
+The file has two tables. In ``subjects(name, key_id, wrapped)``, ``wrapped`` is a nonce (12 bytes) followed by the key,
+encrypted with AES-256-GCM under the master key with ``name`` as associated data; it is null after the key is dropped.
+``master(mark)`` identifies the master key.
 
-An encrypted value is the text ``enc:1:`` and, in base64url, the key's id (16 bytes), nonce (12) and AES-256-GCM of the
-value's JSON, so that a number is decrypted to a number. :class:`Revealer` decrypts these values: a value whose key was
-dropped stays encrypted and is counted; a message with a tampered value is left out completely.
+An encrypted value is the text ``enc:1:`` followed, in base64url, by the key's id (16 bytes), a nonce (12 bytes) and the
+value's JSON, encrypted with AES-256-GCM; so a number is decrypted to a number. :class:`Revealer` decrypts these values.
+A value whose key was dropped remains encrypted and is counted. A message with a tampered value is left out completely.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KEY_ID_BYTES: Final = 16
 NONCE_BYTES: Final = 12
 _LEAST_SECRET_BYTES: Final = 16
 _BUSY_SECONDS: Final = 60.0
-"""Maximum time to wait for another task that creates keys."""
+"""Maximum time to wait while another task creates keys."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS master (mark BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS subjects (name BLOB PRIMARY KEY, key_id BLOB NOT NULL UNIQUE, wrapped BLOB) WITHOUT ROWID;
@@ -53,14 +53,14 @@ CREATE TABLE IF NOT EXISTS subjects (name BLOB PRIMARY KEY, key_id BLOB NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class SecretPlace:
-    """The location of a secret. The location is sent to executors, the secret itself is not."""
+    """The location of a secret. Only the location is sent to executors, never the secret itself."""
 
     what: str
     variable: str
     file: str | None = None
 
     def read(self) -> bytes:
-        """Read the secret's text.
+        """Read the secret from its file or environment variable.
 
         :raises OptionError: the secret is missing.
         """
@@ -78,19 +78,19 @@ class SecretPlace:
 
 
 def master_key_place(file: str | Path | None) -> SecretPlace:
-    """Return the location of the master key: a file, by default the environment."""
+    """Return the location of the master key: a file or, by default, an environment variable."""
     return SecretPlace("the master key", MASTER_VARIABLE, None if file is None else str(local_path(file).absolute()))
 
 
 def hash_secret_place(file: str | Path | None) -> SecretPlace:
-    """Return the location of the secret for hashes: a file, by default the environment."""
+    """Return the location of the secret for hashes: a file or, by default, an environment variable."""
     return SecretPlace(
         "the secret of hashes", HASH_VARIABLE, None if file is None else str(local_path(file).absolute())
     )
 
 
 def master_key(place: SecretPlace) -> bytes:
-    """Read the master key, 32 bytes.
+    """Read the master key, which has 32 bytes.
 
     :raises OptionError: the key is missing or malformed.
     """
@@ -106,15 +106,15 @@ def master_key(place: SecretPlace) -> bytes:
 
 
 class DataKey(NamedTuple):
-    """The key of one subject."""
+    """One subject's key, and its id."""
 
     key_id: bytes
     key: bytes
 
 
 class KeyStore:
-    """The keys in one file, which processes on one host (or on a shared file system with working
-    locks) use together.
+    """A file of keys. Processes on one host, or on a shared file system with working locks, can use it at the same
+    time.
     """
 
     def __init__(self, path: str | Path, master: SecretPlace, *, make: bool = False) -> None:
@@ -170,9 +170,9 @@ class KeyStore:
         return hmac.digest(self._naming, subject.encode("utf-8", "surrogatepass"), "sha256")
 
     def keys_for(self, subjects: Iterable[str]) -> dict[str, DataKey | None]:
-        """Return the key of each subject, and create missing keys; ``None`` for erased subjects.
+        """Return each subject's key, or ``None`` for erased subjects. Missing keys are created.
 
-        The keys are on disk when this returns.
+        All keys are on disk when this method returns.
         """
         wanted = dict.fromkeys(subjects)
         missing = [subject for subject in wanted if subject not in self._known]
@@ -204,12 +204,12 @@ class KeyStore:
             raise MaskError(f"the key store {self._path} is damaged", next_step="restore it from a backup") from error
 
     def key_of(self, key_id: bytes) -> bytes | None:
-        """Return the key with this id; ``None`` if the key was dropped, or was never in this file."""
+        """Return the key with this id, or ``None`` if the key was dropped or was never in this file."""
         row = self._table.execute("SELECT name, wrapped FROM subjects WHERE key_id = ?", (key_id,)).fetchone()
         return None if row is None or row[1] is None else self._unwrapped(row[0], row[1])
 
     def forget(self, subject: str) -> bool:
-        """Drop the key of a subject permanently. Return True if the subject had a key.
+        """Permanently drop a subject's key. Return True if the subject had a key.
 
         Later copies drop this subject's values, even if the subject had no key yet.
         """
@@ -229,7 +229,7 @@ class KeyStore:
         return row is not None and row[0] is not None
 
     def _wrapped(self, name: bytes) -> tuple[bytes | None] | None:
-        """Return the wrapped key of a subject; ``(None,)`` if the key was dropped, ``None`` for an unknown subject."""
+        """Return a subject's wrapped key: ``(None,)`` if the key was dropped, ``None`` if the subject is unknown."""
         row: tuple[bytes | None] | None = self._table.execute(
             "SELECT wrapped FROM subjects WHERE name = ?", (name,)
         ).fetchone()
@@ -241,20 +241,20 @@ class KeyStore:
 
 
 def subject_text(value: object) -> str | None:
-    """Return the name of a subject for a text or an integer; ``None`` for any other value."""
+    """Return a subject's name for a text or an integer, or ``None`` for any other value."""
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def digest(secret: bytes, text: str) -> str:
-    """Return the hash that replaces a text: HMAC-SHA256, hex."""
+    """Return the hash that replaces a text: its HMAC-SHA256 in hex."""
     return hmac.new(secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 _PREFIX: Final = "enc:1:"
 _TOKEN: Final = re.compile(r"enc:1:([A-Za-z0-9_-]{59,})")
-"""Pattern of an encrypted value; the shortest one has 44 bytes: id, nonce, and the tag of an empty text."""
+"""Pattern of an encrypted value. The shortest value has 44 bytes: id, nonce, and the tag of an empty text."""
 
 KeyOf = Callable[[bytes], bytes | None]
 
@@ -264,7 +264,7 @@ class ErasedError(Exception):
 
 
 def sealed(value: Any, key: DataKey) -> str:
-    """Return the encrypted text of a value."""
+    """Encrypt a value, and return the text that replaces it."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = os.urandom(NONCE_BYTES)
@@ -274,7 +274,7 @@ def sealed(value: Any, key: DataKey) -> str:
 
 
 def opened(text: str, key_of: KeyOf) -> Any:
-    """Decrypt a complete text into its value.
+    """Decrypt a text that is one encrypted value.
 
     :raises ErasedError: the key of the value no longer exists.
     :raises ValueError: the text is not an encrypted value, or was changed.
@@ -300,13 +300,13 @@ def opened(text: str, key_of: KeyOf) -> Any:
 
 
 def is_sealed(value: Any) -> bool:
-    """Return True if a value has the form of an encrypted value."""
+    """Return True if a value looks like an encrypted value."""
     match = _TOKEN.fullmatch(value) if isinstance(value, str) else None
     return match is not None and len(match[1]) % 4 != 1  # so long is no base64
 
 
 class Revealer:
-    """Decrypts encrypted values, and counts them.
+    """Decrypts values, and counts those that cannot be decrypted.
 
     :param key_of: function that returns the key with an id, such as :meth:`KeyStore.key_of
         <cometmq.spark.jobs.mask.keys.KeyStore.key_of>`.
@@ -346,12 +346,12 @@ class Revealer:
         return found
 
     def text(self, text: str) -> str:
-        """Decrypt a property word by word, since KEYS are masked one by one."""
+        """Decrypt a property word by word, since each key in KEYS is masked separately."""
         words = [self.value(word) for word in text.split(KEY_SEPARATOR)]
         return KEY_SEPARATOR.join(word if isinstance(word, str) else json.dumps(word) for word in words)
 
     def body(self, body: bytes) -> str:
-        """Return a body as text with every encrypted value decrypted."""
+        """Decrypt every encrypted value in a body, and return the body as text."""
         text = body.decode("utf-8", "replace")
         try:
             document = json.loads(text)
@@ -362,15 +362,16 @@ class Revealer:
 
 
 _REVEALED_ROWS: Final = 1024
-"""Number of messages that are decrypted together."""
+"""Number of messages that are decrypted in one batch."""
 
 
 def revealed_messages(
     archive: str | Path, revealer: Revealer, topics: Sequence[str] = (), *, apart: Callable[[BadMessage], object]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the decrypted messages from a masked archive, file by file. This function needs no Spark.
+    """Yield the decrypted messages from a masked archive, file by file. This function does not need Spark.
 
-    :param apart: called with each message that is left out because an encrypted value in it was changed.
+    :param apart: function that is called with each message that is left out because one of its encrypted values was
+        changed.
     :raises OptionError: the archive or a topic in it does not exist.
     """
     from cometmq.spark.archives.files import read_batches

@@ -2,9 +2,9 @@
 
 The masked message is encoded as a stored record and decoded again, so that all columns of the archive describe only the
 masked message: body, its CRC, sizes, keys, tags, properties and their text. A message that cannot be masked safely is
-never copied: it becomes a line of JSON with its position in the source and the reason, without its content. A JSON body
-is always re-encoded. If several members have the same name, rules apply only to the last one, and only the last one is
-kept.
+never copied: instead, its position in the source and the reason are written as a line of JSON, without its content.
+JSON bodies are always re-encoded. If several members have the same name, rules apply only to the last one, and only the
+last one is kept.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cometmq.spark.storage import Directory
 
 STAR: Final = "*"
 NOTHING: Final = b"null"
-"""The body that replaces a dropped body. It is JSON, and not empty, since RocketMQ rejects empty bodies."""
+"""The body that replaces a dropped body. It is JSON and not empty, since RocketMQ rejects empty bodies."""
 
 KeysFor = Callable[[Iterable[str]], Mapping[str, DataKey | None]]
 
@@ -59,22 +59,22 @@ class Plain(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A message cannot be masked. The text states the reason, without any content of the message."""
+    """A message cannot be masked. The error text states the reason and contains nothing from the message."""
 
 
 class _Wanted(NamedTuple):
     depth: int
-    """Steps of the path to the value."""
+    """Steps of the path that leads to the value."""
     place: Place
     rule: Rule
     subject: str | None
 
 
 class Masker:
-    """Applies rules to batches of messages. The keys for a batch are fetched together.
+    """Applies rules to batches of messages. All keys for a batch are fetched at the same time.
 
-    :param keys_for: returns the keys of subjects, for ``encrypt``.
-    :param hash_secret: secret that is needed only for ``hash``.
+    :param keys_for: function that returns the subjects' keys, for ``encrypt``.
+    :param hash_secret: secret for ``hash``; not needed for other actions.
     """
 
     def __init__(self, rules: MaskRules, keys_for: KeysFor, hash_secret: bytes | None) -> None:
@@ -86,10 +86,10 @@ class Masker:
         self._keys_for = keys_for
         self._hash_secret = hash_secret
         self.counts: Counter[str] = Counter()
-        """Number of masked values, by the field of the rule."""
+        """Number of masked values, by the rule's field."""
 
     def masked(self, messages: Iterable[Plain]) -> list[Plain | RefusedError]:
-        """Mask messages; each result is the masked message, or the reason why it cannot be masked."""
+        """Mask messages. Each result is the masked message, or the reason why the message cannot be masked."""
         begun = [self._begin(message) for message in messages]
         subjects = {
             subject for one in begun if isinstance(one, _Begun) for subject in one.subjects() if subject is not None
@@ -194,7 +194,7 @@ class Masker:
         return join_properties(properties)
 
     def _value(self, rule: Rule, value: Any, key: DataKey | None) -> Any:
-        """Return the replacement of a value; ``_GONE`` if the value is to be removed."""
+        """Return a value's replacement, or ``_GONE`` if the value is to be removed."""
         match rule.action:
             case action if action == MASK:
                 return _starred(value, rule.keep_first, rule.keep_last)
@@ -207,7 +207,7 @@ class Masker:
 
 
 class _Begun(NamedTuple):
-    """A message with its parsed parts."""
+    """A message whose body and properties are parsed."""
 
     message: Plain
     properties: dict[str, str]
@@ -215,11 +215,11 @@ class _Begun(NamedTuple):
     is_json: bool
     wanted: list[_Wanted]
     of_properties: dict[str, str | None]
-    """Return the subjects of the properties to mask, by name."""
+    """Return the subjects for the properties that are masked, by property name."""
     of_body: str | None
 
     def subjects(self) -> Iterator[str | None]:
-        """Return the subjects whose keys are needed."""
+        """Return the subjects whose keys are needed for this message."""
         yield self.of_body
         yield from self.of_properties.values()
         for wanted in self.wanted:
@@ -252,7 +252,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _exact(text: str) -> float:
-    """Parse a number, and check that it can be written back unchanged.
+    """Parse a JSON number, and check that it can be written back unchanged.
 
     :raises RefusedError: the number has more digits than a double.
     """
@@ -284,7 +284,7 @@ def _canonical(value: Any) -> str:
 
 
 def _starred(value: Any, first: int, last: int) -> Any:
-    """Replace all characters of a text with stars, except some at the ends. In arrays and objects, do this for each
+    """Replace all characters in a text with stars, except a few at the ends. In arrays and objects, do this for each
     value.
     """
     if isinstance(value, dict):
@@ -301,34 +301,34 @@ def _starred(value: Any, first: int, last: int) -> Any:
 
 RESULT_DDL: Final = "result string"
 APART: Final = "_mask/apart"
-"""Directory, below the copy's, for the messages that were not copied."""
+"""Directory for the messages that were not copied, below the copy's directory."""
 MASKED_COLUMNS: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "physicalOffset", "body", "propertiesText", "flag", "sysFlag"),
     *("bornTimestamp", "bornHost", "storeTimestamp", "storeHost", "reconsumeTimes", "preparedTransactionOffset"),
 )
-"""Columns from which a message is rebuilt."""
+"""Columns from which a stored message is rebuilt."""
 _WRITTEN_ROWS: Final = 4096
-"""Number of messages that are masked together, and whose keys are fetched together."""
+"""Number of messages that are masked in one batch. Their keys are fetched together."""
 _WRITTEN_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records that are decoded and written together; a single record may be larger."""
+"""Number of record bytes that are decoded and written together. A single record may be larger."""
 _UNREADABLE: Final = RefusedError("its body cannot be decompressed")
 
 
 @dataclass(frozen=True, slots=True)
 class MaskTask:
-    """The work of every task. It contains the locations of secrets, not the secrets."""
+    """The settings that every task needs. They contain the locations of secrets, but no secrets."""
 
     root: Directory | None
-    """Directory of the copy. Without a directory, messages are only masked and counted."""
+    """Directory of the copy. If it is not set, messages are only masked and counted."""
     rules: MaskRules
     keys: str | None
-    """File of the keys, if a rule encrypts. Without a file, values are encrypted with keys that are not stored."""
+    """File that stores the keys, if a rule encrypts. If it is not set, values are encrypted with temporary keys."""
     master: SecretPlace
     hash_secret: SecretPlace
 
     @contextmanager
     def masker(self) -> Iterator[Masker]:
-        """Yield the masker of this process, with the keys open within the block.
+        """Yield this process's masker. The key file is open within the block.
 
         :raises OptionError: a secret is missing.
         :raises MaskError: the keys cannot be opened.
@@ -342,26 +342,26 @@ class MaskTask:
 
 
 def _passing_keys(subjects: Iterable[str]) -> dict[str, DataKey | None]:
-    """Create keys that are not stored."""
+    """Create temporary keys, which are not stored."""
     return {subject: DataKey(os.urandom(KEY_ID_BYTES), os.urandom(KEY_BYTES)) for subject in subjects}
 
 
 class MaskResult(msgspec.Struct, frozen=True):
-    """One result of a task: a file, or its counts."""
+    """One result of a task: a file that it wrote, or its counts."""
 
     file: DataFile | None = None
     messages: int = 0
     """Number of messages that the task has masked."""
     values: dict[str, int] | None = None
-    """Number of masked values, by the field of the rule."""
+    """Number of masked values, by the rule's field."""
     apart: dict[str, int] | None = None
     """Number of messages that are not in the copy, by reason."""
 
 
 def mask_batches(task: MaskTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the rows of one Spark partition, and yield rows of ``RESULT_DDL``.
+    """Mask and write the rows of one Spark partition, and yield rows with the schema ``RESULT_DDL``.
 
-    :raises MaskError: a message cannot be masked, and the rules state that this fails the job.
+    :raises MaskError: a message cannot be masked, and the rules do not allow the job to leave it out.
     """
     with task.masker() as masker:
         results = _masked(task, masker, batches)
@@ -395,7 +395,7 @@ def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows with times in ms, since a producer may send a born time outside the calendar."""
+    """Return rows with times in ms, since a producer may send a born time that Python's dates cannot represent."""
     columns = {name: batch.column(name) for name in MASKED_COLUMNS}
     for name in ("bornTimestamp", "storeTimestamp"):
         columns[name] = columns[name].cast(pa.int64())
@@ -407,7 +407,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 class _Writing:
-    """Splits rows into runs of one queue with rising offsets. Each run has its own writer."""
+    """Splits rows into runs: rows from one queue with rising offsets. Each run has its own writer."""
 
     def __init__(self, root: Directory | None) -> None:
         self._root = root
@@ -421,7 +421,7 @@ class _Writing:
         self._files: list[DataFile] = []
 
     def add(self, row: dict[str, Any], outcome: Plain | RefusedError) -> str | None:
-        """Write a message. If the message is left out, return the reason."""
+        """Write a message, or return the reason why it is left out."""
         queue = Queue(row["topic"], row["brokerName"], row["queueId"])
         if queue != self._queue or row["queueOffset"] <= self._last:
             self._end()
@@ -457,6 +457,6 @@ class _Writing:
             self._files += self._writer.close()
 
     def close(self) -> list[DataFile]:
-        """Finish all files."""
+        """Close all writers, and yield the finished files."""
         self._end()
         return self._files

@@ -1,1 +1,1 @@
-"""The rebuild job: consume queues and index rebuilt from a store's log."""
+"""The rebuild job, which rebuilds a store's consume queues and index from its log."""

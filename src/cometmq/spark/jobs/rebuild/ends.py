@@ -1,7 +1,7 @@
-"""The ends of queues whose last messages are no longer in the log, so that their offsets are not used again.
+"""Preserves the ends of queues whose last messages are no longer in the log, so that their offsets are not reused.
 
-Retention removed the messages, a record was damaged, or the log was lost. The old files still contain the units of
-these messages. The rebuilt queue keeps these units after the units from the log.
+The messages may be missing because retention removed them, a record was damaged, or the log was lost. The old files
+still contain the units of these messages. The rebuilt queue keeps these units after the units from the log.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def old_queues(root: Path, layout: Layout, known: KnownTopics, log_end: int) -> 
 
 
 def keep_end(old: ConsumeQueue, made: Path, made_end: int, log_begin: int) -> None:
-    """Copy the units of ``old`` from ``made_end`` on to the queue below ``made``, and flush them.
+    """Copy the units in ``old`` starting at ``made_end`` to the queue below ``made``, and flush them.
 
-    For a queue without messages in the log, copy the units of its last file. Units without a record become blank.
+    If a queue has no messages in the log, copy the units in its last file. Units without a record become blank.
     """
     end = old.max_offset()
     if end <= made_end:
@@ -58,7 +58,7 @@ def keep_end(old: ConsumeQueue, made: Path, made_end: int, log_begin: int) -> No
 
 
 def _units_of(queue: ConsumeQueue, begin: int) -> Units:
-    """Return the units from ``begin`` to the end of a queue; zeros where a file is missing."""
+    """Return the units from ``begin`` to the end of a queue. Missing files are read as zeros."""
     end = queue.max_offset()
     found = np.zeros(end - begin, UNIT_DTYPE)
     for start in queue.files:

@@ -1,13 +1,13 @@
-"""The rebuild job: consume queues and index of a store, rebuilt from its log, byte for byte as a broker writes them.
+"""The rebuild job. It rebuilds a store's consume queues and index from its log, byte for byte as a broker writes them.
 
-1. In each split of the log, the job searches for the ends of queues and for new generations of topics.
-2. Tasks read the splits again in parallel and write their units; one more task writes the index.
-3. When everything is on disk, this is recorded in ``comet/position.json``, which the next broker that opens the store
-   checks. Then the new directories replace the old ones, which are moved to ``comet/quarantine/``.
+1. The job searches each log split for the ends of queues and for new generations of topics.
+2. Tasks read the splits again in parallel and write their units. One more task writes the index.
+3. When all files are on disk, the job records this in ``comet/position.json``, which the next broker that opens the
+   store checks. Then the new directories replace the old ones, which are moved to ``comet/quarantine/``.
 
 Before the third step, the store is unchanged. After a crash in the second step the next run continues: ``plan`` in the
-job's working directory states the log files and settings, and ``done`` contains a file for each finished split and for
-the index. If the plan has changed, or after a crash in the third step, the job starts from the beginning.
+job's working directory contains the log files and settings, and ``done`` contains a file for each finished split and
+for the index. If the plan has changed, or after a crash in the third step, the job starts from the beginning.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueUnits:
-    """The units of one consume queue."""
+    """The units in one consume queue."""
 
     topic: str
     queue_id: int
     units: int
-    """Number of messages in the log that have a unit."""
+    """Number of the queue's messages in the log."""
     differ: int
     """Number of units in the files that differ from the log; 0 for a queue that was rebuilt."""
 
@@ -89,7 +89,7 @@ class RebuildReport(Report):
 
     @property
     def messages(self) -> int:
-        """Return the number of messages of all queues."""
+        """Return the number of messages in all queues."""
         return sum(of.units for of in self.queues)
 
     @property
@@ -104,7 +104,7 @@ class RebuildReport(Report):
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if queues differ from the log."""
+        """Return exit code 1 if queues differ from the log."""
         return FAILED if self.differ else 0
 
     @property
@@ -113,7 +113,7 @@ class RebuildReport(Report):
 
     @property
     def verdict(self) -> str:
-        """Return a sentence that states whether queues and log agree."""
+        """Return a sentence that states whether the queues and the log agree."""
         if self.differ:
             return f"{quantity(self.differ, 'unit')} of queues differ{'s' * (self.differ == 1)} from the log"
         return "All queues agree with the log" if self.dry_run else "Queues and index are rebuilt"
@@ -145,13 +145,13 @@ class RebuildReport(Report):
 
 
 SPLITS_OF_JOB: Final = 256
-"""Number of log splits that one Spark job searches. They have 32 GiB, and the driver receives a row for each queue and
+"""Number of log splits that one Spark job searches: 32 GiB in total. The driver receives a row for each queue and
 split.
 """
 WORKSHOP: Final = "comet/rebuild"
-"""Directory of the new files, below the store."""
+"""Directory for the new files, below the store."""
 _PLAN, _DONE, _INDEX = "plan", "done", "index"
-"""Files in that directory that record the progress."""
+"""Names of the files in that directory that record the progress."""
 _DIRECTORIES: Final = ("consumequeue", "index")
 
 
@@ -159,9 +159,9 @@ _DIRECTORIES: Final = ("consumequeue", "index")
 def rebuild(options: RebuildOptions) -> RebuildReport:
     """Rebuild the consume queues and the index of a store from its log.
 
-    :raises StoreLockedError: a broker runs on the store.
+    :raises StoreLockedError: a broker is using the store.
     :raises NoStoreError: the directory has no log.
-    :raises StoreError: the log is empty although the queues have messages, or a newer version wrote the store.
+    :raises StoreError: the log is empty although the queues contain messages, or a newer version wrote the store.
     :raises ConfigError: the configuration file is invalid.
     :raises SparkSourceError: the log cannot be read, or contains damaged records while ``bad_records_path`` is not set.
     """
@@ -215,7 +215,7 @@ def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreCo
 
 @dataclass(slots=True)
 class _Generation:
-    """The last generation of a queue: its first offset and its number of messages."""
+    """A queue's last generation: its first offset and its number of messages."""
 
     begins_at: int
     first: int
@@ -231,11 +231,11 @@ class _Plan(msgspec.Struct, frozen=True):
     splits: list[LogSplit]
     bad_records_path: str | None
     files: list[tuple[str, int, int]]
-    """Name, size and modification time of each log file."""
+    """Name, size and modification time of each file in the log."""
 
 
 class _Passes:
-    """The passes over the log."""
+    """The passes of the rebuild job over the log."""
 
     def __init__(
         self, spark: SparkSession, root: Path, parts: list[LogSplit], config: StoreConfig, bad_records_path: str | None
@@ -250,7 +250,7 @@ class _Passes:
         self._known = known_topics(root, Findings(root))
 
     def generations(self) -> dict[QueueKey, _Generation]:
-        """Find the queues in the log."""
+        """Find each queue's last generation in the log."""
         work = partial(generations, known=self._known, bad_records_path=self._bad_records_path)
         found: dict[QueueKey, _Generation] = {}
         for some in self._some_at_a_time():
@@ -258,7 +258,7 @@ class _Passes:
         return found
 
     def compare(self, queues: Mapping[QueueKey, _Generation]) -> Counter[QueueKey]:
-        """Count the units of each queue that differ."""
+        """Count each queue's units that differ from the log."""
         work = partial(
             compare_units,
             root=self._root / "consumequeue",
@@ -277,7 +277,7 @@ class _Passes:
             yield self._parts[first : first + SPLITS_OF_JOB]
 
     def write(self, queues: Mapping[QueueKey, _Generation]) -> int:
-        """Write the new directories, or the missing parts of them. Return the number of messages in the index."""
+        """Write the new directories, or their missing parts. Return the number of messages in the index."""
         workshop, live_from = self._root / WORKSHOP, _live_from(queues)
         files = [(file.name, *_identity(file)) for file in sorted((self._root / "commitlog").glob("*"))]
         begins = [(*key, at) for key, at in sorted(live_from.items())]
@@ -314,7 +314,7 @@ def _write(
     aside: str | None,
     split: LogSplit | None,
 ) -> tuple[Seen, ...]:
-    """Write the units of a split or, for ``None``, the index. An earlier attempt may have written a part of it."""
+    """Write a split's units or, for ``None``, the index. An earlier attempt may have written part of them."""
     if split is None:
         shutil.rmtree(workshop / _INDEX)
         (workshop / _INDEX).mkdir()  # messages without keys leave it empty
@@ -331,7 +331,7 @@ def _name_of(split: LogSplit | None) -> str:
 
 
 def _follow(found: dict[QueueKey, _Generation], seen: Iterable[Seen]) -> None:
-    """Continue each queue with some more splits, in the order of the log."""
+    """Add further splits to each queue, in log order."""
     for part in sorted(seen, key=lambda part: part.begins_at):
         key = (part.topic, part.queue_id)
         generation = found.get(key)

@@ -1,7 +1,7 @@
-"""The tasks of the rebuild job for one split of the log: find the generations of queues, write or compare units.
+"""The rebuild job's tasks for one log split: they find the generations of queues, and write or compare units.
 
-The queue offset determines the position of a unit, so tasks write to the same files without conflicts. Offsets of a
-queue rise along the log, except where a topic was deleted and created again: only its last generation is rebuilt.
+The queue offset determines the position of a unit, so tasks write to the same files without conflicts. A queue's
+offsets rise along the log, except where a topic was deleted and recreated: only the last generation is rebuilt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INDEX_BLOCKS: Final = 64
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The part of a broker's configuration that determines the layout of queues and index."""
+    """The part of a broker's configuration that determines the layout of the queues and the index."""
 
     queue_file_bytes: int
     hash_slots: int
@@ -47,24 +47,24 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The part of a queue in one split."""
+    """The part of a queue that one split contains."""
 
     topic: str
     queue_id: int
     first: int
-    """Queue offset of its first message in the split."""
+    """Queue offset of the queue's first message in the split."""
     last: int
     count: int
     begins_at: int
-    """Log offset of its first message in the split."""
+    """Log offset of the queue's first message in the split."""
     restarts_at: int
-    """Log offset after which queue offsets only rise; ``begins_at`` if they rise in the whole split."""
+    """Log offset after which queue offsets only rise; ``begins_at`` if they rise in the entire split."""
     restarts_with: int
     """Queue offset of the message at that log offset."""
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """The comparison between a queue's units in one split and its units in the files."""
+    """The result of comparing a queue's units in one split with its units in the files."""
 
     topic: str
     queue_id: int
@@ -73,7 +73,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, Records]]:
-    """Yield the records of each queue, except those of deleted topics and earlier generations."""
+    """Yield each queue's records, except those from deleted topics and earlier generations."""
     placed = records.rows((records.sys_flags & NO_QUEUE_OFFSET) == 0)
     for topic, queue_id, part in placed.by_queue():
         if topic in known:
@@ -83,7 +83,7 @@ def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, R
 
 
 def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | None) -> list[Seen]:
-    """Return the extent of each queue in a split, and the offset at which a new generation begins."""
+    """Return each queue's extent in a split, and the offset at which a new generation begins."""
     found: dict[QueueKey, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = {}
     for records in sound_records(split, bad_records_path):
         for key, part in by_queue(records, known):
@@ -102,7 +102,7 @@ def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | Non
 def write_units(
     split: LogSplit, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
 ) -> None:
-    """Write the units of a split to the files of their queues below ``root``, and flush them."""
+    """Write a split's units to the queue files below ``root``, and flush them."""
     for (topic, queue_id), units, offsets in _units(split, layout, live_from, bad_records_path):
         directory = root / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def write_units(
 def compare_units(
     split: LogSplit, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
 ) -> list[Compared]:
-    """Compare the units of a split with those in the files below ``root``."""
+    """Compare a split's units with the units in the files below ``root``."""
     found: dict[QueueKey, Compared] = {}
     for key, units, offsets in _units(split, layout, live_from, bad_records_path):
         differ = 0
@@ -133,7 +133,7 @@ def compare_units(
 
 
 def write_index(parts: list[LogSplit], directory: Path, layout: Layout, bad_records_path: str | None) -> int:
-    """Write the index of the whole log to ``directory``. Return the number of messages that have entries."""
+    """Write the index of the entire log to ``directory``. Return the number of messages that have entries."""
     index = IndexService(directory, layout.hash_slots, layout.index_entries, Disk(), SYSTEM_CLOCK)
     messages = 0
     try:
@@ -199,7 +199,7 @@ def _units(
 
 
 def units_of(records: Records, key: QueueKey, layout: Layout) -> Units:
-    """Return the units of some messages of one queue."""
+    """Return the units for some messages in one queue."""
     topic, queue_id = key
     units = np.empty(len(records), UNIT_DTYPE)
     units["offset"] = records.physical_offsets
@@ -216,7 +216,7 @@ def units_of(records: Records, key: QueueKey, layout: Layout) -> Units:
 def _runs(
     directory: Path, units: Units, offsets: npt.NDArray[np.int64], file_bytes: int
 ) -> Iterator[tuple[Path, int, Units]]:
-    """Split units into runs without gaps, each within one file. Yield path, position and units of each run."""
+    """Split units into runs without gaps, each within one file. Yield each run's path, position and units."""
     per_file = file_bytes // CQ_UNIT_BYTES
     breaks = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(offsets // per_file) != 0)) + 1
     edges = [0, *breaks.tolist(), len(offsets)]

@@ -1,1 +1,1 @@
-"""The replay job: it sends an archive's messages to a topic."""
+"""The replay job, which sends an archive's messages to a topic."""

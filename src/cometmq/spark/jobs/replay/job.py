@@ -1,12 +1,12 @@
 """The replay job: it sends an archive's messages to a topic, in steps that the next run resumes after a crash.
 
-1. Archived messages that no step has sent are divided into steps. Before a step sends messages, its plan is stored: the
-   ranges of the archive, and the end of each queue of the topic.
-2. Tasks send (:mod:`.sender`), in the order of offsets of each queue, and write the mapping: the new offset of each
-   message. Without a rate each queue of the topic has a task. With a rate, a few tasks share the rate, and each task
-   sends to its queues in turn, so that all queues progress together.
-3. The step is marked as done. A killed step is repeated with its plan. The messages that the step has already sent are
-   after the planned ends; they are recognised by the origin in every message and not sent again.
+1. The job divides the archived messages that have not been sent into steps. Before a step sends messages, its plan is
+   stored: the archive's ranges, and the end of each queue in the topic.
+2. Tasks send each queue's messages in offset order (:mod:`.sender`), and write the mapping: the new offset of each
+   message. If there is no rate, each queue in the topic has its own task. If there is a rate, a few tasks share it, and
+   each task sends to its queues in turn, so that all queues progress together.
+3. The step is marked as done. A killed step is repeated with the same plan. The messages that it has already sent are
+   after the planned ends; they are recognised by the origin that every message contains, and are not sent again.
 """
 
 from __future__ import annotations
@@ -64,26 +64,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_OFFSETS: Final = 200_000
-"""Default minimum number of offsets of a step. With a narrow selection, most of these offsets are not sent."""
+"""Default minimum number of offsets in a step. If the selection is narrow, most of these messages are not sent."""
 STEP_SECONDS: Final = 20
-"""Maximum duration of a step at a rate, if the step has more than the minimum number of offsets. A job that is asked to
-stop first finishes its step.
+"""Maximum duration of a step if there is a rate and the step has more than the minimum number of offsets. A job that is
+asked to stop finishes its current step first.
 """
 MOST_STEP_OFFSETS: Final = 500_000
-"""Maximum number of offsets of a step. After a crash, a task keeps the offsets of the messages that it has sent in
-memory, 300 bytes each.
+"""Maximum number of offsets in a step. After a crash, a task keeps the offsets of the messages that it has already sent
+in memory; each of them takes 300 bytes.
 """
 
 
 @job(ReplayOptions)
 def replay(options: ReplayOptions) -> ReplayReport:
-    """Send messages of an archive to a topic, and return the report.
+    """Send an archive's messages to a topic, and return the report.
 
     ``translate_groups`` are consumer groups that continue in the new topic at their position in the old one.
 
     :raises OptionError: an argument is invalid, the archive does not contain the topic, or the target topic does not
         have the required queues.
-    :raises ArchiveError: another job holds the ledger, or it belongs to another replay.
+    :raises ArchiveError: another job holds the ledger's lock, or the ledger belongs to another replay.
     :raises SparkSourceError: messages could not be sent. Finished steps are kept.
     """
     log, topic, to, groups = ArchiveLog(options.archive), options.topic, options.to, options.translate_groups
@@ -116,7 +116,7 @@ def target_queues(servers: Mapping[str, str], topic: str) -> tuple[Queue, ...]:
     """Return the queues to which messages are sent.
 
     :param servers: options for connections to the topic's nameservers.
-    :raises OptionError: the topic does not exist, or nothing can be written to it.
+    :raises OptionError: the topic does not exist, or is not writable.
     :raises UnreachableError: no nameserver answers.
     """
     try:
@@ -135,7 +135,7 @@ def _only_topic(log: ArchiveLog) -> str:
 
 
 def step_of(per_second: float | None) -> int:
-    """Return the number of offsets of a step at a rate; each step costs Spark about a second."""
+    """Return the number of offsets in a step at a given rate. Each step costs Spark about a second."""
     if per_second is None:
         return MOST_STEP_OFFSETS
     return int(min(max(STEP_OFFSETS, per_second * STEP_SECONDS), MOST_STEP_OFFSETS))
@@ -209,7 +209,7 @@ class _Run:
             )
 
     def _demand_same_topic(self, plan: Plan | None) -> None:
-        """Check that the topic has not been deleted and created again since messages were sent to it."""
+        """Check that the topic has not been deleted and recreated since messages were sent to it."""
         ends = [] if plan is None else plan.ends
         marks = {Queue(self._job.to, of.broker, of.queue_id): of.mark for of in ends if of.mark is not None}
         if changed := self._cluster.changed_queues(marks):
@@ -278,7 +278,7 @@ class _Run:
     def translated(
         self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], servers: Mapping[str, str]
     ) -> ReplayReport:
-        """Translate the offsets of groups, and set them except in a dry run."""
+        """Translate the groups' offsets, and set them except in a dry run."""
         mappings = self._ledger.mappings()
         found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
         if not report.dry_run:
@@ -295,7 +295,7 @@ class _Run:
     # Parts ------------------------------------------------------------------------------------------
 
     def _selected(self, spark: SparkSession, ranges: Sequence[Range]) -> DataFrame | None:
-        """Return the messages to send from some ranges, with column ``target``; None if no file can contain any of
+        """Return the messages to send from the given ranges, with a column ``target``, or None if no file can contain
         them.
         """
         files = files_of(self._files, self._job.topic, ranges, self._job.selection)
@@ -308,8 +308,8 @@ class _Run:
         return chosen.select("*", target.alias("target")).selectExpr("target", "progress", *SENT_COLUMNS)
 
     def _loads(self, ranges: Sequence[Range]) -> list[int]:
-        """Estimate the number of messages for each queue of the topic. Messages that are spread by key are assumed to
-        be spread evenly.
+        """Estimate the number of messages for each queue in the topic. If messages are spread by key, the estimate
+        assumes an even distribution.
         """
         loads = [1] * len(self._queues)
         for part in ranges:
@@ -364,7 +364,7 @@ class _Run:
 
 
 def _joined(ranges: Sequence[Range]) -> list[Range]:
-    """Return one range for each queue, from its first to its last."""
+    """Join the ranges into one range for each queue."""
     joined: dict[tuple[str, int], Range] = {}
     for part in ranges:
         key = (part.broker, part.queue_id)

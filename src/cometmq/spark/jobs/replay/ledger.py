@@ -1,4 +1,4 @@
-"""The ledger of a replay: its identity, its started and finished steps, and the plan of a step. This module needs no
+"""A replay's ledger: its identity, its started and finished steps, and each step's plan. This module does not need
 Spark.
 
 Layout below the ledger's directory::
@@ -9,8 +9,8 @@ Layout below the ledger's directory::
     mapping/step=<step>/*.parquet         the new place of each message of the step
     _lock                                 held while a job runs
 
-A plan states the archive ranges that its step sends, and the end of each queue of the topic before the step. After a
-kill, the step finds the messages that it has sent after those ends; it recognises them by their origin.
+A plan contains the archive ranges that its step sends, and the end of each queue in the topic before the step. After a
+crash, the step searches for the messages that it has already sent after those ends; it recognises them by their origin.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _JOB: Final = "job.json"
 
 
 class ReplayJob(msgspec.Struct, frozen=True):
-    """The identity of a replay; a run with other options needs another ledger."""
+    """A replay's identity. A run with different options needs another ledger."""
 
     archive: str
     topic: str
@@ -60,11 +60,11 @@ class _SavedJob(msgspec.Struct, frozen=True):
     replay_id: str
     job: ReplayJob
     marks: list[tuple[str, int, Mark]] = []
-    """By broker and number of a queue: a message that was in the archive when the replay began."""
+    """For each queue, by broker and queue number: a message that was in the archive when the replay began."""
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Offsets of a queue in the archive: ``first <= offset < end``."""
+    """A queue's offsets in the archive: ``first <= offset < end``."""
 
     broker: str
     queue_id: int
@@ -73,37 +73,37 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class TargetEnd(msgspec.Struct, frozen=True):
-    """The end of a queue of the topic."""
+    """The end of a queue in the topic."""
 
     broker: str
     queue_id: int
     end: int
     mark: Mark | None = None
-    """The last message before the end; it later identifies the queue."""
+    """Mark of the last message before the end, which later identifies the queue."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The plan of one step."""
+    """The plan for one step."""
 
     step: int
     ranges: list[Range]
     ends: list[TargetEnd]
-    """The end of every writable queue; the index is the queue's number."""
+    """End of every writable queue; the list index is the queue's number."""
 
 
 class StepDone(msgspec.Struct, frozen=True):
-    """One finished step."""
+    """One finished step, with its counts."""
 
     step: int
     ranges: list[Range]
     sent: int
     found: int
-    """Number of messages that the topic already contained, after a killed run or an unanswered request."""
+    """Number of messages that the topic already contained because of a killed run or an unanswered request."""
     committed_ms: int
 
 
 class ReplayLedger:
-    """The ledger in a directory."""
+    """A replay's ledger in a directory."""
 
     def __init__(self, root: str | Path) -> None:
         self.directory = Directory(root)
@@ -112,9 +112,9 @@ class ReplayLedger:
 
     @contextmanager
     def opened(self, job: ReplayJob, new_id: str, log: ArchiveLog) -> Iterator[str]:
-        """Lock the ledger for this job; yield the id of its replay, ``new_id`` in a new ledger.
+        """Lock the ledger for this job, and yield its replay's id, which is ``new_id`` if the ledger is new.
 
-        :param log: the archive of the job.
+        :param log: the job's archive.
         :raises ArchiveError: another process holds the lock, or the ledger belongs to another replay or archive.
         """
         with self.directory.locked():
@@ -148,7 +148,7 @@ class ReplayLedger:
         return self._plans.find(step)
 
     def write_plan(self, plan: Plan) -> None:
-        """Write a plan, before any of its messages is sent."""
+        """Write a plan. This must be done before any of its messages is sent."""
         self._plans.write(plan.step, plan)
 
     def write_done(self, plan: Plan, sent: int, found: int) -> None:
@@ -165,7 +165,7 @@ class ReplayLedger:
         return str(self.directory.path(_mapping(step)))
 
     def mappings(self, steps: Iterable[int] | None = None) -> list[str]:
-        """Return the paths of the mappings of some steps, by default of all finished steps. A step without selected
+        """Return the paths of the given steps' mappings; by default, of all finished steps. A step that sent no
         messages has no mapping.
         """
         wanted = self._done.numbers() if steps is None else steps
@@ -174,7 +174,7 @@ class ReplayLedger:
     def count_sent(self, step: int) -> tuple[int, int]:
         """Count in a step's mapping the messages that were sent, and the messages that the topic already contained.
 
-        Spark is not needed.
+        This function does not need Spark.
         """
         rows = found = 0
         for name in self.directory.names(f"{_mapping(step)}/*.parquet"):
@@ -191,9 +191,9 @@ def _mapping(step: int) -> str:
 def ranges_left(
     queues: Iterable[QueueTotals], topic: str, done: Iterable[StepDone], most: int
 ) -> Iterator[list[Range]]:
-    """Divide the messages of a topic that no step has sent yet into steps of about ``most`` offsets.
+    """Divide a topic's unsent messages into steps of about ``most`` offsets.
 
-    Each step takes an equal share of every queue, in the order of offsets.
+    Each step takes an equal share of every queue, in offset order.
     """
     reached: Offsets = {}
     for step in done:
@@ -208,13 +208,13 @@ def ranges_left(
 
 _SEPARATOR: Final = "\x01"
 TASK_PER_SECOND: Final = 20_000
-"""Number of messages per second that one task can always send. Several tasks share a higher rate."""
+"""Number of messages per second that one task can always send. If the rate is higher, several tasks share it."""
 
 
 def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
-    """Return the rows of an archive that a selection chooses.
+    """Return an archive's rows that match a selection.
 
-    :raises OptionError: the selection's predicate is not valid Spark SQL on the archive's columns.
+    :raises OptionError: the selection's predicate is not a valid Spark SQL expression on the archive's columns.
     """
     frame = frame.where(f.col("topic") == topic)
     if selection.since_ms is not None:
@@ -240,7 +240,7 @@ def select(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
 
 
 def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], selection: Selection) -> list[DataFile]:
-    """Return the files that may contain selected messages in some ranges."""
+    """Return the files that may contain selected messages within the given ranges."""
     by_queue = {(part.broker, part.queue_id): part for part in ranges}
     found = []
     for file in files:
@@ -256,8 +256,8 @@ def files_of(files: Iterable[DataFile], topic: str, ranges: Sequence[Range], sel
 
 
 def same_queues(sources: Iterable[Queue], targets: Sequence[Queue]) -> dict[Queue, int]:
-    """Map each archived queue to the index of the target queue with the same number, on the broker of the same name or
-    on the only broker.
+    """Map each archived queue to the index of the target queue with the same number on the broker with the same name,
+    or on the only broker.
 
     :raises OptionError: the topic lacks a queue.
     """
@@ -281,7 +281,7 @@ def same_queues(sources: Iterable[Queue], targets: Sequence[Queue]) -> dict[Queu
 
 
 def target_by_queue(targets: dict[Queue, int]) -> Column:
-    """Return the column with each row's target if messages keep their queues."""
+    """Return a column with each row's target, for messages that keep their queues."""
     pairs: list[Any] = []
     for source, at in targets.items():
         pairs += [f.lit(f"{source.broker}{_SEPARATOR}{source.queue_id}"), f.lit(at)]
@@ -290,7 +290,7 @@ def target_by_queue(targets: dict[Queue, int]) -> Column:
 
 
 class Shares(NamedTuple):
-    """The number of the task that sends to each target, and the task's messages a second."""
+    """For each target, the number of the task that sends to it. For each task, its rate in messages per second."""
 
     tasks: tuple[int, ...]
     per_second: tuple[float, ...] | None
@@ -300,10 +300,10 @@ def shares_of(loads: Sequence[int], per_second: float | None, at_a_time: int) ->
     """Assign targets to tasks. Without a rate, each target has one task; with a rate, as few tasks as possible share
     it.
 
-    The tasks' shares add up to the rate and are proportional to their loads, so that all tasks end together; a single
-    task keeps to the rate for any distribution of messages.
+    The tasks' shares add up to the rate and are proportional to their loads, so that all tasks finish at the same time.
+    A single task keeps to the rate whatever the distribution of messages.
 
-    :param loads: estimated messages of each target.
+    :param loads: estimated number of messages for each target.
     :param at_a_time: number of tasks that run at the same time; a waiting task would leave its share unused.
     """
     if per_second is None:
@@ -319,8 +319,8 @@ def shares_of(loads: Sequence[int], per_second: float | None, at_a_time: int) ->
 
 
 def target_by_key(queues: int) -> Column:
-    """Return the column with each row's target, chosen by its sharding key, else first key, else unique key, else
-    position.
+    """Return a column with each row's target. It is chosen by the sharding key; if there is none, by the first key,
+    then the unique key, then the position.
 
     The target is the queue that Java's ``SelectMessageQueueByHash`` chooses for that string.
     """

@@ -1,8 +1,8 @@
-"""The report of a replay, and the offsets at which consumer groups continue in the new topic.
+"""The replay's report, and the offsets at which consumer groups continue in the new topic.
 
 In each queue of the new topic, a group continues at the first message that it had not consumed in the old topic. If
 messages kept their queues, this offset is exact. If messages were spread by key, a queue contains messages from several
-old queues: the group receives some messages after that offset twice, and misses none.
+old queues: the group receives some messages after that offset twice, but does not miss any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep(Step):
-    """One step that was just finished."""
+    """A replay step that has just finished."""
 
     step: int
     found: int
@@ -40,21 +40,21 @@ class ReplayedStep(Step):
 
 @dataclass(frozen=True, slots=True)
 class QueueReplayed:
-    """The messages that one queue of the topic received or, in a dry run, would receive."""
+    """The messages that one queue in the topic received or, in a dry run, would receive."""
 
     broker: str
     queue_id: int
     messages: int
     found: int
-    """Number of messages that the queue already contained, after a killed run or an unanswered request."""
+    """Number of messages that the queue already contained because of a killed run or an unanswered request."""
     first: int | None
-    """New offsets: the first offset, and the offset after the last one; None in a dry run."""
+    """New offsets: the first offset, and the offset after the last message. None in a dry run."""
     next: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedOffset:
-    """The offset at which a group continues in one queue of the new topic."""
+    """The offset at which a group continues in one queue of the new topic, for the report."""
 
     group: str
     broker: str
@@ -80,7 +80,7 @@ class ReplayReport(RunReport):
     messages: int
     found: int
     earlier: int
-    """Number of messages that earlier runs with this ledger have sent."""
+    """Number of messages that earlier runs with this ledger sent."""
     steps: tuple[ReplayedStep, ...]
     queues: tuple[QueueReplayed, ...]
     translated: tuple[TranslatedOffset, ...]
@@ -133,8 +133,8 @@ class ReplayReport(RunReport):
 def queues_replayed(
     queues: Sequence[Queue], counts: Mapping[int, tuple[int, int, int | None, int | None]]
 ) -> tuple[QueueReplayed, ...]:
-    """Return, by a queue's number in the plan, its messages, the messages that it already contained, and its first and
-    next offset.
+    """For each queue, by its number in the plan, return the number of messages, the number of messages that it already
+    contained, and its first and next offsets.
     """
     return tuple(
         QueueReplayed(queues[at].broker, queues[at].queue_id, *counts[at]) for at in sorted(counts) if counts[at][0]
@@ -143,18 +143,18 @@ def queues_replayed(
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """The offset at which a group continues in one queue."""
+    """One queue's offset at which a group continues."""
 
     group: str
     broker: str
     queue_id: int
     offset: int
     again: int
-    """Number of messages from this offset on that the group has consumed in the old topic."""
+    """Number of messages after this offset that the group has already consumed in the old topic."""
 
     @property
     def note(self) -> str:
-        """A remark for the user."""
+        """A warning for the user about the group's offsets."""
         return f"{quantity(self.again, 'message')} come again" if self.again else ""
 
 
@@ -168,9 +168,9 @@ def translate(
 ) -> tuple[list[GroupOffset], list[str]]:
     """Translate the current offsets of groups in ``topic``. Return the offsets and any warnings.
 
-    :param mappings: directories of a replay's mapping.
+    :param mappings: directories with a replay's mapping.
     :param servers: options for connections to the brokers of the old topic.
-    :param archived: ends of the archive that was replayed.
+    :param archived: archived ends of the queues that were replayed.
     :raises OptionError: a group has no offsets in the topic.
     """
     cluster = Cluster(parse_options({**servers, "topic": topic}))

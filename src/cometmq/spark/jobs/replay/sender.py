@@ -1,18 +1,19 @@
-"""The executors' part of a replay: it sends messages in the order of their queues, each of them once.
+"""The executors' part of a replay: it sends each message once, in queue order.
 
-A queue has one request in flight at a time. When the result of a request is unknown (the connection broke, the broker
-was too busy to answer), the sender first pauses, so that a request in flight can arrive. Then it searches the end of
-the queue for the origins of its messages, and sends only the missing messages again. Every task first reads its queues
-from their ends when the step was planned, so a killed task or job is simply run again.
+A queue has one request in flight at a time. When the result of a request is unknown (because the connection broke or
+the broker was too busy to answer), the sender first pauses, so that a request in flight can arrive. Then it searches
+the end of the queue for the origins of its messages, and sends only the missing messages again. Every task first reads
+its queues, starting at the ends that were planned for the step, so a killed task or job can simply be run again.
 
 A message is sent with the same body, flag and properties. Its origin is the property ``REPLAY_ORIGIN``,
-``<replay>/<queue>/<offset>/<born, ms>/<broker>``: a replay recognises its messages by the origin, and consumers read
-from it the values that the new broker's header cannot contain. Properties that would make a broker delay the message,
-or treat it as a half message of a transaction, are kept under their names with the prefix ``REPLAYED_``.
+``<replay>/<queue>/<offset>/<born, ms>/<broker>``: a replay recognises its messages by the origin, and consumers can
+read the original values, which the new broker's header cannot contain, from it. Properties that would make a broker
+delay the message, or treat it as a half message of a transaction, are kept under their names with the prefix
+``REPLAYED_``.
 
-The replay uses the client's sender as the sink does, but not the sink's guards. These identify a row by its number or
-id. A replay must find its messages on Apache's brokers too, and its messages have their ids from the old topic. The
-mapping contains the new offset of each message. Compressed bodies are sent unchanged, one per request.
+Like the sink, the replay uses the client's sender, but not the sink's guards, which identify a row by its number or id.
+A replay must also find its messages on Apache's brokers, and its messages keep the ids from the old topic. The mapping
+contains the new offset of each message. Compressed bodies are sent unchanged, one per request.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from cometmq.spark.source.options import SourceOptions, parse_options
 REPLAY_ORIGIN: Final = "REPLAY_ORIGIN"
 REPLAYED: Final = "REPLAYED_"
 ACTING: Final = frozenset({DELAY, TRAN_MSG, TIMER_DEL_UNIQKEY, "INNER_MULTI_DISPATCH", *TIMER_NAMES})
-"""Properties that ask a broker for an action that was already done."""
+"""Properties that request an action from a broker that has already been performed."""
 _TOUCHED: Final = re.compile(
     f"(?:^|{PROPERTY_SEPARATOR})(?:{'|'.join(sorted(ACTING | {REPLAY_ORIGIN}))}){NAME_VALUE_SEPARATOR}"
 )
@@ -75,7 +76,7 @@ SENT_COLUMNS: Final = (
 
 
 class Origin(NamedTuple):
-    """The position of a message in the archive."""
+    """A message's position in the archive."""
 
     broker: str
     queue_id: int
@@ -89,13 +90,13 @@ class Resent(NamedTuple):
     born_ms: int
     flag: int
     sys_flag: int
-    """Return the flags for the body's compression; other flags are not copied."""
+    """Return the flags for the body's compression. Other flags are not copied."""
     body: bytes
     properties: bytes
 
     @property
     def packed(self) -> bool:
-        """Return True if the body is compressed: RocketMQ does not allow such messages in batches."""
+        """Return True if the body is compressed. RocketMQ does not allow compressed messages in batches."""
         return bool(self.sys_flag & COMPRESSED)
 
     @property
@@ -110,7 +111,7 @@ def origin_text(replay_id: str, origin: Origin, born_ms: int) -> str:
 
 
 def origin_of(replay_id: str, text: str | None) -> Origin | None:
-    """Parse the result of :func:`origin_text`; None if it belongs to another replay."""
+    """Parse the result of :func:`origin_text`. Return None if it belongs to another replay."""
     match = None if text is None else _ORIGIN.fullmatch(text)
     if match is None or match[1] != replay_id:
         return None
@@ -118,8 +119,8 @@ def origin_of(replay_id: str, text: str | None) -> Origin | None:
 
 
 def properties_with(text: str, origin: str) -> str:
-    """Return the properties of a message with its origin added. Properties that ask a broker for an
-    action are renamed.
+    """Return a message's properties with its origin added. Properties that request an action from a broker are
+    renamed.
     """
     if _TOUCHED.search(text):
         pieces = []
@@ -132,9 +133,9 @@ def properties_with(text: str, origin: str) -> str:
 
 
 def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
-    """Yield the messages of a batch with ``SENT_COLUMNS``.
+    """Yield the messages in a batch of rows with ``SENT_COLUMNS``.
 
-    :raises SinkError: a message cannot be sent again.
+    :raises SinkError: a message cannot be resent.
     """
     born = batch.column("bornTimestamp").cast(pa.int64())  # a producer may claim a time that no calendar has
     columns: Sequence[list[Any]] = [
@@ -159,7 +160,7 @@ def messages_of(batch: pa.RecordBatch, replay_id: str) -> Iterator[Resent]:
 
 
 GROUP: Final = "cometmq_replay"
-"""Producer group of replayed messages, and consumer group of the reads of the queues' ends."""
+"""Producer group for replayed messages, and consumer group for reading the queues' ends."""
 MAX_CHUNK_ROWS: Final = 1024
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 SETTLE_SECONDS: Final = 1.0
@@ -168,20 +169,20 @@ SETTLE_SECONDS: Final = 1.0
 SENT_DDL: Final = (
     "brokerName string, queueId int, queueOffset bigint, toBroker string, toQueue int, toOffset bigint, found boolean"
 )
-"""Columns of the mapping: old position, new position, and whether the topic already contained the message."""
+"""Columns of the mapping: old position, new position, and a flag for messages that the topic already contained."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayTask:
-    """The work of every task of a step."""
+    """The settings that every task of a step needs."""
 
     servers: Mapping[str, str] = field(repr=False)
     """Options for connections to the brokers."""
     replay_id: str
     queues: tuple[Queue, ...]
-    """The queues that messages are sent to; column ``target`` is their index."""
+    """Queues that messages are sent to; the column ``target`` contains an index into this list."""
     ends: tuple[int, ...]
-    """The end of each target when the step was planned."""
+    """End of each target when the step was planned."""
     per_second: tuple[float, ...] | None
     """The rate, in messages per second, of the task that sends to each target."""
     keep_born_time: bool
@@ -227,8 +228,8 @@ def send_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _chunks(messages: Iterable[Resent], task: ReplayTask) -> Iterator[list[Resent]]:
-    """Group messages into requests. A compressed message has a request of its own; with ``keep_born_time``, all
-    messages of a request have the same born time.
+    """Group messages into requests. Each compressed message has its own request. With ``keep_born_time``, all messages
+    in a request have the same born time.
     """
     chunk: list[Resent] = []
     size = 0
@@ -249,7 +250,7 @@ def _chunks(messages: Iterable[Resent], task: ReplayTask) -> Iterator[list[Resen
 
 
 Outcome = list[tuple[Origin, int, bool]]
-"""Return the rows of the mapping for a chunk."""
+"""Return the mapping's rows for a chunk of messages."""
 
 
 def _rows(queue: Queue, outcome: Outcome) -> Any:
@@ -269,7 +270,7 @@ def _rows(queue: Queue, outcome: Outcome) -> Any:
 
 
 class TaskSender(Sender):
-    """The sender of a task. Its queues take turns on one connection to each broker."""
+    """A task's sender. Its queues take turns on one connection to each broker."""
 
     def __init__(self, task: ReplayTask) -> None:
         options = parse_sink_options({**task.servers, "topic": task.queues[0].topic})
@@ -297,16 +298,16 @@ class QueueSender:
         self.queue = task.queues[target]
         self._task = task
         self._seen = task.ends[target]
-        """Offset up to which the queue was searched."""
+        """Offset up to which the queue has been searched for sent messages."""
         self._pace = pace
         self._found: dict[Origin, int] = {}
         self._placed: dict[Origin, tuple[int, bool]] = {}
-        """New offsets of the messages of :meth:`send`, and for each message whether the topic already contained it."""
+        """For each message of :meth:`send`, its new offset, and True if the topic already contained the message."""
         self._sender = sender
         self._search_queue_end()
 
     def send(self, chunk: list[Resent]) -> Outcome:
-        """Send the messages that the queue does not contain yet. Return when it contains all messages.
+        """Send the messages that the queue does not contain yet. Return when the queue contains all of them.
 
         :raises SinkError: the broker rejects a message, or did not acknowledge messages in time.
         """
@@ -317,7 +318,7 @@ class QueueSender:
         return [(message.origin, *self._placed[message.origin]) for message in chunk]
 
     def request(self, chunk: list[Resent]) -> _Request | None:
-        """Build a request, at the replay's rate, of the messages that are not known to be in the queue."""
+        """Build a request from the messages that are not known to be in the queue, at the replay's rate."""
         left = []
         for message in chunk:
             offset = self._found.get(message.origin)
@@ -331,12 +332,12 @@ class QueueSender:
         return _Request(self, left)
 
     def left(self, chunk: list[Resent]) -> _Request | None:
-        """Build a request of the messages that are not in the queue after a failure."""
+        """After a failure, build a request from the messages that are not in the queue."""
         self._search_queue_end()
         return self.request(chunk)
 
     def sent(self, messages: list[Resent], first: int) -> None:
-        """Record that the queue contains the messages, from offset ``first`` on."""
+        """Record that the queue contains the messages, starting at offset ``first``."""
         self._placed |= {message.origin: (first + at, False) for at, message in enumerate(messages)}
         self._seen = max(self._seen, first + len(messages))
 
@@ -353,7 +354,7 @@ class QueueSender:
         return encoder.frame(RequestCode.SEND_BATCH_MESSAGE, queue, opaque, body, "", 0, 0, born_ms)
 
     def _search_queue_end(self) -> None:
-        """Read the end of the queue that was not searched yet, and record the messages of this replay.
+        """Read the part of the queue that has not been searched yet, and record this replay's messages.
 
         :raises SinkError: the topic's oldest messages were deleted, so it is unknown which messages were sent.
         """
@@ -377,7 +378,7 @@ class QueueSender:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Messages of one request, as the client's sender sees them."""
+    """The messages of one request, in the form that the client's sender needs."""
 
     sender: QueueSender
     messages: list[Resent]

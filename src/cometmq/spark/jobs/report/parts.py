@@ -76,7 +76,9 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class TextOnly:
-    """A line that only the text report has: the page shows it in its verdict or in a caption."""
+    """A line that appears only in the text report, since the page shows the same fact in its verdict or in a
+    caption.
+    """
 
     text: str
 
@@ -89,26 +91,26 @@ Part = str | Table | Notes | TextOnly
 
 
 def bar_rows(counts: Iterable[tuple[str, int]], chars: int = _BAR_CHARS) -> list[tuple[str, int, Bar]]:
-    """Return rows of a table with a bar after each count."""
+    """Return a table's rows with a bar after each count."""
     found = list(counts)
     most = max((count for _, count in found), default=0)
     return [(name, count, Bar(count / most, chars)) for name, count in found]
 
 
 def cell_text(value: Cell) -> str:
-    """Return the text of a cell."""
+    """Format the value in a table cell."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def moment(at_ms: int, unit: Literal["s", "m"] = "s") -> str:
-    """Return a time in UTC, to the second or the minute; years after 9999 are possible."""
+    """Format a time in UTC, with or without seconds. Years after 9999 are possible."""
     return str(np.datetime64(at_ms // (1000 if unit == "s" else 60_000), unit)).replace("T", " ")
 
 
 def per_second(count: float, seconds: float) -> float:
-    """Return a rate; 0 without a duration."""
+    """Return a rate, or 0 if there is no duration."""
     return count / seconds if seconds else 0.0
 
 

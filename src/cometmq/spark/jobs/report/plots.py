@@ -25,7 +25,7 @@ def bars(title: str, unit: str, counts: Iterable[tuple[str, float]]) -> Bars:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A plot of series over the values ``at``."""
+    """A line plot of series over the values ``at``."""
 
     title: str
     unit: str
@@ -33,12 +33,12 @@ class Line:
     at: Sequence[float]
     series: Mapping[str, Sequence[float]]
     shaded: tuple[str, float, float] | None = None
-    """A shaded part of the plot: its name, start and end."""
+    """Shaded part of the plot: its name, start and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A waterfall: one bar below the other, each from its start over its length."""
+    """A waterfall plot: bars below one another, each with its start and length."""
 
     title: str
     label: str

@@ -1,6 +1,6 @@
-"""The base of all reports.
+"""The base classes of all reports.
 
-A job's report has its figures as fields, and defines its verdict, its parts and its plots.
+A job's report stores its figures in fields, and defines its verdict, parts and plots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PARTLY_DONE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step that a job has just committed. Its text is a line of progress."""
+    """A step that a job has just committed. Its text is a progress line."""
 
     messages: int
     total: int
-    """Number of messages of this run so far."""
+    """Number of messages that this run has processed."""
     seconds: float
-    """Duration of this run so far, in seconds."""
+    """Time since this run began, in seconds."""
 
     def __str__(self) -> str:
         return f"{self._done()}; {self.total:,} so far, {per_second(self.total, self.seconds):,.0f} messages/s"
@@ -40,10 +40,10 @@ class Step:
 
 
 class Report:
-    """The base of all reports; subclasses are frozen dataclasses that define their text and page."""
+    """Base class of all reports. Subclasses are frozen dataclasses that define their text and page."""
 
     TITLE: ClassVar[str]
-    """Title of the page, a format string of the report's attributes: ``Audit of {0.topic}``."""
+    """Title of the page: a format string that uses the report's attributes, such as ``Audit of {0.topic}``."""
     COMPUTED: ClassVar[tuple[str, ...]] = ()
     """Properties that the JSON contains in addition to the fields."""
 
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return the result in a few words, which the page shows first."""
+        """Return the result in a few words. The page shows it first."""
         raise NotImplementedError
 
     @property
@@ -63,7 +63,7 @@ class Report:
         return 0
 
     def _parts(self) -> Iterator[Part]:
-        """Yield the paragraphs, tables and notes; the first is a summary line."""
+        """Yield the paragraphs, tables and notes. The first paragraph is a summary line."""
         raise NotImplementedError
 
     def _plots(self) -> Sequence[Plot]:
@@ -71,11 +71,11 @@ class Report:
         return ()
 
     def _figures(self) -> Sequence[tuple[str, str]]:
-        """Yield the few numbers that the page shows in large type, each with its caption."""
+        """Yield the numbers that the page shows in large type, with their captions."""
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return title, verdict and all figures as plain values, for JSON."""
+        """Return the title, the verdict and all figures as plain values for JSON."""
         plain: dict[str, Any] = {"title": self.title, "verdict": self.verdict} | msgspec.to_builtins(self)
         return plain | {name: getattr(self, name) for name in self.COMPUTED}
 
@@ -87,7 +87,7 @@ class Report:
         return "\n".join(lines)
 
     def write_page(self, path: str | Path, header: str = "") -> None:
-        """Write the report as one HTML page, with plots where matplotlib is installed.
+        """Write the report as one HTML page, with plots if matplotlib is installed.
 
         :param header: a line below the title.
         """
@@ -109,20 +109,20 @@ class Report:
 
 
 class RunReport(Report):
-    """The base of reports of runs that can be stopped and resumed."""
+    """Base class of reports for runs that can be stopped and resumed."""
 
     finished: bool
-    """False if the run was stopped before its end."""
+    """False if the run was stopped before it was finished."""
     warnings: tuple[str, ...]
 
     @property
     def complete(self) -> bool:
-        """Return True if the run finished without warnings, so that nothing is missing."""
+        """Return True if the run finished without warnings, so nothing is missing."""
         return self.finished and not self.warnings
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if something is missing."""
+        """Return exit code 3 if something is missing."""
         return 0 if self.complete else PARTLY_DONE
 
     @property
@@ -132,7 +132,7 @@ class RunReport(Report):
         return f"{ended}, with {quantity(len(self.warnings), 'warning')}" if self.warnings else ended
 
     def _ending(self, going_on: str) -> Iterator[Part]:
-        """Yield the parts at the end of the report."""
+        """Yield the parts that all these reports have at the end."""
         if not self.finished:
             yield Notes((), f"stopped before the end; run it again {going_on}", urgent=True)
         if self.warnings:
