@@ -49,7 +49,7 @@ async def test_the_second_broker_says_so_at_its_start_and_goes_on_saying_it(
         found = f"broker-a, id 0, is one broker: {' and '.join(sorted((first, second)))} displace each other"
         assert any(found in problem for problem in await problems(server))
         await brokers[1].stop()
-        await until(lambda: "no other broker with this name" in caplog.text, clock=clock)
+        await until(lambda: "no longer knows another broker with this name" in caplog.text, clock=clock)
         assert not any("displace" in problem for problem in await problems(server))
     finally:
         for broker in brokers:

@@ -241,6 +241,7 @@ def test_the_live_tail_goes_on_in_a_topic_that_is_made_anew(surfer: Surfer, clus
     async def make_anew(inner: Cluster) -> None:
         for broker in inner.brokers:
             broker.store.delete_topic("renewed")
+            broker.turn._targets.forget("renewed")  # as a deletion does
 
     bodies: list[str] = []
     with tail(surfer, "topic=renewed") as stream:

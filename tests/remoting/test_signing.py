@@ -75,7 +75,7 @@ def test_credentials_never_show_their_secrets() -> None:
 @pytest.mark.parametrize(
     ("code", "remark", "step"),
     [
-        (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, …", "give an access key"),
+        (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, …", "set an access key"),
         (1, "org.apache.rocketmq.acl.common.AclException: No acl config for x, …", "no account with this access key"),
         (1, "AclException: Check signature failed for accessKey=x", "not the one of this access key"),
         (1, "AclException: Need admin permission for request code=17, but accessKey=x is not", "admin: true"),

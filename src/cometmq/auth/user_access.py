@@ -22,7 +22,7 @@ from cometmq.remoting.signing import Credentials, Signer
 
 _log = logging.getLogger(__name__)
 
-_CREDENTIALS: Final = "give an access key and its secret key"
+_CREDENTIALS: Final = "set an access key and its secret key"
 
 
 class UserAccess:

@@ -47,13 +47,13 @@ class ForkedError(RemotingError):
 
 _MARK: Final = "AclException"
 _STEPS: Final = (
-    ("No accessKey is configured", "this server demands credentials: give an access key and its secret key"),
+    ("No accessKey is configured", "this server requires credentials: set an access key and its secret key"),
     ("No acl config for", "the server has no account with this access key: check the key, and its plain_acl.yml"),
     ("Check signature failed", "the secret key is not the one of this access key"),
     ("Need admin permission", "this needs an account with admin: true"),
 )
 _STEPS_OF_5: Final = (
-    ("username cannot be null", "this server demands credentials: give an access key and its secret key"),
+    ("username cannot be null", "this server requires credentials: set an access key and its secret key"),
     (" is not found.", "the server has no user with this access key: check the key"),
     (" is disabled.", "an administrator has disabled this user"),
     ("check signature failed", "the secret key is not the password of this user"),

@@ -101,7 +101,7 @@ async def test_the_right_account_sends_and_pulls_and_others_are_told_the_next_st
     wrong = Credentials("billing-account", "another-secret")
     stranger = Credentials("stranger", "secret-of-stranger")
     for by, words, step in (
-        (None, "No accessKey is configured", "give an access key"),
+        (None, "No accessKey is configured", "set an access key"),
         (stranger, "No acl config for stranger", "check the key"),
         (wrong, "Check signature failed for accessKey=billing-account", "not the one of this"),
     ):

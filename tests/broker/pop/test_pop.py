@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.conftest import ConnectTo, StartBroker
@@ -24,9 +25,9 @@ def popper(wire: Wire, clock: VirtualClock) -> Popper:
     return Popper(wire, clock)
 
 
-async def send(wire: Wire, *bodies: bytes, queue_id: int = 0, properties: str = "") -> None:
+async def send(wire: Wire, *bodies: bytes, queue_id: int = 0, properties: str = "", **fields: Any) -> None:
     for body in bodies:
-        answer = await wire.send(TOPIC, body, queue_id=queue_id, properties=properties)
+        answer = await wire.send(TOPIC, body, queue_id=queue_id, properties=properties, **fields)
         assert answer.code == 0, answer
 
 
@@ -141,6 +142,18 @@ async def test_after_the_maximum_of_retries_a_message_is_a_dead_letter(
         "k",
     )
     assert broker.pops.state.in_flight(TOPIC, GROUP) == 0
+
+
+async def test_a_message_with_the_largest_number_of_retries_does_not_hold_up_its_queue(
+    wire: Wire, popper: Popper, clock: VirtualClock
+) -> None:
+    await send(wire, b"often", reconsume_times=2**31 - 1)
+    await send(wire, b"good")
+    assert len(await popper.pop(invisible_time=1_000)) == 2
+    await clock.run_for(2)
+    (dead,) = records(await wire.pull(f"%DLQ%{GROUP}"))
+    assert (dead.body, dead.reconsume_times) == (b"often", 2**31 - 1)
+    assert [found.body for found in await popper.pop()] == [b"good"]
 
 
 @pytest.mark.parametrize("snapshot", [False, True])

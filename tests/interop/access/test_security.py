@@ -261,7 +261,7 @@ def test_commands_take_credentials_and_tls_from_environment_and_files(server: Se
     refused = command(server, {}, "topic", "create", topic)
     assert refused.returncode == 1
     assert "No accessKey is configured" in refused.stderr
-    assert "give an access key" in refused.stderr
+    assert "set an access key" in refused.stderr
 
 
 def command(server: Secured, variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

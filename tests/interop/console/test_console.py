@@ -67,7 +67,7 @@ def test_pages_and_changes_work_with_apaches_brokers(
         assert "is created" in surfer.change("/groups/create", group="readers").words
         surfer.change("/groups/readers/reset", topic="apaches", to="earliest")
         assert "Lag 3" in surfer.get("/groups/readers").words
-        assert "begins where readers is" in surfer.change("/groups/readers/clone", copy="copies").words
+        assert "starts at the offsets of readers" in surfer.change("/groups/readers/clone", copy="copies").words
         assert "is deleted" in surfer.change("/groups/copies/delete", typed="copies").words
         assert "is changed" in surfer.change("/topics/apaches/alter", read_queues=3, write_queues=3).words
         assert "is deleted" in surfer.change("/topics/apaches/delete", typed="apaches").words

@@ -198,7 +198,7 @@ def test_what_clients_told_is_shown_by_the_command_from_brokers_and_from_an_arch
         standalone_mode=False,
     )
     assert unknown.return_value == 1
-    assert "has nothing about AC01" in unknown.stderr
+    assert "has no trace of AC01" in unknown.stderr
 
 
 def test_a_trace_topic_that_is_not_there_is_wrong_use(topics: Topics) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 from tests.helpers.waiting import wait_for
 from tests.storage.servers.process import server
 
@@ -35,7 +37,7 @@ class S3Server:
             endpoint=self.endpoint, region="us-east-1", access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
         )
 
-    def client(self) -> object:
+    def client(self) -> Any:
         """A client of boto3, for what the product does not do."""
         return boto3.client(
             "s3",
@@ -43,7 +45,7 @@ class S3Server:
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
             region_name="us-east-1",
-            config=Config(s3={"addressing_style": "path"}),
+            config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}, read_timeout=5),
         )
 
 
@@ -67,6 +69,7 @@ def seaweed(directory: Path) -> Iterator[S3Server]:
         str(Path(sys.executable).with_name("weed")), "server", f"-dir={directory}", "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={directory / 's3.json'}", "-volume.max=0",
         "-master.volumeSizeLimitMB=64", "-master.telemetry=false", "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
         "-s3.autoCreateBucket=false",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
@@ -77,10 +80,10 @@ def seaweed(directory: Path) -> Iterator[S3Server]:
 
 
 def _has_bucket(found: S3Server) -> bool:
-    client = found.client()
-    try:
-        client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
-        client.put_object(Bucket=BUCKET, Key="_ready", Body=b"1")  # type: ignore[attr-defined]
-    except Exception:
-        return False
-    return True
+    client: Any = found.client()
+    with suppress(BotoCoreError, ClientError):
+        client.create_bucket(Bucket=BUCKET)
+    with suppress(BotoCoreError, ClientError):
+        client.put_object(Bucket=BUCKET, Key="_ready", Body=b"1")
+        return True
+    return False

@@ -20,15 +20,13 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-import msgspec
-
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import POP_RETRY_SECONDS, POP_REVIVE_MESSAGES, POP_SCAN_MESSAGES_PER_MS, POP_SCAN_PAUSE_MS
 from cometmq.broker.pop.entries import AnyEntry, Revived
 from cometmq.broker.pop.invisible import NEVER
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
-from cometmq.broker.turn.inner_message import InnerMessage, inner_message
+from cometmq.broker.turn.inner_message import InnerMessage, next_attempt
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.limits import MAX_PROPERTIES_BYTES
 from cometmq.message.names import RETRY_PREFIX
@@ -175,7 +173,7 @@ class PopReviveService:
                 )
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0))
                 continue
-            is_dead = at >= len(due) or record.reconsume_times >= self._failed.max_retries(queue.group)
+            is_dead = at >= len(due) or self._failed.is_dead(record.reconsume_times, queue.group)
             topic, copy = self._dead_letter(queue, record) if is_dead else self._copy(queue, record, pop_time)
             if topic not in ends:
                 ends[topic] = self._store.queue(topic, 0).next_offset
@@ -235,14 +233,7 @@ def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> I
         longer = PropertiesText(text).plus({name: value}).text + PROPERTY_SEPARATOR
         if len(longer.encode()) <= MAX_PROPERTIES_BYTES:
             text = longer
-    return msgspec.structs.replace(
-        inner_message(record),
-        topic=topic,
-        queue_id=0,
-        properties=text,
-        reconsume_times=record.reconsume_times + 1,
-        prepared_transaction_offset=0,
-    )
+    return next_attempt(record, topic, queue_id=0, properties=text)
 
 
 def dead_letter(record: StoredRecord, topic: str, original: str) -> InnerMessage:
@@ -253,11 +244,4 @@ def dead_letter(record: StoredRecord, topic: str, original: str) -> InnerMessage
     text = join_properties(properties)
     if len(text.encode()) > MAX_PROPERTIES_BYTES:
         text = record.properties_text
-    return msgspec.structs.replace(
-        inner_message(record),
-        topic=topic,
-        queue_id=0,
-        properties=text,
-        reconsume_times=record.reconsume_times + 1,
-        prepared_transaction_offset=0,
-    )
+    return next_attempt(record, topic, queue_id=0, properties=text)

@@ -11,14 +11,12 @@ import random
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.send.send_message import BUSY
 from cometmq.broker.stored_access import may_access, not_found
 from cometmq.broker.turn.answers import OneAnswer
-from cometmq.broker.turn.inner_message import InnerMessage, Stored, inner_message
+from cometmq.broker.turn.inner_message import InnerMessage, Stored, next_attempt
 from cometmq.broker.turn.targets import RefusedError, existing_queue
 from cometmq.message.names import DLQ_PREFIX, PERM_WRITE, retry_topic
 from cometmq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, join_properties
@@ -33,9 +31,6 @@ from cometmq.remoting.server_connection import ServerConnection
 
 FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry; each further retry takes the next level."""
-
-MAX_RECONSUME_TIMES: Final = 2**31 - 1
-"""The maximum value of the field, for producers that claim even more failures."""
 
 
 class SendBackProcessor:
@@ -127,8 +122,8 @@ class SendBackProcessor:
         :raises RefusedError: the maximum number of topics is reached.
         :raises PostponeError: the topic is being written.
         """
-        most = self._failed.max_retries(header.group, header.max_reconsume_times, version)
-        if record.reconsume_times >= most or header.delay_level < 0:
+        asked = header.max_reconsume_times
+        if self._failed.is_dead(record.reconsume_times, header.group, asked, version) or header.delay_level < 0:
             dead = self._failed.dead_letter_topic(header.group).topic_name
             self._targets.require_saved(dead)
             return again(record, dead, queue_id=0, level=0)
@@ -161,11 +156,4 @@ def again(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> Inn
     properties.setdefault(ORIGIN_MESSAGE_ID, record.msg_id)
     properties[WAIT] = "false"
     properties[DELAY] = str(level)
-    return msgspec.structs.replace(
-        inner_message(record),
-        topic=topic,
-        queue_id=queue_id,
-        properties=join_properties(properties),
-        reconsume_times=min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
-        prepared_transaction_offset=0,
-    )
+    return next_attempt(record, topic, queue_id=queue_id, properties=join_properties(properties))

@@ -227,7 +227,8 @@ class SendMessageProcessor:
         group = target.topic.removeprefix(RETRY_PREFIX)
         if self._groups.find(group) is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
-        if (header.reconsume_times or 0) < self._failed.max_retries(group, header.max_reconsume_times, request.version):
+        times = header.reconsume_times or 0
+        if not self._failed.is_dead(times, group, header.max_reconsume_times, request.version):
             return target, queue
         name = self._failed.dead_letter_topic(group).topic_name
         self._targets.require_saved(name)

@@ -39,6 +39,10 @@ class FailedMessages:
         config = self._groups.get(group)
         return _DEFAULT_RETRIES if config is None else config.retry_max_times
 
+    def is_dead(self, reconsume_times: int, group: str, asked: int | None = None, version: int = _V3_4_9) -> bool:
+        """Return whether a message that failed becomes a dead letter of a group; see :meth:`max_retries`."""
+        return reconsume_times >= self.max_retries(group, asked, version)
+
     def dead_letter_topic(self, group: str) -> TopicConfig:
         """Return the topic for a group's dead letters; create it if it is missing.
 

@@ -33,6 +33,8 @@ from cometmq.message.record import StoredRecord
 DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
 """Properties that make a message be parked before its delivery."""
 
+_RECONSUME_TIMES_MAX: Final = 2**31 - 1
+"""Largest number that the field of a record can hold."""
 _DROPPED: Final = frozenset({WAIT, CLUSTER, ""})
 """Names of properties that are changed before they are stored; a property without a name is dropped."""
 
@@ -88,6 +90,18 @@ def inner_message(record: StoredRecord) -> InnerMessage:
         record.born_host,
         record.reconsume_times,
         record.prepared_transaction_offset,
+    )
+
+
+def next_attempt(record: StoredRecord, topic: str, *, queue_id: int, properties: str) -> InnerMessage:
+    """Return a message that was not consumed, to be stored again for a retry or as a dead letter."""
+    return msgspec.structs.replace(
+        inner_message(record),
+        topic=topic,
+        queue_id=queue_id,
+        properties=properties,
+        reconsume_times=min(record.reconsume_times + 1, _RECONSUME_TIMES_MAX),  # a producer may send any number
+        prepared_transaction_offset=0,
     )
 
 
