@@ -11,6 +11,7 @@ import pytest
 from tests.proxy.client import Client, receive
 from tests.proxy.test_commands import check_that_each_is_asked
 
+from cometmq.message.pop_info import parse_handle
 from cometmq.options import ConfigError
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
@@ -67,6 +68,21 @@ async def test_messages_go_to_all_brokers_and_come_from_each(fleet: Cluster, cli
             group, topic = v2.Resource(name="G"), v2.Resource(name="T")
             acked = await client.ask("AckMessage", v2.AckMessageRequest(group=group, topic=topic, entries=entries))
             assert acked.status.code == Code.OK
+
+
+async def test_requests_that_name_no_broker_receive_from_each_in_turn(client: Client) -> None:
+    await client.subscribe("G", "T")
+    for number in range(16):
+        sent = await client.send("T", b"%d" % number)
+        assert sent.status.code == Code.OK, sent
+    brokers = []
+    for _ in range(4):
+        answers = await client.receive(receive("T", "G", "", batch_size=1))
+        assert answers[0].status.code == Code.OK, answers
+        handle = answers[1].message.system_properties.receipt_handle
+        brokers.append(parse_handle(handle).broker_name)
+    assert brokers[:2] == brokers[2:]
+    assert set(brokers) == {"broker-0", "broker-1"}
 
 
 async def test_an_orphan_of_any_broker_is_asked_about(fleet: Cluster, client: Client) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -61,6 +62,8 @@ class ReceiveService:
         self._context = context
         self._renewals = renewals
         self._releases = TaskSet()
+        self._counters: dict[str, Iterator[int]] = {}
+        """The next broker of each topic, for requests that name no broker."""
 
     async def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
         """Wait for messages; send the status, one answer for each message, and the delivery time."""
@@ -80,7 +83,7 @@ class ReceiveService:
         poll_ms = self._poll_ms(call, session, request)
         invisible_ms = self._invisible_ms(request)
         info = await context.backend.group(group)
-        broker = request.message_queue.broker.name or await self._readable_broker(topic)
+        broker = request.message_queue.broker.name or await self._next_broker(topic)
         expression = request.filter_expression
         header = PopMessageRequestHeader(
             consumer_group=group,
@@ -113,10 +116,14 @@ class ReceiveService:
             for message, delivery, attempt in received
         ]
 
-    async def _readable_broker(self, topic: str) -> str:
-        """Return the first broker with readable queues of a topic, or an empty name."""
+    async def _next_broker(self, topic: str) -> str:
+        """Return the next broker with readable queues of a topic, in turn, or an empty name."""
         info = await self._context.backend.topic(topic)
-        return next((queues.broker for queues in info.queues if queues.readable), "")
+        brokers = [queues.broker for queues in info.queues if queues.readable]
+        counter = self._counters.get(info.name)
+        if counter is None:
+            counter = self._counters[info.name] = itertools.count()
+        return brokers[next(counter) % len(brokers)] if brokers else ""
 
     def _batch_size(self, request: v2.ReceiveMessageRequest) -> int:
         size = min(request.batch_size or 1, self._context.config.long_polling_batch)
