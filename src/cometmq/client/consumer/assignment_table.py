@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 
 from cometmq.client.background import Spawn
 from cometmq.client.consumer.assignment import Assignment
 from cometmq.client.consumer.config import LitePullConfig
+from cometmq.client.consumer.leaving_queues import LeavingQueues
 from cometmq.client.consumer.offset_store import starting_point
 from cometmq.client.consumer.pulling import Budget, QueueReader
 from cometmq.client.errors import ClientStateError
@@ -57,7 +57,7 @@ class AssignmentTable:
         self._by_hand: SubscriptionData | None = None
         self._spawn = spawn
         self._budget = Budget(config.pull_threshold_bytes)
-        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._leaving = LeavingQueues(spawn)
         self._moved: list[Assignment] = []
         """The queues whose position has changed since the last poll began."""
         self._is_running = False
@@ -77,7 +77,7 @@ class AssignmentTable:
 
     async def wait_until_left(self) -> None:
         """Wait for the last commits of queues that were left."""
-        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        await self._leaving.wait()
 
     # --- messages and positions ---
 
@@ -219,12 +219,7 @@ class AssignmentTable:
     def _leave(self, queue: MessageQueue) -> None:
         assignment = self.queues.pop(queue)
         assignment.drop()
-        task = self._leaving[queue] = self._spawn(self._hand_over(queue, assignment))
-        task.add_done_callback(partial(self._left, queue))
-
-    def _left(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
-        if self._leaving.get(queue) is task:
-            del self._leaving[queue]
+        self._leaving.start(queue, self._hand_over(queue, assignment))
 
     async def _hand_over(self, queue: MessageQueue, assignment: Assignment) -> None:
         """Wait until the reader has ended; commit the consumed offset."""

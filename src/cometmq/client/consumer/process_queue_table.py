@@ -18,7 +18,7 @@ the offset if calls run; wait for running calls; report the offset again; free t
 Invariants:
 
 * The reported offset has only consumed messages before it, so a message is never lost, only consumed again.
-* One member has at most one reader of a queue: ``_leaving`` holds the task of a hand-over until it has ended.
+* One member has at most one reader of a queue: ``_leaving`` keeps the task of a hand-over until it has ended.
 * An orderly member calls the listener and reports an offset only while it trusts its lock. What it read under a lost
   lock is dropped and read again under a new one.
 * An orderly member unlocks a queue only after the running call has ended. A close waits at most ``handover_wait_s``;
@@ -34,12 +34,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
 
 from cometmq.client.background import Spawn
 from cometmq.client.consumer.config import MessageModel, PushConfig
+from cometmq.client.consumer.leaving_queues import LeavingQueues
 from cometmq.client.consumer.offset_store import OffsetStore, starting_point
 from cometmq.client.consumer.process_queue import ProcessQueue, SubmitRequests
 from cometmq.client.consumer.pulling import Budget, Puller, QueueReader
@@ -84,7 +83,7 @@ class ProcessQueueTable:
         self._offsets = Offsets(instance, group=group)
         self._reader = QueueReader(Puller(instance, group, stream=False), config, instance.clock, instance.outages)
         self._budget = Budget(config.pull_threshold_bytes)
-        self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._leaving = LeavingQueues(spawn)
         self._is_running = False
 
     def start(self, submit: SubmitRequests) -> None:
@@ -99,7 +98,7 @@ class ProcessQueueTable:
         self._is_running = False
         for queue in list(self.queues):
             self._leave(queue)
-        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        await self._leaving.wait()
         if self.locks is not None:
             await self.locks.stop()
 
@@ -136,7 +135,7 @@ class ProcessQueueTable:
             process_queue = self.queues.pop(queue, None)
             if process_queue is not None and self._is_running:
                 process_queue.dropped = True
-                self._start_leaving(queue, self._reset(queue, process_queue, offset, self._leaving.get(queue)))
+                self._leaving.start(queue, self._reset(queue, process_queue, offset, self._leaving.get(queue)))
                 self._read(queue, shared=False)
 
     def lock_lost(self, queue: MessageQueue) -> None:
@@ -190,17 +189,7 @@ class ProcessQueueTable:
     def _leave(self, queue: MessageQueue) -> None:
         process_queue = self.queues.pop(queue)
         process_queue.dropped = True
-        self._start_leaving(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
-
-    def _start_leaving(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work``; this member does not read the queue again before the work has ended."""
-        task = self._spawn(work)
-        self._leaving[queue] = task
-        task.add_done_callback(partial(self._left, queue))
-
-    def _left(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
-        if self._leaving.get(queue) is task:
-            del self._leaving[queue]
+        self._leaving.start(queue, self._hand_over(queue, process_queue, self._leaving.get(queue)))
 
     async def _hand_over(
         self, queue: MessageQueue, process_queue: ProcessQueue, before: asyncio.Task[None] | None
