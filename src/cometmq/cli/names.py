@@ -19,7 +19,7 @@ COMPLETION_SECONDS: Final = 2.0
 
 
 class Name(click.ParamType[str]):
-    """A parameter type for names in the cluster; :attr:`ask` lists the existing ones."""
+    """A parameter type for names in the cluster; ``ask`` lists the existing ones."""
 
     name = "text"
 

@@ -49,7 +49,7 @@ class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def matches_block(self) -> BlockPredicate:
         """Evaluates many records of one topic in one log file, possibly only the first of them; see
-        :func:`block_predicate`."""
+        :func:`~cometmq.filter.block_evaluation.block_predicate`."""
         from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
 
         return block_predicate(self.expression, self.matches_record)

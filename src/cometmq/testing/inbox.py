@@ -71,7 +71,7 @@ class Servers(Protocol):
 
 
 class Inbox:
-    """A member of a consumer group that collects its messages; see :meth:`Cluster.inbox`.
+    """A member of a consumer group that collects its messages; see :meth:`cometmq.testing.Cluster.inbox`.
 
     ``async with cluster.inbox("orders") as inbox:`` reads ``orders`` from its first message. Each message is
     returned once, in the order of arrival.

@@ -202,7 +202,7 @@ class TimerMessageService:
     ) -> None:
         """Store a recall. Its message is no longer delivered, unless the recall cannot be stored.
 
-        ``late`` is as for :meth:`StoreTurn.put_inner`.
+        ``late`` is as for :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`.
 
         :raises RefusedError: the recall cannot be stored now.
         """

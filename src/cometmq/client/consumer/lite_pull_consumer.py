@@ -47,7 +47,7 @@ class LitePullConsumer(GroupClient):
     :param config: all other options.
     :param consume_hooks: called with the messages of each poll, and at the next poll.
     :param security: credentials and TLS of its own instance; by default from the environment.
-    :param deserializer: sets the ``value`` of messages, as in :class:`PushConsumer`.
+    :param deserializer: sets the ``value`` of messages, as in :class:`~cometmq.client.PushConsumer`.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     :raises TypeError: the deserializer is invalid.
     """

@@ -193,7 +193,7 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
 
 
 class Batch(list[ReceivedMessage]):
-    """The messages of one step of a loop over :meth:`PushConsumer.batches`; each can also be acknowledged alone."""
+    """The messages of one step of a loop over ``PushConsumer.batches``; each can also be acknowledged alone."""
 
     def ack(self) -> None:
         """Count all messages as consumed."""

@@ -24,7 +24,7 @@ _NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
 """Failures of an absent broker, which may be restarting: the message is certainly not stored."""
 
 
-class Judge(Protocol):
+class AnswerHandler(Protocol):
     """Receives the answers to deliveries."""
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
@@ -38,7 +38,7 @@ def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None
 class Delivery(msgspec.Struct, eq=False):
     """A message or batch that is being sent; ``done(index, results or failure)`` is called once."""
 
-    sender: Judge
+    sender: AnswerHandler
     code: int
     message: Message
     body: bytes

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], object]
 OnStep = Callable[[Any], object]
-"""Function that is called with each committed step (:class:`.report.Step`). The step's text is a progress line."""
+"""Function that is called with each committed step (:class:`.report.report.Step`). Its text is a progress line."""
 
 MAX_DAYS: Final = 366
 _NAMESRV: Final = "Nameservers, host:port separated by semicolons."

@@ -1,8 +1,9 @@
 """Continues reading queues where an earlier read ended, or reports why that is impossible.
 
 A topic that was deleted and created again is another topic, which counts its messages from 0. So a read that can be
-continued stores, with the offset of each queue, a mark: a message that the queue contained (:class:`Mark`). If the
-queue now contains another message at the mark's offset, it is another queue, and none of its messages was read.
+continued stores, with the offset of each queue, a mark: a message that the queue contained
+(:class:`~cometmq.spark.records.queues.Mark`). If the queue now contains another message at the mark's offset, it is
+another queue, and none of its messages was read.
 
 Only a master proves that something is lost. A slave may be behind, or not know a topic yet. While it answers because no
 master is registered, the queues on which it is behind keep their offsets.

@@ -2,9 +2,9 @@
 resumed.
 
 A streaming query plans offsets, which are stored in Spark's checkpoint. Its tasks write files (:mod:`.writer`), and the
-driver commits them (:mod:`.log`). In a Spark Connect session, Spark runs the callback for each micro-batch in a process
-that its server has started. That process passes commits to the job as files in the archive's directory, which both
-processes share.
+driver commits them (:mod:`cometmq.spark.archives.log`). In a Spark Connect session, Spark runs the callback for each
+micro-batch in a process that its server has started. That process passes commits to the job as files in the archive's
+directory, which both processes share.
 
 A crash can happen
 
