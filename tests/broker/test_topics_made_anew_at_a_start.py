@@ -86,7 +86,7 @@ async def test_a_kill_right_after_the_deletion_brings_nothing_back(
 ) -> None:
     await pair.create_topic("T", queues=1)
     await send(pair.broker(0), *"abcde")
-    pair.broker(0).offsets.note(GROUP, "T", 0, 5)
+    pair.broker(0).offsets.set_offset(GROUP, "T", 0, 5)
     pair.broker(0).offsets.save()
     await delete(pair.broker(0))
     if is_made_anew:
@@ -114,7 +114,7 @@ async def test_many_lives_and_kills_show_the_last_life(pair: Cluster) -> None:
         master = await pair.start_broker(0)
         expected = [b"%d/%d" % (life, number) for number in range(count)]
         assert await bodies(master, "T") == expected
-        pair.broker(0).offsets.note(GROUP, "T", 0, count)
+        pair.broker(0).offsets.set_offset(GROUP, "T", 0, count)
         pair.broker(0).offsets.save()
         if life < 3:
             await delete(master)

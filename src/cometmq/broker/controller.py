@@ -144,7 +144,7 @@ class Broker:
         self.filters = ConsumerFilterManager(self.live, root / "config" / "consumerFilter.json", clock=clock)
         self.processors = ProcessorTable()
         traffic = Traffic() if config.has_metrics else None
-        self.stats = BrokerStats(config.broker_cluster_name, traffic, clock=clock)
+        self.stats = BrokerStats(config.broker_cluster_name, traffic, clock=clock, do=do_in_slices)
         self._latency = RpcLatency(clock) if config.has_metrics else None
         self.monitor: BrokerMonitor | None = None
         access = self._access = BrokerAccess(self.config, lambda name: self.topics.get(name) is not None, clock=clock)

@@ -172,12 +172,6 @@ def do_in_slices(steps: Iterator[None]) -> None:
     _slice_queue().begin(step)
 
 
-def do_at_once(steps: Iterator[None]) -> None:
-    """Run all slices of some work now, for callers without a loop."""
-    for _ in steps:
-        pass
-
-
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
     """Yield the items in lists with as many queues as one round handles."""
     return batches(items, QUEUES_PER_SLICE)

@@ -139,7 +139,7 @@ async def member(broker: Broker, connect: Connect, wire: Wire) -> AsyncIterator[
         broker.offsets.commit("WireAdmC", "WireAdm", queue_id, 2)
         broker.offsets.commit("WireOff", "WireAdm", queue_id, 1)
     broker.offsets.commit("WireCSql", "WirePushed", 0, 0)
-    broker.offsets.note("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 0)
+    broker.offsets.set_offset("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 0)
     broker.stats.put("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1)
     client = await connect()
     consumer = client.command(RequestCode.HEART_BEAT, body=heartbeat())

@@ -48,7 +48,7 @@ async def popped_there(broker: Broker, wire: Wire, count: int) -> None:
     """Some messages that the group has been given there: its offset is behind them."""
     for number in range(count):
         assert (await wire.send(TOPIC, b"%d" % number, queue_id=0)).code == 0
-    broker.offsets.note(GROUP, TOPIC, 0, count)
+    broker.offsets.set_offset(GROUP, TOPIC, 0, count)
 
 
 async def bodies(popper: Popper) -> list[bytes]:
@@ -119,7 +119,7 @@ async def test_a_message_that_was_stored_once_more_there_is_not_handed_out_twice
     original = broker.store.decoded_at(unit[0])
     assert original is not None
     retry = f"%RETRY%{GROUP}_{TOPIC}"
-    broker.offsets.note(GROUP, retry, 0, 0)
+    broker.offsets.set_offset(GROUP, retry, 0, 0)
     await stored(
         broker, retry, b"1", original.properties_text, born_timestamp=original.born_timestamp, reconsume_times=1
     )

@@ -17,6 +17,7 @@ from cometmq.broker.pop.entries import decode_entries
 from cometmq.remoting.admin_bodies import ConsumeStats
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.pop_headers import AckMessageRequestHeader
 from cometmq.testing import VirtualClock
 
 
@@ -199,6 +200,9 @@ async def test_bad_pops(wire: Wire, popper: Popper, clock: VirtualClock) -> None
     assert (await wire.call(RequestCode.ACK_MESSAGE)).code == ResponseCode.SYSTEM_ERROR
     (message,) = await popper.pop()
     assert (await popper.ack(message, message.handle._replace(queue_offset=99))).code == ResponseCode.NO_MESSAGE
+    named = AckMessageRequestHeader(consumer_group="g", topic="Nope", queue_id=0, extra_info="no handle", offset=0)
+    refused = await wire.call(RequestCode.ACK_MESSAGE, named)
+    assert refused.code == ResponseCode.TOPIC_NOT_EXIST, "the topic is checked before the handle is read"
     assert (await wire.call(RequestCode.POP_ROLLBACK)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 

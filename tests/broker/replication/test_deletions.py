@@ -46,7 +46,7 @@ async def test_a_topic_that_is_deleted_at_the_master_leaves_nothing_at_the_slave
     await pair.create_topic("T", queues=2)
     for queue_id in (0, 1):
         await send(pair.broker(0), 5, queue_id)
-    pair.broker(0).offsets.note("readers", "T", 0, 5)
+    pair.broker(0).offsets.set_offset("readers", "T", 0, 5)
     if not is_away:
         await copied(pair)
         assert pair.slave().offsets.query("readers", "T", 0) == 5
@@ -80,7 +80,7 @@ async def test_a_deletion_just_before_the_master_fails_is_known_to_the_promoted_
     await pair.create_topic("T", queues=2)
     for queue_id in (0, 1):
         await send(pair.broker(0), 5, queue_id)
-    pair.broker(0).offsets.note("readers", "T", 0, 5)
+    pair.broker(0).offsets.set_offset("readers", "T", 0, 5)
     await copied(pair)
     await delete(pair, "T")
     if is_made_anew:
@@ -117,7 +117,7 @@ async def test_a_group_that_is_deleted_just_before_the_master_fails_is_gone_at_t
     await send(master, 5)
     for group in ("gone", "kept"):
         master.groups.put(SubscriptionGroupConfig(group_name=group))
-        master.offsets.note(group, "T", 0, 5)
+        master.offsets.set_offset(group, "T", 0, 5)
     await copied(pair)
     await delete_group(pair, "gone", with_offsets=with_offsets)
     await replicated(pair)
@@ -129,7 +129,7 @@ async def test_a_group_that_is_deleted_just_before_the_master_fails_is_gone_at_t
     assert "kept" in master.groups.table
     assert master.offsets.query("kept", "T", 0) == 5
     master.groups.put(SubscriptionGroupConfig(group_name="gone"))
-    master.offsets.note("gone", "T", 0, 2)
+    master.offsets.set_offset("gone", "T", 0, 2)
     for _ in range(2):
         master = await pair.restart_broker(0)
         assert "gone" in master.groups.table
@@ -141,11 +141,11 @@ async def test_a_group_that_was_made_anew_before_the_tables_were_copied_stays(pa
     await pair.create_topic("T", queues=1)
     await send(master, 5)
     master.groups.put(SubscriptionGroupConfig(group_name="anew"))
-    master.offsets.note("anew", "T", 0, 5)
+    master.offsets.set_offset("anew", "T", 0, 5)
     await copied(pair)
     await delete_group(pair, "anew", with_offsets=True)
     master.groups.put(SubscriptionGroupConfig(group_name="anew"))
-    master.offsets.note("anew", "T", 0, 1)
+    master.offsets.set_offset("anew", "T", 0, 1)
     await copied(pair)
     await pair.kill_broker(0)
     master = await pair.promote_slave()
@@ -162,7 +162,7 @@ async def test_offsets_of_a_deleted_group_do_not_come_back_after_a_kill(pair: Cl
     if is_known:
         master.groups.put(SubscriptionGroupConfig(group_name="gone"))
     for group in ("gone", "kept"):
-        master.offsets.note(group, "T", 0, 5)
+        master.offsets.set_offset(group, "T", 0, 5)
     master.offsets.save()
     await delete_group(pair, "gone", with_offsets=True)
     await pair.kill_broker(0)
@@ -179,7 +179,7 @@ async def test_a_start_with_whole_tables_deletes_nothing_again(pair: Cluster) ->
     await delete(pair, "T")
     await pair.create_topic("T", queues=1)
     await send(master, 3)
-    master.offsets.note("readers", "T", 0, 2)
+    master.offsets.set_offset("readers", "T", 0, 2)
     await pair.create_topic("Empty", queues=1)
     await delete(pair, "Empty")
     await pair.create_topic("Empty", queues=1)
@@ -222,7 +222,7 @@ async def test_what_a_group_has_no_more_at_the_master_it_has_no_more_at_the_slav
     await send(master, 5)
     master.groups.put(SubscriptionGroupConfig(group_name="readers"))
     for group, queue_id in (("readers", 0), ("others", 0), ("others", 1)):
-        master.offsets.note(group, "T", queue_id, 0)
+        master.offsets.set_offset(group, "T", queue_id, 0)
     await copied(pair)
     assert slave.offsets.of_queues("others", "T") == {0: 0, 1: 0}
     wire = await connect(master)
@@ -230,7 +230,7 @@ async def test_what_a_group_has_no_more_at_the_master_it_has_no_more_at_the_slav
     assert (await wire.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext=fields)).code == ResponseCode.SUCCESS
     await wire.close()
     master.offsets.forget(group="others")
-    master.offsets.note("others", "T", 1, 0)
+    master.offsets.set_offset("others", "T", 1, 0)
     await copied(pair)
     assert "readers" not in slave.groups.table
     assert slave.offsets.groups_of("T") == {"others"}

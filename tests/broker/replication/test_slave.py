@@ -424,7 +424,7 @@ async def test_no_offset_is_beyond_what_the_slave_has(pair: Cluster) -> None:
     """The slave may become the master, and what it does not have was then not consumed."""
     await send(pair, 5)
     await copied(pair)
-    pair.broker(0).offsets.note("readers", "T", 0, 10)
+    pair.broker(0).offsets.set_offset("readers", "T", 0, 10)
     await pair.slave().slave.tables.copy()
     assert pair.slave().offsets.query("readers", "T", 0) == pair.slave().store.queue("T", 0).max_offset() == 5
 

@@ -100,7 +100,7 @@ async def test_an_offset_beyond_the_slaves_log_is_taken_when_the_log_is_there(pa
     await wire.send("T")
     await copied(pair)
     await clock.run_for(4)
-    master.offsets.note("readers", "T", 0, 3)
+    master.offsets.set_offset("readers", "T", 0, 3)
     await clock.run_for(1.1)
     assert slave.offsets.query("readers", "T", 0) == 1
     await wire.send("T")
@@ -121,7 +121,7 @@ async def test_an_offset_beyond_the_slaves_log_goes_with_the_masters(pair: Clust
     await copied(pair)
     await clock.run_for(4)
     for topic in ("T", "U"):
-        master.offsets.note("readers", topic, 0, 3)
+        master.offsets.set_offset("readers", topic, 0, 3)
     await clock.run_for(1.1)
     assert slave.offsets.query("readers", "T", 0) == 1
     master.offsets.forget(group="readers", topic="T")
@@ -143,7 +143,7 @@ async def test_a_table_that_failed_is_copied_whole_the_next_time(
     large: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, slave = large.broker(0), large.slave()
-    master.offsets.note("g", "another", 0, 0)
+    master.offsets.set_offset("g", "another", 0, 0)
 
     def failing(*_: object) -> None:
         raise BodyError("it cannot be read")
@@ -164,7 +164,7 @@ async def test_a_master_that_does_not_know_the_question_gives_whole_tables(
     monkeypatch.setattr(MasterTables, "changes", unknown)
     master = large.broker(0)
     master.topics.put(TopicConfig(topic_name="one-more"))
-    master.offsets.note("g", "another", 0, 0)
+    master.offsets.set_offset("g", "another", 0, 0)
     master.groups.put(SubscriptionGroupConfig(group_name="new"))
     await large.slave().slave.tables.copy()
     assert_same(large)

@@ -30,7 +30,7 @@ async def test_offsets_of_no_topic_go_in_time_and_stay_gone(
     for topic, group in (("There", "g"), ("Gone", "g"), ("Gone", "live"), ("%RETRY%g", "g")):
         header = UpdateConsumerOffsetRequestHeader(consumer_group=group, topic=topic, queue_id=0, commit_offset=5)
         assert (await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)).code == ResponseCode.SUCCESS
-    broker.offsets.note(TRANSACTION_GROUP, "Gone", 0, 5)
+    broker.offsets.set_offset(TRANSACTION_GROUP, "Gone", 0, 5)
     before = set(broker.offsets.table)
     for seconds in range(0, day_s + 300, 100):
         assert before <= set(broker.offsets.table) or seconds >= day_s

@@ -247,7 +247,7 @@ def test_the_file_is_as_in_one_piece(tmp_path: Path, table: dict[str, dict[int, 
     path.write_bytes(fastjson.dumps({"offsetTable": table}))
     offsets = opened(path)
     assert offsets.load() == []
-    offsets.note("g", "U", 0, 1)
+    offsets.set_offset("g", "U", 0, 1)
     offsets.forget(group="g", topic="U")
     offsets.save_last()
     assert path.read_bytes() == fastjson.dumps_pretty({"offsetTable": table})

@@ -61,7 +61,7 @@ def test_a_pair_takes_forty_bytes(tmp_path: Path) -> None:
     for group in range(GROUPS):
         for topic in range(TOPICS):
             for queue_id in range(QUEUES):
-                offsets.note(f"group-number-{group}", f"topic-number-{topic}", queue_id, 10_000 + group)
+                offsets.set_offset(f"group-number-{group}", f"topic-number-{topic}", queue_id, 10_000 + group)
         offsets.save()
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -194,7 +194,7 @@ async def test_offsets_past_the_end_are_not_believed(start_broker: StartBroker, 
     wire = await connect_to(broker)
     half = await send_half(wire, "K1", b"x")
     for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC):
-        broker.offsets.note(TRANSACTION_GROUP, topic, HALF_QUEUE, 1_000)
+        broker.offsets.set_offset(TRANSACTION_GROUP, topic, HALF_QUEUE, 1_000)
     await broker.stop()
     broker = await start_broker()
     wire = await connect_to(broker)

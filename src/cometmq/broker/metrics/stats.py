@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cometmq.broker.metrics.creation_times import CreationTimes
 from cometmq.broker.metrics.stats_items import NOTHING, SAMPLE_SECONDS, StatsItem, StatsItems
 from cometmq.broker.metrics.traffic import Traffic
-from cometmq.clock import SYSTEM_CLOCK, Clock, TimerHandle
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.loop import finish
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.periodic import Periodic
 from cometmq.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem
@@ -82,14 +83,23 @@ class Delivered(NamedTuple):
 
 
 class BrokerStats:
-    """All statistics of one broker; ``start`` begins sampling, ``stop`` ends it."""
+    """All statistics of one broker; ``start`` begins sampling, ``stop`` ends it.
 
-    def __init__(self, cluster: str, traffic: Traffic | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    :param do: runs work in slices.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        traffic: Traffic | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        do: Callable[[Generator[None, None, None]], None] = finish,
+    ) -> None:
         self._clock = clock
+        self._do = do
         self._ticking = Periodic("sampling statistics", 1.0, self._tick, clock=clock)
         self._items = StatsItems(_OF_THE_BROKER, self._forgotten)
-        self._dropping: Iterator[None] = iter(())
-        self._drop_timer: TimerHandle | None = None
         self._topic_put: dict[str, StatsItem] = {}
         self._group_get: dict[tuple[str, str], StatsItem] = {}
         self._retried: dict[tuple[str, str], tuple[int, int]] = {}
@@ -230,28 +240,17 @@ class BrokerStats:
     def stop(self) -> None:
         """Stop sampling."""
         self._ticking.close()
-        if self._drop_timer is not None:
-            self._drop_timer.cancel()
-            self._drop_timer = None
 
     def _tick(self) -> None:
         self._ticks += 1
         self._sample_totals()
-        if self._ticks % SAMPLE_SECONDS == 0 and self._items.sample(self._clock.now_ms()) and self._drop_timer is None:
-            self._dropping = self._items.drop_idle()
-            self._drop_next()
+        if self._ticks % SAMPLE_SECONDS == 0 and self._items.sample(self._clock.now_ms()):
+            self._do(self._items.drop_idle())
         today = self._today()
         if today != self._day:
             self._day = today
             self.put_yesterday_morning, self.put_today_morning = self.put_today_morning, self.put_messages
             self.get_yesterday_morning, self.get_today_morning = self.get_today_morning, self.get_messages
-
-    def _drop_next(self) -> None:
-        """Drop some idle items; others follow in later rounds."""
-        if next(self._dropping, self) is self:
-            self._drop_timer = None
-        else:
-            self._drop_timer = self._clock.call_later(0.0, self._drop_next)
 
     def _today(self) -> datetime.date:
         return datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).astimezone().date()

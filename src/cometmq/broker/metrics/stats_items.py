@@ -16,7 +16,7 @@ an unused item costs nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
 from cometmq.broker.limits import STATS_ITEMS_PER_SLICE
@@ -183,7 +183,7 @@ class StatsItems:
         """Take a sample, every ``SAMPLE_SECONDS``; return whether it is time to drop idle items."""
         return self._windows.sample(now_ms)
 
-    def drop_idle(self) -> Iterator[None]:
+    def drop_idle(self) -> Generator[None, None, None]:
         """Drop the items that were idle for a day; pause after each slice."""
         looked = 0
         for name, items in list(self._items.items()):

@@ -42,7 +42,6 @@ from cometmq.remoting.pop_headers import (
 )
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
-from cometmq.store.message_store import ConsumeQueue
 
 
 class BatchAck(Body, kw_only=True):
@@ -96,8 +95,8 @@ class AckMessageProcessor:
     def ack(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Acknowledge a message, so that it is not handed out again."""
         header: AckMessageRequestHeader = request.header
+        self._check_offset(connection, header.topic, header.queue_id, header.offset)
         handle = read_handle(header.extra_info)
-        self._check_offset(connection, header.topic, header.queue_id, header.consumer_group, header.offset)
         found = self._find_queue(header.topic, header.consumer_group, header.queue_id)
         if found is None or not is_handed_out(found, header.offset, handle.pop_time):
             return Response()
@@ -149,8 +148,8 @@ class AckMessageProcessor:
     def change(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
         """Change the time when a message becomes visible again: ``invisibleTime`` from now."""
         header: ChangeInvisibleTimeRequestHeader = request.header
+        self._check_offset(connection, header.topic, header.queue_id, header.offset)
         handle = read_handle(header.extra_info)
-        self._check_offset(connection, header.topic, header.queue_id, header.consumer_group, header.offset)
         if not 0 <= header.invisible_time <= MAX_POP_INVISIBLE_MS:
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
@@ -180,7 +179,7 @@ class AckMessageProcessor:
             self._polling.arrived([self._store.queue(queue.topic, queue.queue_id)])
         if ordered is not None:
             if ordered.committed != before and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
-                self._offsets.note(queue.group, queue.topic, queue.queue_id, ordered.committed)
+                self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, ordered.committed)
             if was_full or ordered.may_pop_more(self._clock.now_ms()):
                 self._polling.wake(queue.topic, queue.group)
 
@@ -193,7 +192,7 @@ class AckMessageProcessor:
             if refusal is not None:
                 for queue in ended:
                     if queue.ordered is not None:
-                        self._offsets.note(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
+                        self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
             answer.respond(response if refusal is None else refusal.response())
 
         self._log.when_stored(stored, answer.late)
@@ -210,9 +209,7 @@ class AckMessageProcessor:
             )
         check_queue(found, queue_id, connection, lowest=0)
 
-    def _check_offset(
-        self, connection: ServerConnection, topic: str, queue_id: int, group: str, offset: int
-    ) -> ConsumeQueue:
+    def _check_offset(self, connection: ServerConnection, topic: str, queue_id: int, offset: int) -> None:
         self._check_queue(connection, topic, queue_id)
         queue = self._store.queue(topic, queue_id)
         low, high = queue.min_offset(), queue.max_offset()
@@ -221,7 +218,6 @@ class AckMessageProcessor:
                 ResponseCode.NO_MESSAGE,
                 f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}",
             )
-        return queue
 
 
 def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:

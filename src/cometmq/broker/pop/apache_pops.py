@@ -150,7 +150,7 @@ class ApachePops:
                 self._log.add(entry)
         self._log.add(Moved(self._topic, REVIVE_GROUP, queue.queue_id, end))
         self._log.when_stored(_ignore_outcome)
-        self._offsets.note(REVIVE_GROUP, self._topic, queue.queue_id, end)
+        self._offsets.set_offset(REVIVE_GROUP, self._topic, queue.queue_id, end)
         return end < queue.max_offset()
 
     def _to_entry(self, queue_id: int, offset: int) -> AnyEntry | None:

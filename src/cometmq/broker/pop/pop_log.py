@@ -18,6 +18,7 @@ from cometmq.broker.metrics.pop_counts import ACK, CHECKPOINT, Ends
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, Popped, PoppedInOrder, Revived, encode_entries
 from cometmq.broker.pop.state import PopState, Undo
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
+from cometmq.broker.turn.store_turn import Late, call_all
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import POP_LOG_TOPIC, RETRY_PREFIX
 
@@ -25,7 +26,6 @@ _log = logging.getLogger(__name__)
 
 Done = Callable[[RefusedError | None], None]
 """Called when an entry is stored as safely as a send, or with the reason why it is not."""
-Late = Callable[[], None]
 _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
     Popped: (CHECKPOINT,),
     PoppedInOrder: (CHECKPOINT,),
@@ -102,7 +102,7 @@ class PopLog:
             self._turn.put_inner(
                 self.to_record([entry for entry, _ in waiting]),
                 when_stored,
-                late=partial(_call_all, late) if late else None,
+                late=partial(call_all, late) if late else None,
             )
         except RefusedError as refused:
             self._finish(waiting, done, refused)
@@ -154,8 +154,3 @@ def _retry_copies(entries: Iterable[AnyEntry]) -> Iterable[tuple[str, str]]:
         for entry in entries
         if isinstance(entry, Revived) and entry.copy_topic.startswith(RETRY_PREFIX)
     )
-
-
-def _call_all(late: list[Late]) -> None:
-    for one in late:
-        one()

@@ -287,7 +287,7 @@ class PopMessageProcessor:
                 collected.moves.append((topic, queue_id, begin, offset))
                 break
         if offset != begin:
-            self._offsets.note(header.consumer_group, topic, queue_id, offset)
+            self._offsets.set_offset(header.consumer_group, topic, queue_id, offset)
             collected.skip(begin, offset, queue)
         collected.rest += max(queue.max_offset() - offset, 0)
 
@@ -338,7 +338,7 @@ class PopMessageProcessor:
             collected.skip(ordered.next_offset, next_offset, queue)
             ordered.next_offset = next_offset
             if not ordered.messages:
-                self._offsets.note(group, topic, queue_id, next_offset)
+                self._offsets.set_offset(group, topic, queue_id, next_offset)
                 state.next_offset = next_offset
             return
         self._log.check()
@@ -353,7 +353,7 @@ class PopMessageProcessor:
             self._log.when_stored(_ignore_outcome)
             return
         committed = self._state.queue(topic, group, queue_id).next_offset
-        self._offsets.note(group, topic, queue_id, committed)
+        self._offsets.set_offset(group, topic, queue_id, committed)
         kind = topic_type(topic, group)
         for offset, times in zip(offsets, counts, strict=True):
             if times:
@@ -390,7 +390,7 @@ class PopMessageProcessor:
         """Return the offset of the group in a queue; commit it if the group had no offset."""
         offset = self.offset(header.consumer_group, queue, header.init_mode)
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
-            self._offsets.note(header.consumer_group, queue.topic, queue.queue_id, offset)
+            self._offsets.set_offset(header.consumer_group, queue.topic, queue.queue_id, offset)
         return offset
 
     def offset(self, group: str, queue: ConsumeQueue, init_mode: int = MIN) -> int:
@@ -432,7 +432,7 @@ class PopMessageProcessor:
             if refusal is not None:
                 for topic, queue_id, begin, _ in collected.moves:
                     if self._offsets.query(group, topic, queue_id) > begin:
-                        self._offsets.note(group, topic, queue_id, begin)
+                        self._offsets.set_offset(group, topic, queue_id, begin)
                 connection.respond(request, refusal.response(), polling=True)
                 return
             self._limiter.got(connection, group, collected.count, collected.size)

@@ -184,12 +184,12 @@ class PopReviveService:
         self._log.put_with(entries, copies, partial(self._revived, queue, died))
         ordered = queue.ordered
         if dead and ordered is not None and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
-            self._offsets.note(queue.group, queue.topic, queue.queue_id, ordered.committed)
+            self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, ordered.committed)
 
     def _revived(self, queue: PopQueue, died: int, refusal: RefusedError | None) -> None:
         if refusal is not None:
             if queue.ordered is not None:
-                self._offsets.note(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
+                self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
             self._retry_later(refusal)
             return
         self._waits_for_store = False
@@ -203,7 +203,7 @@ class PopReviveService:
             topic = pop_retry_topic(topic, queue.group)
         self._failed.topic(topic, 1)
         if self._offsets.query(queue.group, topic, 0) == NO_OFFSET:
-            self._offsets.note(queue.group, topic, 0, 0)
+            self._offsets.set_offset(queue.group, topic, 0, 0)
         return topic, retry_copy(record, topic, queue.group, pop_time)
 
     def _dead_letter(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:

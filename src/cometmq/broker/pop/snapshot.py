@@ -112,7 +112,7 @@ class PopSnapshot:
                 continue
             known = offsets.query(queue.group, queue.topic, queue.queue_id)
             if known < queue.next_offset or queue.is_reset:
-                offsets.note(queue.group, queue.topic, queue.queue_id, queue.next_offset)
+                offsets.set_offset(queue.group, queue.topic, queue.queue_id, queue.next_offset)
             elif queue.ordered is not None and known > queue.next_offset:
                 queue.ordered.move_to(known)
             queue.is_reset = False

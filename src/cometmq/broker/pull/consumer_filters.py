@@ -8,7 +8,7 @@ longer subscribes to a topic, the filter is dead; it is removed after ``filterDa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +16,12 @@ import msgspec
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTER_CHARS, MAX_CONSUMER_FILTERS
-from cometmq.broker.slices import do_at_once
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.broker.tables.row_writer import RowWriter, pieces_of_map
 from cometmq.clock import Clock
 from cometmq.filter import SQL92, FilterError, parse_selector
 from cometmq.filter.bloom import BloomFilter, BloomFilterData
+from cometmq.loop import finish
 from cometmq.message.names import check_group, check_topic
 from cometmq.remoting.bodies import SubscriptionData
 
@@ -125,9 +125,9 @@ class ConsumerFilterManager:
     # --- changes ------------------------------------------------------------------------------
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Register the subscriptions of a heartbeat; the names of group and topics are already checked."""
-        do_at_once(self.register_in_slices(group, subscriptions))
+        finish(self.register_in_slices(group, subscriptions))
 
-    def register_in_slices(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Iterator[None]:
+    def register_in_slices(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Generator[None, None, None]:
         """Register subscriptions as :meth:`register` does, in slices."""
         named: set[str] = set()
         chars = 0

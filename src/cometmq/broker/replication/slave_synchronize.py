@@ -134,7 +134,7 @@ class SlaveSynchronize:
             _log.warning("%s", finding)
         self._next = Alarm(self._begin, clock=store.clock)
         self._is_soon = True
-        """True when the next copy is the first one, or is needed copy_soon."""
+        """True if the next copy is the first one or was requested by :meth:`copy_soon`."""
         self._task: asyncio.Task[None] | None = None
         self._copying = asyncio.Lock()
         self._troubles: dict[str, str] = {}

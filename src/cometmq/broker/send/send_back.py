@@ -126,13 +126,13 @@ class SendBackProcessor:
         if self._failed.is_dead(record.reconsume_times, header.group, asked, version) or header.delay_level < 0:
             dead = self._failed.dead_letter_topic(header.group).topic_name
             self._targets.require_saved(dead)
-            return again(record, dead, queue_id=0, level=0)
+            return _failed_copy(record, dead, queue_id=0, level=0)
         self._targets.require_saved(topic.topic_name)
         group = self._groups.get(header.group)
         assert group is not None
         level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
         queue_id = existing_queue(topic, random.randrange(group.retry_queue_nums))
-        message = again(record, topic.topic_name, queue_id=queue_id, level=level)
+        message = _failed_copy(record, topic.topic_name, queue_id=queue_id, level=level)
         return self._schedule.park(message, level) if level > 0 else message
 
     def _record(self, offset: int) -> StoredRecord:
@@ -146,7 +146,7 @@ class SendBackProcessor:
         raise RefusedError(ResponseCode.SYSTEM_ERROR, not_found(f"look message by offset failed, {offset}"))
 
 
-def again(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> InnerMessage:
+def _failed_copy(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> InnerMessage:
     """Return a failed message in the form in which it is stored again.
 
     Body and flags stay unchanged; RETRY_TOPIC and ORIGIN_MESSAGE_ID contain its original topic and id.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -22,9 +22,9 @@ from cometmq.broker.limits import (
     MAX_LIVE_SUBSCRIPTION_CHARS,
     SUBSCRIPTION_OVERHEAD_CHARS,
 )
-from cometmq.broker.slices import do_at_once
 from cometmq.clock import Clock
 from cometmq.index import Index
+from cometmq.loop import finish
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -380,7 +380,7 @@ class ClientRegistry:
     :param do: runs work in slices.
     """
 
-    def __init__(self, *, clock: Clock, do: Callable[[Iterator[None]], None] = do_at_once) -> None:
+    def __init__(self, *, clock: Clock, do: Callable[[Generator[None, None, None]], None] = finish) -> None:
         self._clock = clock
         self._do = do
         self._watched: set[ServerConnection] = set()
@@ -439,7 +439,7 @@ class ClientRegistry:
         if silent:
             self._do(self._leaving([(beat.connection, beat) for beat in silent]))
 
-    def _leaving(self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]) -> Iterator[None]:
+    def _leaving(self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]) -> Generator[None, None, None]:
         """Remove the clients on connections from all groups, or only from groups without a newer heartbeat."""
         members = (
             (manager, name, connection)

@@ -114,9 +114,9 @@ class ConsumerOffsetManager:
         if self.on_back and offset < self.query(group, topic, queue_id):
             for listener in self.on_back:
                 listener(group, topic, queue_id, offset)
-        return self.note(group, topic, queue_id, offset)
+        return self.set_offset(group, topic, queue_id, offset)
 
-    def note(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+    def set_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset without the checks of :meth:`commit`, for the broker's own groups."""
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)

@@ -47,7 +47,7 @@ def limit_offsets(topics: TopicConfigManager, offsets: ConsumerOffsetManager, st
             if offset > end:
                 ahead.append((group, topic, queue_id, end))
     for group, topic, queue_id, end in ahead:
-        offsets.note(group, topic, queue_id, end)
+        offsets.set_offset(group, topic, queue_id, end)
     if not ahead:
         return []
     names = shown_names(sorted({group for group, *_ in ahead}))

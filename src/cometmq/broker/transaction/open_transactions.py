@@ -367,7 +367,7 @@ def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
     """
     committed = offsets.query(TRANSACTION_GROUP, queue.topic, queue.queue_id)
     if committed > queue.committed:
-        offsets.note(TRANSACTION_GROUP, queue.topic, queue.queue_id, queue.committed)
+        offsets.set_offset(TRANSACTION_GROUP, queue.topic, queue.queue_id, queue.committed)
     return min(max(committed, queue.min_offset()), queue.committed)
 
 

@@ -290,7 +290,7 @@ class TransactionalMessageService:
         if last is not None and self._store.flushed_position >= last[0]:
             for topic, offset in ((TRANS_HALF_TOPIC, last[1]), (TRANS_OP_HALF_TOPIC, last[2])):
                 if offset != self._offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE):
-                    self._offsets.note(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
+                    self._offsets.set_offset(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
             last = None
         if last is None:
             self._noted = (self._store.max_physical_offset, *self.open.progress())

@@ -379,7 +379,7 @@ class StoreTurn:
             pending = [send for send in pending if not send.wait]
             if inner:
                 self.waiters.when_safe(
-                    position, partial(_call_when_safe, inner), partial(_call, late) if late else None
+                    position, partial(_call_when_safe, inner), partial(call_all, late) if late else None
                 )
         elif inner:
             _notify(inner)
@@ -399,9 +399,10 @@ class StoreTurn:
         self._answers.refused(refusal.code, refusal.remark, pending)
 
 
-def _call(late: list[Late]) -> None:
-    for one in late:
-        one()
+def call_all(late: list[Late]) -> None:
+    """Call each function, which answers a request whose flush takes too long."""
+    for answer_now in late:
+        answer_now()
 
 
 def _notify(inner: list[tuple[WhenStored, Stored]], refusal: RefusedError | None = None) -> None:
