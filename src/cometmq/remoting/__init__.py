@@ -1,1 +1,1 @@
-"""The remoting protocol: frames, commands, headers and bodies without sockets, and the transports that carry them."""
+"""The remoting protocol: frames, commands, headers and bodies, which need no sockets, and the transports for them."""

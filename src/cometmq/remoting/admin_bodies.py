@@ -1,4 +1,4 @@
-"""Bodies of administration requests; see :mod:`cometmq.remoting.bodies`."""
+"""The bodies of administration requests and answers; see :mod:`cometmq.remoting.bodies`."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class HAConnectionRuntimeInfo(Body):
     in_sync: bool
     transferred_byte_in_second: int
     transfer_from_where: int
-    """Log offset of the next transfer."""
+    """The log offset at which the next transfer starts."""
 
 
 class HAClientRuntimeInfo(Body):
     """The replication state of a slave (``HARuntimeInfo.HAClientRuntimeInfo``)."""
 
     master_addr: str | None = None
-    """``host:port`` from which it copies the log. Apache's masters omit this field and the next one."""
+    """The ``host:port`` from which the slave copies the log. Apache's masters omit this field and the next one."""
     max_offset: int = 0
     """The end of the slave's own log."""
     last_read_timestamp: int = 0
-    """Time of the last transfer in ms since 1970; 0 if there was none."""
+    """The time of the last transfer in ms since 1970; 0 if there was none."""
     is_activated: bool = False
-    """True if the slave is connected."""
+    """True if the slave is connected to its master."""
 
 
 class HARuntimeInfo(Body):
-    """The replication state of a broker (907, from 5.x)."""
+    """The replication state of a broker (907, introduced in 5.x)."""
 
     master: bool
     master_commit_log_max_offset: int
@@ -55,14 +55,15 @@ class HARuntimeInfo(Body):
 
 
 class TopicTimerMetrics(Body):
-    """The delayed messages of one topic (``TimerMetrics.Metric``). All fields but the first two are CometMQ's own."""
+    """The delayed messages of one topic (``TimerMetrics.Metric``). All fields except the first two are CometMQ's
+    own."""
 
     count: int
     time_stamp: int
     first_due_time: int | None = None
     last_due_time: int | None = None
     due_within: dict[int, int] | None = None
-    """Seconds → messages that are due within them."""
+    """The number of messages due within a number of seconds, by that number."""
 
 
 class TimerMetrics(Body):
@@ -73,7 +74,7 @@ class TimerMetrics(Body):
 
 
 class GroupList(Body):
-    """Names of groups."""
+    """A list of group names."""
 
     group_list: list[str] = []
 
@@ -110,7 +111,7 @@ class OpenTransaction(Body):
     """Milliseconds since 1970."""
     check_times: int
     immunity_ms: int | None = None
-    """The delay before the first check, if the message sets one."""
+    """The delay before the first check, if the message specifies one."""
 
 
 class OpenTransactions(Body):
@@ -120,7 +121,7 @@ class OpenTransactions(Body):
     """A page of open transactions from all groups."""
     transactions: list[OpenTransaction] = []
     next_offset: int | None = None
-    """Offset of the next page; missing on the last one."""
+    """The offset of the next page; missing on the last page."""
 
 
 class WaitingMessage(Body):
@@ -135,7 +136,7 @@ class WaitingMessage(Body):
     position: int
     """The queue offset in ``rmq_sys_wheel_timer``."""
     size: int
-    """Size of the record in bytes."""
+    """The size of the record in bytes."""
     born: int
     """Milliseconds since 1970."""
 
@@ -145,7 +146,7 @@ class WaitingMessages(Body):
 
     messages: list[WaitingMessage] = []
     next_due: int | None = None
-    """With the next field, the start of the next page; missing on the last one."""
+    """Together with the next field, the start of the next page; missing on the last page."""
     next_position: int | None = None
 
 
@@ -156,7 +157,7 @@ class ProducerConnection(Body):
 
 
 class ProducerInfo(Body):
-    """One producer in GET_ALL_PRODUCER_INFO (328)."""
+    """One producer in the answer to GET_ALL_PRODUCER_INFO (328)."""
 
     client_id: str
     remote_ip: str = msgspec.field(name="remoteIP")
@@ -172,7 +173,7 @@ class ProducerTableInfo(Body):
 
 
 class TopicOffset(Body):
-    """Offsets of one queue."""
+    """The minimum and maximum offset of one queue."""
 
     min_offset: int
     max_offset: int
@@ -180,7 +181,7 @@ class TopicOffset(Body):
 
 
 class TopicStatsTable(Body):
-    """Offsets of all queues of a topic (202)."""
+    """The offsets of all queues of a topic (202)."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
@@ -192,7 +193,7 @@ class OffsetWrapper(Body):
     consumer_offset: int
     last_timestamp: int
     pull_offset: int | UnsetType = UNSET
-    """``consumer_offset`` plus the messages in flight, if any, as RocketMQ 5 counts them."""
+    """``consumer_offset`` plus the number of messages in flight, if any, counted as in RocketMQ 5."""
 
 
 class ConsumeStats(Body):
@@ -230,13 +231,13 @@ class ProgressSums(Body):
     """Answer to GET_PROGRESS_SUMS (30041)."""
 
     groups: dict[str, GroupSums] = {}
-    """The first requested groups, at least one. The client asks again for those that did not fit."""
+    """The first of the requested groups, at least one. The client requests the groups that did not fit again."""
     topics: dict[str, int] = {}
     """The number of messages that each topic has ever received."""
 
 
 class GetConsumerStatusBody(Body):
-    """Offsets that clients hold (221, 223)."""
+    """The offsets held by clients (221, 223)."""
 
     message_queue_table: dict[MessageQueue, int] = {}
     consumer_table: dict[str, dict[MessageQueue, int]] = {}
@@ -259,7 +260,8 @@ class BrokerStatsData(Body):
 
 
 class QueueTimeSpan(Body):
-    """The times of a group in one queue (303), in ms since 1970. The text fields hold local times."""
+    """Message and consumption times of a group in one queue (303), in ms since 1970. The text fields contain local
+    times."""
 
     message_queue: MessageQueue
     min_time_stamp: int
@@ -278,13 +280,13 @@ class QueryConsumeTimeSpanBody(Body):
 
 
 class QueryCorrectionOffsetBody(Body):
-    """Offsets by queue id (308)."""
+    """The offsets of queues by queue id (308)."""
 
     correction_offsets: dict[int, int] = {}
 
 
 class ConsumeStatsList(Body):
-    """The progress of every group of a broker by topic (317)."""
+    """The progress of every group on a broker, by topic (317)."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
@@ -292,7 +294,7 @@ class ConsumeStatsList(Body):
 
 
 class ConsumeQueueData(Body):
-    """One unit of a consume queue (321)."""
+    """One unit in a consume queue (321)."""
 
     physic_offset: int
     physic_size: int
@@ -302,7 +304,7 @@ class ConsumeQueueData(Body):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """Units of a consume queue, and the subscription of the requested group (321)."""
+    """Units in a consume queue, and the subscription of the requested group (321)."""
 
     queue_data: list[ConsumeQueueData] = []
     max_queue_index: int = 0
@@ -312,7 +314,7 @@ class QueryConsumeQueueResponseBody(Body):
 
 
 class MessageQueueForC(Body):
-    """One queue with its new offset, as C++ clients read it."""
+    """One queue with its new offset, in the form that C++ clients read."""
 
     topic: str
     broker_name: str
@@ -321,7 +323,7 @@ class MessageQueueForC(Body):
 
 
 class ProcessQueueInfo(Body):
-    """One queue as its consumer sees it (307); times in ms since 1970, 0 for never."""
+    """A consumer's state for one queue (307); times are in ms since 1970, and 0 means never."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -340,7 +342,7 @@ class ProcessQueueInfo(Body):
 
 
 class ConsumeStatus(Body):
-    """The rates of a consumer in one topic (307)."""
+    """A consumer's rates for one topic (307)."""
 
     pull_rt: float = msgspec.field(default=0.0, name="pullRT")
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
@@ -351,7 +353,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """Answer of a consumer to GET_CONSUMER_RUNNING_INFO (307)."""
+    """A consumer's answer to GET_CONSUMER_RUNNING_INFO (307)."""
 
     properties: dict[str, str] = {}
     subscription_set: list[SubscriptionData] = []
@@ -361,7 +363,8 @@ class ConsumerRunningInfo(Body):
 
 
 class ConsumeMessageDirectlyResult(Body):
-    """Answer of a consumer to CONSUME_MESSAGE_DIRECTLY (309); ``consume_result`` is one of Java's ``CMResult``."""
+    """A consumer's answer to CONSUME_MESSAGE_DIRECTLY (309); ``consume_result`` is a constant of Java's
+    ``CMResult``."""
 
     order: bool = False
     auto_commit: bool = True
@@ -371,7 +374,7 @@ class ConsumeMessageDirectlyResult(Body):
 
 
 class CreateTopicListRequestBody(Body):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18); attributes are changes, such as ``+message.type``."""
+    """UPDATE_AND_CREATE_TOPIC_LIST (18); the attributes are changes, for example ``+message.type=FIFO``."""
 
     topic_config_list: list[TopicConfig] = []
 

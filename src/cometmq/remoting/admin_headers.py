@@ -1,4 +1,4 @@
-"""Typed headers of administration and nameserver requests; see :mod:`cometmq.remoting.headers`."""
+"""Typed headers for administration and nameserver requests; see :mod:`cometmq.remoting.headers`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CloneGroupOffsetRequestHeader(Header):
 
 
 class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY (309): hand one message to one client of a group."""
+    """CONSUME_MESSAGE_DIRECTLY (309): deliver one message to one client of a group."""
 
     consumer_group: str
     client_id: str | None = None
@@ -35,7 +35,7 @@ class CreateTopicRequestHeader(Header):
     order: bool
     topic_sys_flag: Int32 | None = None
     attributes: str | None = None
-    """Changes of attributes, such as ``+message.type=FIFO``; sent by tools of 5.x."""
+    """Attribute changes, for example ``+message.type=FIFO``; sent by 5.x tools."""
 
 
 class DeleteSubscriptionGroupRequestHeader(Header):
@@ -52,7 +52,7 @@ class DeleteTopicRequestHeader(Header):
 
 
 class GetBrokerConfigResponseHeader(Header):
-    """Answer to GET_BROKER_CONFIG (26): the version of the configuration."""
+    """Answer to GET_BROKER_CONFIG (26): the configuration's version."""
 
     version: str
 
@@ -131,19 +131,19 @@ class GetWaitingMessagesRequestHeader(Header):
 
 
 class GetTopicConfigRequestHeader(Header):
-    """GET_TOPIC_CONFIG (351), of 5.x."""
+    """GET_TOPIC_CONFIG (351), introduced in 5.x."""
 
     topic: str
 
 
 class GetSubscriptionGroupConfigRequestHeader(Header):
-    """GET_SUBSCRIPTIONGROUP_CONFIG (352), of 5.x."""
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352), introduced in 5.x."""
 
     group: str
 
 
 class QueryTopicsByConsumerRequestHeader(Header):
-    """QUERY_TOPICS_BY_CONSUMER (343), of 5.x."""
+    """QUERY_TOPICS_BY_CONSUMER (343), introduced in 5.x."""
 
     group: str
 
@@ -180,7 +180,8 @@ class QueryTopicConsumeByWhoRequestHeader(Header):
 
 
 class ResetOffsetRequestHeader(Header):
-    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222); timestamp in ms, -1 for the end."""
+    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222); the timestamp is in ms; -1 means the
+    end of the queue."""
 
     topic: str
     group: str
@@ -272,7 +273,8 @@ class QueryDataVersionResponseHeader(Header):
 class RegisterBrokerRequestHeader(Header):
     """REGISTER_BROKER (103); bodyCrc32 is 0 or the 31-bit CRC32 of the body.
 
-    ``listenerAddrs`` is CometMQ's own: ``name=host:port`` joined by commas (:mod:`cometmq.message.listeners`).
+    ``listenerAddrs`` is CometMQ's own field: ``name=host:port`` pairs joined by commas
+    (:mod:`cometmq.message.listeners`).
     """
 
     broker_name: str
@@ -286,12 +288,12 @@ class RegisterBrokerRequestHeader(Header):
 
 
 class RegisterBrokerResponseHeader(Header):
-    """Answer to REGISTER_BROKER (103): the addresses of a slave's master."""
+    """Answer to REGISTER_BROKER (103): for a slave, the addresses of its master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
     rival_addr: str | None = None
-    """CometMQ's own: the address of another live broker with the same name and id."""
+    """CometMQ's own field: the address of another live broker with the same name and id."""
 
 
 class UnRegisterBrokerRequestHeader(Header):
@@ -335,7 +337,8 @@ class DeleteAccessConfigRequestHeader(Header):
 
 
 class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
-    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): addresses joined by commas, and the file, empty for ``plain_acl.yml``."""
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): addresses joined by commas, and the file, or empty for
+    ``plain_acl.yml``."""
 
     global_white_addrs: str
     acl_file_full_path: str | None = None
@@ -415,7 +418,7 @@ class ListAclsRequestHeader(Header):
 
 
 class PutQuotaRequestHeader(Header):
-    """PUT_QUOTA (30050): set the limits that are given; -1 removes a limit."""
+    """PUT_QUOTA (30050): set the given limits; -1 removes a limit."""
 
     subject: str
     messages_in: Int64 | None = None
@@ -427,7 +430,7 @@ class PutQuotaRequestHeader(Header):
 
 
 class GetQuotasRequestHeader(Header):
-    """GET_QUOTAS (30051): all quotas, the quota of one subject, or all subjects with current usage."""
+    """GET_QUOTAS (30051): get all quotas, the quota of one subject, or all subjects with their current usage."""
 
     subject: str | None = None
     each: bool = False

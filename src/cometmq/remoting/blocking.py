@@ -1,4 +1,4 @@
-"""A blocking connection without an event loop, for Spark executors, scripts and raw-protocol tests."""
+"""A blocking connection that needs no event loop, for Spark executors, scripts and raw-protocol tests."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _Result = TypeVar("_Result")
 
 
 class BlockingConnectionError(RemotingError):
-    """The peer is unreachable, closed the connection, or did not answer in time."""
+    """The peer is unreachable, has closed the connection, or did not answer in time."""
 
 
 class BlockingConnection:
-    """One connection to a broker or nameserver; one request at a time.
+    """A connection to a broker or nameserver that handles one request at a time.
 
     :param address: ``host:port``.
-    :param timeout_s: limit for connecting, and for each answer unless ``invoke`` sets another.
+    :param timeout_s: time limit for connecting, and for each answer unless ``invoke`` sets a different one.
     :param security: signs every request and decides whether the connection uses TLS.
     :raises BlockingConnectionError: the peer is unreachable.
     :raises TlsError: a TLS file cannot be used.
@@ -87,7 +87,7 @@ class BlockingConnection:
         return decode_command(frame)
 
     def receive_into(self, room: Callable[[int], memoryview]) -> tuple[RemotingCommand, memoryview]:
-        """Read the next frame; return the frame without its body, and the body. A large body is not copied.
+        """Read the next frame; return its head and its body separately. A large body is not copied.
 
         :param room: returns a buffer of the requested length, into which the body is read.
         :raises BlockingConnectionError: see :meth:`receive`.
@@ -131,9 +131,9 @@ class BlockingConnection:
         ext: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, whatever its code; ignore other frames.
+        """Send a request and return its answer, regardless of the answer's code; ignore other frames.
 
-        :param ext: header fields as text, alone or in addition to a typed header.
+        :param ext: header fields as text, instead of a typed header or in addition to one.
         :raises BlockingConnectionError: no answer arrives in time.
         """
         opaque = self.submit(code, header, body, ext=ext)
@@ -145,7 +145,7 @@ class BlockingConnection:
     def submit(
         self, code: int, header: Header | None = None, body: bytes = b"", *, ext: Mapping[str, str] | None = None
     ) -> int:
-        """Send a request without waiting; return its opaque, which the answer repeats."""
+        """Send a request and do not wait for the answer; return its opaque, which the answer repeats."""
         opaque = next(self._opaques)
         self.send(self.frame(code, opaque, header, body, ext=ext))
         return opaque
@@ -166,7 +166,7 @@ class BlockingConnection:
         ext: Mapping[str, str] | None = None,
         flag: int = 0,
     ) -> bytes:
-        """Return a request, signed if there are credentials."""
+        """Return a request, which is signed if there are credentials."""
         fields = {} if header is None else to_ext(header)
         fields.update(ext or {})
         command = RemotingCommand(code=code, opaque=opaque, flag=flag, ext_fields=fields, body=body)

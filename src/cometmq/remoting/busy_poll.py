@@ -1,9 +1,9 @@
 """BusyPoll: after an answer, a server polls briefly for the next request before its event loop sleeps.
 
-Theory of operation. A client with one request in flight sends the next one some 50 µs after the answer. A processor
-that sleeps in between takes that long to wake, and wakes with cold caches: the same work then costs several times as
-much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a round. After a poll that finds nothing, some
-rounds do not poll; their number doubles each time. So an idle server, or one with few requests, sleeps as usual.
+Theory of operation. A client with one request in flight sends the next one about 50 µs after the answer. A processor
+that sleeps in between takes that long to wake up, and its caches are cold, so that the same work costs several times as
+much. So the loop does not sleep for :data:`BUSY_POLL_SECONDS` after a round. After a poll that finds nothing, a number
+of rounds do not poll; this number doubles each time. So an idle server, or one with few requests, sleeps as usual.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import Final
 from cometmq.clock import Clock
 
 BUSY_POLL_SECONDS: Final = 0.000_1
-"""Maximum duration of a poll: about the cost of a sleep, so that a useless poll at most doubles the cost."""
+"""Maximum duration of a poll. It is about the cost of a sleep, so that a useless poll at most doubles the cost."""
 MAX_SKIPPED_ROUNDS: Final = 255
 """Maximum number of rounds without a poll after repeated useless polls."""
 _LEAST_PROCESSORS: Final = 2
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
-"""Processor limit of a container: a quota or ``max``, and the period, both in microseconds (cgroups(7), version 2)."""
+"""File with the processor limit of a container: a quota or ``max``, and the period, in microseconds (cgroups(7),
+version 2)."""
 
 
 class BusyPoll:
-    """The polls of one server.
+    """Decides when one server polls, and runs the polls.
 
     :param call_soon: calls a function in the next round of the event loop, without sleeping first.
     """
@@ -38,12 +39,12 @@ class BusyPoll:
         self._rounds_before = 0
         self._is_polling = False
         self._skipped_rounds = 0
-        """Number of rounds to skip after the next useless poll."""
+        """Number of rounds that will be skipped after the next useless poll."""
         self._rounds_to_skip = 0
-        """Number of rounds still to skip."""
+        """Number of rounds that still have to be skipped."""
 
     def round_ended(self) -> None:
-        """Start polling for requests, unless recent polls found none."""
+        """Start polling for requests, unless recent polls found nothing."""
         self._rounds += 1
         if self._is_polling:
             return
@@ -71,7 +72,7 @@ class BusyPoll:
 
 
 def can_busy_poll(quota: Path = _QUOTA) -> bool:
-    """Return whether the container's processor quota leaves a core for clients on this machine during polls.
+    """Return whether the container's processor quota leaves a core free for local clients during polls.
 
     :param quota: the file with the container's processor quota.
     """

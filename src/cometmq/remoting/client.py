@@ -35,30 +35,30 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
 TLS_CLOSE_S: Final = 1.0
-"""Time limit for closing TLS."""
+"""Time limit for closing a TLS connection."""
 MAX_IN_FLIGHT: Final = 4096
-"""Maximum number of unanswered requests on one connection; limits the memory that a slow server costs."""
+"""Maximum number of unanswered requests on one connection, which limits the memory used for a slow server."""
 
 
 @dataclass(frozen=True)
 class ClientRpcHook:
-    """Two optional functions that see the requests of a client and their answers (``RPCHook``)."""
+    """Two optional functions that are called with a client's requests and their answers (``RPCHook``)."""
 
     before: Callable[[str, RemotingCommand], None] | None = None
     """Called with the peer and a request before it is sent. It may change ``ext_fields``, or refuse the request by
     raising."""
     after: Callable[[str, RemotingCommand, RemotingCommand], None] | None = None
-    """Called with the peer, a request and its answer, before the caller gets it."""
+    """Called with the peer, a request and its answer before the caller gets the answer."""
 
 
 class RemotingClient:
-    """Sends requests to servers, and answers their requests.
+    """Sends requests to servers and answers the servers' requests.
 
-    Create it on a running event loop and use it only there, in one process: after a fork every call raises
-    :class:`ForkedError`. A timeout covers everything: connecting, waiting for capacity, and the answer.
+    Create it on a running event loop, and use it only there and in this process: after a fork every call raises
+    :class:`ForkedError`. A timeout covers everything: connecting, waiting for capacity, and waiting for the answer.
 
-    :param processors: handle requests that servers send to this client.
-    :param hooks: see every request and answer, and may change or refuse requests.
+    :param processors: the handlers of requests that servers send to this client.
+    :param hooks: called with every request and answer; they may change or refuse requests.
     :param security: signs every request after the hooks, and decides whether connections use TLS.
     :param max_in_flight: maximum number of unanswered requests on one connection.
     :param max_frame_bytes: maximum size of an answer.
@@ -81,9 +81,9 @@ class RemotingClient:
         self._tls = None if security.tls is None else security.tls.fresh_context()
         self.clock = clock
         self.on_open: list[Callable[[str], None]] = []
-        """Called with the address of every connection that was opened."""
+        """Called with the address of each new connection."""
         self.on_failure: list[Callable[[str], None]] = []
-        """Called with an address that refused a connection, or whose connection broke."""
+        """Called with an address if it refuses a connection or its connection breaks."""
         self.processors = ProcessorTable() if processors is None else processors
         self._max_in_flight = max_in_flight
         self._max_frame_bytes = max_frame_bytes
@@ -109,13 +109,13 @@ class RemotingClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         ext: dict[str, str] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, whatever its code.
+        """Send a request and return its answer, regardless of the answer's code.
 
         ``ext`` has additional header fields.
 
-        :raises RemotingConnectError: no connection; nothing was sent.
+        :raises RemotingConnectError: no connection could be opened; nothing was sent.
         :raises RemotingTooMuchRequestError: too many requests are unanswered; nothing was sent.
-        :raises RemotingTimeoutError: no answer within ``timeout_s`` seconds.
+        :raises RemotingTimeoutError: no answer arrived within ``timeout_s`` seconds.
         :raises RemotingSendError: the connection ended before the answer.
         :raises RemotingClosedError: the client is closed.
         :raises ForkedError: another process created the client.
@@ -146,9 +146,9 @@ class RemotingClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Send a oneway request; return after it is in the connection's buffer.
+        """Send a oneway request; return once it is in the connection's buffer.
 
-        :raises RemotingError: see :meth:`invoke`; failures of an answer do not occur.
+        :raises RemotingError: see :meth:`invoke`, except for the errors that concern the answer.
         """
         connection = await self.ready(address, self.clock.monotonic() + timeout_s)
         request = self.request(address, code, header, body, ext)
@@ -182,7 +182,7 @@ class RemotingClient:
         return self._connections.values()
 
     def certificate(self, address: str) -> bytes | None:
-        """Return the TLS certificate (DER) of a server used recently; ``None`` without TLS."""
+        """Return the TLS certificate (DER) of a recently used server; ``None`` if there is no TLS."""
         connection = self._connections.get(address)
         return None if connection is None else connection.certificate
 
@@ -197,11 +197,11 @@ class RemotingClient:
                 log.exception("hook %r failed on an answer from %s", hook, address)
 
     def next_opaque(self) -> int:
-        """Return the opaque of the next request: an int32 that no unanswered request uses."""
+        """Return an opaque for the next request: an int32 that no unanswered request uses."""
         return next(self._opaques) & 0x7FFFFFFF
 
     def live(self, address: str) -> ClientConnection | None:
-        """Return the connection to ``address`` if it is open and accepts another request now."""
+        """Return the connection to ``address`` if it is open and can accept another request now."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.has_room else None
 
@@ -210,7 +210,8 @@ class RemotingClient:
         return self._connections.get(address)
 
     async def ready(self, address: str, deadline: float) -> ClientConnection:
-        """Wait until ``deadline`` (monotonic seconds) for a connection to ``address`` that accepts another request.
+        """Return a connection to ``address`` that accepts another request; wait for it until ``deadline`` (monotonic
+        seconds).
 
         :raises RemotingError: see :meth:`invoke`.
         """

@@ -6,19 +6,20 @@ from enum import IntEnum
 from typing import Final
 
 CURRENT_VERSION: Final = 409
-"""The ordinal of V4_9_8, the version in CometMQ's requests and answers; servers refuse some features to older
-versions."""
+"""The ordinal of V4_9_8, the version in CometMQ's requests and answers. Servers refuse some features to older
+clients."""
 
 CURRENT_VERSION_NAME: Final = "V4_9_8"
 """The name of CometMQ's protocol version (``MQVersion``)."""
 
 _FIRST_REGULAR_VERSION: Final = 392
-"""The ordinal of V4_9_0_SNAPSHOT. From here on each release has two ordinals and each line of releases ten
+"""The ordinal of V4_9_0_SNAPSHOT. Starting with it, each release has two ordinals and each release line has ten of them
 (``MQVersion``)."""
 
 
 def version_name(ordinal: int) -> str:
-    """Return the name of a version in RocketMQ's spelling, such as V4_9_8; UNKNOWN for versions before 4.9."""
+    """Return the name of a version in RocketMQ's spelling, for example V4_9_8; return UNKNOWN for versions before
+    4.9."""
     if ordinal < _FIRST_REGULAR_VERSION:
         return "UNKNOWN"
     release, line = (ordinal - _FIRST_REGULAR_VERSION) // 2, "4_9"
@@ -29,10 +30,11 @@ def version_name(ordinal: int) -> str:
 
 
 LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG: Final = 399
-"""The ordinal of V4_9_3: for clients up to it, brokers of 5.x omit ``_UNIQUE_KEY_QUERY`` when they check signatures."""
+"""The ordinal of V4_9_3. For clients up to this version, 5.x brokers ignore ``_UNIQUE_KEY_QUERY`` when they check
+signatures."""
 
 STANDARD_JSON_VERSION: Final = 401
-"""The ordinal of V4_9_4: clients from this version on read routes in strict JSON."""
+"""The ordinal of V4_9_4, the first version whose clients can read routes in strict JSON."""
 
 
 class RequestCode(IntEnum):
@@ -257,11 +259,11 @@ class ResponseCode(IntEnum):
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     PRODUCER_FENCED = 20001
-    """CometMQ's own, for sends with a sequence: a newer instance of the producer has taken over."""
+    """CometMQ's own code for sends with a sequence: a newer instance of the producer has taken over."""
     SEQUENCE_GAP = 20002
-    """CometMQ's own: earlier messages of the sequence are missing."""
+    """CometMQ's own code: earlier messages in the sequence are missing."""
     SEQUENCE_MISMATCH = 20003
-    """CometMQ's own: other messages are already stored under this sequence."""
+    """CometMQ's own code: different messages are already stored with this sequence."""
 
 
 UPDATE_AND_CREATE_ACL_CONFIG_FAILED: Final = 209

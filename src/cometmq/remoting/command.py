@@ -1,4 +1,4 @@
-"""Commands: requests and answers, as JSON or in RocketMQ's binary header (``RemotingCommand``).
+"""Commands: requests and answers, with a JSON header or RocketMQ's binary header (``RemotingCommand``).
 
 The binary header (``RocketMQSerializable``), big-endian::
 
@@ -35,7 +35,7 @@ _LANGUAGE_CODES: Final = {name: code for code, name in LANGUAGE_NAMES.items()}
 
 
 class CommandHeader(msgspec.Struct, rename="camel"):
-    """The parts of every header, with fields as text."""
+    """The parts that every header has; fields are texts."""
 
     code: Int32
     opaque: Int32 = 0
@@ -47,7 +47,7 @@ class CommandHeader(msgspec.Struct, rename="camel"):
 
 
 class RemotingCommand(msgspec.Struct):
-    """A request or an answer with its fields as text; ``header`` decodes the typed header."""
+    """A request or an answer with its fields as texts; ``header`` decodes them into a typed header."""
 
     code: int
     opaque: int = 0
@@ -97,13 +97,13 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""A JSON escape; a surrogate pair counts as one."""
+"""Matches a JSON escape; a surrogate pair counts as one."""
 _header_decoder = msgspec.json.Decoder(CommandHeader, strict=False)
 _json_encode = msgspec.json.Encoder().encode
 
 
 def request_command(code: int, opaque: int, header: Header | None, body: bytes = b"", *, flag: int = 0) -> bytes:
-    """Encode the frame of a request in JSON."""
+    """Encode the frame of a request with a JSON header."""
     ext = {} if header is None else to_ext(header)
     head = encode_json_header(code, opaque, flag, None, ext, "PYTHON", CURRENT_VERSION)
     return encode_frame(JSON, head, len(body)) + body
@@ -118,7 +118,7 @@ def encode_json_header(
     language: str | None,
     version: int,
 ) -> bytes:
-    """Encode a JSON header: compact, with keys in fastjson's order, without nulls."""
+    """Encode a compact JSON header with keys in fastjson's order and no nulls."""
     fields: dict[str, Any] = {"code": code}
     if ext_fields is not None:
         fields["extFields"] = ext_fields
@@ -196,10 +196,10 @@ def _take(data: bytes, at: int, length_type: struct.Struct) -> tuple[bytes, int]
 
 
 def decode_json_header(header: bytes) -> CommandHeader:
-    """Decode a JSON header; its fields are converted to text like in fastjson.
+    """Decode a JSON header; its fields are converted to texts as in fastjson.
 
-    Some clients (ali-ons) write numbers, booleans and null into ``extFields``; others write invalid UTF-8 or lone
-    surrogates, which become U+FFFD and ``?``, as in Java.
+    Some clients (ali-ons) write numbers, booleans and null into ``extFields``. Other clients write invalid UTF-8 or
+    lone surrogates, which become U+FFFD and ``?``, as in Java.
 
     :raises FrameError: the header is not a JSON object with a code.
     """
@@ -260,7 +260,7 @@ def decode_header(serialize_type: int, header: bytes) -> CommandHeader:
 
 
 def decode_command(frame: Frame | bytes) -> RemotingCommand:
-    """Decode the command of a frame, or of its bytes.
+    """Decode the command in a frame, or in the bytes of a frame.
 
     :raises FrameError: the bytes are not a command.
     """
@@ -284,7 +284,7 @@ def decode_command(frame: Frame | bytes) -> RemotingCommand:
 
 
 def fields_of(header: Header | None, ext: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the fields of an answer: those of its typed header, and additional ones."""
+    """Return the fields of an answer: the fields of its typed header and any additional fields."""
     fields = {} if header is None else to_ext(header)
     if ext:
         fields.update((name, as_text(value)) for name, value in ext.items())

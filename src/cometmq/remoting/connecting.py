@@ -1,7 +1,7 @@
 """Connects to a host that may have several addresses (RFC 8305, "Happy Eyeballs").
 
 All addresses of a name are tried within one time limit. The next attempt begins once an attempt fails or a short time
-has passed, so an address that does not answer delays little. The first connection wins.
+has passed, so that an address that does not answer causes little delay. The first connection wins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cometmq.message.hosts import addresses_of, stored_ip
 from cometmq.threads import look_up
 
 HEAD_START_S: Final = 0.25
-"""Time until the next address is tried in parallel."""
+"""Time after which the next address is tried in parallel."""
 
 Place = tuple[socket.AddressFamily, Any]
 """An address family, and an address in the form that sockets expect."""
@@ -27,7 +27,7 @@ Place = tuple[socket.AddressFamily, Any]
 async def connect(
     protocol: asyncio.Protocol, host: str, port: int, clock: Clock, limit_s: float, *, tls: SSLContext | None
 ) -> None:
-    """Connect a protocol to one of the addresses of ``host``, with TLS if there is a context.
+    """Connect a protocol to one of the addresses of ``host``; use TLS if there is a context.
 
     :raises TimeoutError: no connection was made within ``limit_s`` seconds.
     :raises OSError: all addresses refused the connection, the name has no address, or TLS failed.
@@ -60,7 +60,7 @@ async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -
 
 
 def places(host: str, port: int) -> list[Place]:
-    """Return the addresses of a host, IPv6 and IPv4 alternating; blocks while the name is resolved.
+    """Return the addresses of a host, with IPv6 and IPv4 alternating; this blocks while the name is resolved.
 
     :raises OSError: the host has no address.
     """
@@ -73,7 +73,7 @@ def places(host: str, port: int) -> list[Place]:
 
 
 def _with_zone(address: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an address with its zone in the text, because uvloop reads only the text."""
+    """Return an address with its zone in the text, because uvloop only reads the text."""
     host, *rest = address
     return (f"{host}%{rest[2]}", *rest) if len(rest) > 2 and rest[2] else address
 
@@ -107,7 +107,7 @@ async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: 
 async def _wait(
     running: set[asyncio.Task[socket.socket]], clock: Clock, seconds: float | None
 ) -> set[asyncio.Task[socket.socket]]:
-    """Wait up to ``seconds`` until a task is done; return the tasks that are done."""
+    """Wait at most ``seconds`` until a task is done; return the tasks that are done."""
     if seconds is None:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         return done
@@ -128,7 +128,7 @@ async def _cancel_all(running: set[asyncio.Task[socket.socket]]) -> None:
 
 
 def _new_socket(family: socket.AddressFamily) -> socket.socket:
-    """Create a socket with protocol TCP, so that event loops disable Nagle's algorithm."""
+    """Create a socket with TCP as its protocol number, so that event loops disable Nagle's algorithm."""
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 

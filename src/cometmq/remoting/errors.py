@@ -1,4 +1,4 @@
-"""Errors of requests that got no answer or were denied by an ACL."""
+"""Errors for requests that got no answer or were denied by an ACL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RemotingTimeoutError(RemotingError):
 
 
 class RemotingTooMuchRequestError(RemotingError):
-    """Too many requests to this peer were unanswered until the timeout; nothing was sent."""
+    """Too many requests to this peer remained unanswered until the timeout; nothing was sent."""
 
 
 class RemotingClosedError(RemotingError):
@@ -64,9 +64,9 @@ _NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerm
 
 
 def denial_step(code: int, remark: str | None) -> str | None:
-    """Return the next step after an ACL denial, or ``None`` for any other answer.
+    """Return the next step for the user after an ACL denial, or ``None`` for any other answer.
 
-    ACL 1.0 answers code 1 with the text of an ``AclException``, ACL 2.0 code 16.
+    ACL 1.0 answers with code 1 and the text of an ``AclException``; ACL 2.0 answers with code 16.
     """
     if code == ResponseCode.NO_PERMISSION and remark:
         return next((step for mark, step in _STEPS_OF_5 if mark in remark), None)
@@ -76,5 +76,5 @@ def denial_step(code: int, remark: str | None) -> str | None:
 
 
 def is_unknown_caller(remark: str | None) -> bool:
-    """Return whether a denial means failed authentication rather than missing permission."""
+    """Return whether a denial means failed authentication rather than a missing permission."""
     return any(mark in (remark or "") for mark in _UNKNOWN_CALLER)

@@ -25,7 +25,7 @@ ROCKETMQ: Final = 1
 _WORDS: Final = struct.Struct(">iI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _LARGE_FRAME_BYTES: Final = 64 * 1024
-"""Minimum size of a frame whose pieces are stored as they arrive and joined once when it is complete."""
+"""Minimum size of a frame whose pieces are stored as they arrive, and joined only once, when the frame is complete."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
 """Minimum size of a stored piece; smaller ones are joined immediately, so that many tiny pieces need little memory."""
 
@@ -36,7 +36,7 @@ handle."""
 
 
 class FrameError(CometMQError):
-    """The bytes are not a valid frame; the connection that sent them is closed without an answer."""
+    """The bytes are not a valid frame. The connection that sent them is closed without an answer."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -55,8 +55,8 @@ def encode_frame(serialize_type: int, header: bytes, body_length: int) -> bytes:
 class FrameDecoder:
     """Collects bytes and returns complete frames.
 
-    ``push`` adds any piece of the stream; ``next`` returns the next complete frame or ``None``. The same bytes give
-    the same frames however they are split. At most one frame beyond the last piece is kept.
+    ``push`` adds any piece of the stream; ``next`` returns the next complete frame or ``None``. The same bytes give the
+    same frames, no matter how they are split. At most one frame beyond the last piece is kept.
     """
 
     __slots__ = ("_at", "_data", "_large", "_max_frame_bytes", "_need")
@@ -70,11 +70,11 @@ class FrameDecoder:
 
     @property
     def pending(self) -> int:
-        """Return the number of bytes not yet returned as a frame."""
+        """Return the number of bytes that have not yet been returned as a frame."""
         return len(self._data) - self._at + (0 if self._large is None else self._large.held)
 
     def begin(self, data: bytes, at: int) -> None:
-        """Continue with ``data[at:]``; all earlier bytes were already returned as frames."""
+        """Continue with ``data[at:]``; all earlier bytes have already been returned as frames."""
         self._data = data
         self._at = at
 
@@ -97,7 +97,7 @@ class FrameDecoder:
             self._at = 0
 
     def pass_to(self, taker: FrameTaker) -> None:
-        """Let ``taker`` handle complete frames at the front; :meth:`next` does not return these."""
+        """Let ``taker`` handle complete frames at the front; :meth:`next` does not return these frames."""
         data = self._data
         if self._large is None and type(data) is bytes:
             at = taker(data, self._at)
@@ -152,8 +152,8 @@ class FrameDecoder:
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
 
     def _release(self) -> None:
-        """Limit the buffer to twice the pending bytes: a read of 256 KB must not stay in memory because of eight unread
-        bytes."""
+        """Limit the buffer to twice the pending bytes, so that a read of 256 KB does not remain in memory because of
+        eight unread bytes."""
         if self._at > len(self._data) - self._at:
             self._data = self._data[self._at :]
             self._at = 0
@@ -166,7 +166,7 @@ class FrameDecoder:
         return frame
 
     def take_partial(self) -> tuple[Frame, int] | None:
-        """Return a large frame with a complete header, the body bytes so far, and the number of missing ones.
+        """Return a large frame with a complete header, the body bytes so far, and the number of missing bytes.
 
         The caller reads the missing bytes and does not push them.
         """
@@ -190,7 +190,7 @@ class FrameDecoder:
 
 
 class _LargeFrame:
-    """A frame with a complete header, whose body arrives in many pieces."""
+    """A frame whose header is complete and whose body arrives in many pieces."""
 
     __slots__ = ("_body_at", "_pieces", "held", "size")
 
@@ -213,12 +213,12 @@ class _LargeFrame:
         self.held += len(data)
 
     def partial(self) -> Frame:
-        """Return the frame with the body bytes so far."""
+        """Return the frame with the body bytes that have arrived so far."""
         first, *rest = self._pieces
         return self._frame(memoryview(first)[self._body_at :], *rest)
 
     def take(self) -> tuple[Frame, bytes]:
-        """Return the frame if it is complete, and the bytes after it."""
+        """Return the complete frame, and the bytes after it."""
         first, *middle, last = self._pieces
         end = len(last) - (self.held - self.size)
         return self._frame(memoryview(first)[self._body_at :], *middle, memoryview(last)[:end]), bytes(last[end:])

@@ -1,7 +1,8 @@
 """Typed headers: the content of ``extFields``, one struct per kind of request or answer.
 
-Field names are RocketMQ's in snake_case; on the wire they keep RocketMQ's spelling (``common/protocol/header``). Values
-are sent as text; ``None`` is omitted. Unknown fields are ignored, as in Apache, so that later clients work.
+Field names are RocketMQ's names in snake_case; on the wire they have RocketMQ's spelling (``common/protocol/header``).
+Values are sent as text; fields that are ``None`` are omitted. Unknown fields are ignored, as in Apache, so that newer
+clients work.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Header(msgspec.Struct, rename="camel"):
 
 
 class NoHeader(Header):
-    """The header of codes without fields."""
+    """The header for request codes that have no fields."""
 
 
 H = TypeVar("H", bound=Header)
@@ -44,7 +45,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 def to_ext(header: Header) -> dict[str, str]:
-    """Encode the fields of a header as text, without those that are ``None``."""
+    """Encode the fields of a header as text, except those that are ``None``."""
     fields: dict[str, Any] = msgspec.to_builtins(header)
     return {name: as_text(value) for name, value in fields.items() if value is not None}
 
@@ -61,7 +62,7 @@ def as_text(value: object) -> str:
 def from_ext(kind: type[H], ext_fields: Mapping[str, str]) -> H:
     """Decode a typed header.
 
-    :raises HeaderError: a field is missing or has the wrong type; the message names it.
+    :raises HeaderError: a field is missing or has the wrong type; the message names the field.
     """
     try:
         return msgspec.convert(ext_fields, kind, strict=False)
@@ -92,7 +93,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
 
 
 class EndTransactionRequestHeader(Header):
-    """END_TRANSACTION (37): commit (8), roll back (12) or unknown (0)."""
+    """END_TRANSACTION (37): commit (8) or roll back (12) a transaction, or report that its outcome is unknown (0)."""
 
     producer_group: str
     tran_state_table_offset: Int64
@@ -117,7 +118,7 @@ class GetEarliestMsgStoretimeRequestHeader(Header):
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """Answer to GET_EARLIEST_MSG_STORETIME (32): ms since 1970, -1 for an empty queue."""
+    """Answer to GET_EARLIEST_MSG_STORETIME (32): ms since 1970, or -1 for an empty queue."""
 
     timestamp: Int64
 
@@ -185,7 +186,7 @@ class GetStoreFileResponseHeader(Header):
 
 
 class GetTableChangesRequestHeader(Header):
-    """GET_TABLE_CHANGES (30040), CometMQ's own: the rows of a table that changed since the last copy."""
+    """GET_TABLE_CHANGES (30040), CometMQ's own: the rows of a table that have changed since the last copy."""
 
     table: str
     since: str = ""
@@ -242,7 +243,7 @@ class QueryConsumerOffsetResponseHeader(Header):
 
 
 class QueryMessageRequestHeader(Header):
-    """QUERY_MESSAGE (12): by key, or by unique key when unique_key_query is set; times in ms."""
+    """QUERY_MESSAGE (12): query by key, or by unique key if unique_key_query is set; times are in ms."""
 
     topic: str
     key: str
@@ -294,18 +295,18 @@ class ReplyMessageRequestHeader(Header):
 
 LOWER: Final = "LOWER"
 UPPER: Final = "UPPER"
-"""``LOWER`` finds the first message stored at or after a time, ``UPPER`` the last one at or before it
+"""``LOWER`` finds the first message stored at or after a time; ``UPPER`` finds the last one stored at or before it
 (``BoundaryType``)."""
 
 
 class SearchOffsetRequestHeader(Header):
-    """SEARCH_OFFSET_BY_TIMESTAMP (29): timestamp in ms."""
+    """SEARCH_OFFSET_BY_TIMESTAMP (29): find the offset of a timestamp in ms."""
 
     topic: str
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
-    """Of 5.x: :data:`LOWER` or :data:`UPPER`; 4.9 ignores it and returns the nearest message."""
+    """A field of 5.x: :data:`LOWER` or :data:`UPPER`. 4.9 ignores it and returns the nearest message."""
 
 
 class SearchOffsetResponseHeader(Header):
@@ -352,14 +353,14 @@ class SendMessageRequestHeaderV2(Header):
 
 
 class SendMessageResponseHeader(Header):
-    """Answer to every kind of send; msgId is the offset id, for a batch all offset ids separated by commas."""
+    """Answer to every kind of send; msgId is the offset id, or for a batch all offset ids separated by commas."""
 
     msg_id: str
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """Handle of a delayed message, for RECALL_MESSAGE (370)."""
+    """The handle of a delayed message, which RECALL_MESSAGE (370) needs."""
 
 
 class UnregisterClientRequestHeader(Header):

@@ -1,8 +1,8 @@
 """Listening sockets, and the closing of connections.
 
 Connections are accepted a few at a time, and a refused one gets no transport. The event loop's own server accepts all
-waiting connections and creates a transport for each before it can refuse one. A flood of connections would use up the
-descriptors of the process, so that no file can be opened for a moment.
+waiting connections and creates a transport for each before it can refuse one. A flood of connections could thus use up
+the descriptors of the process, so that it could temporarily open no files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE: Final = 32
 _PAUSE_SECONDS: Final = 0.1
-"""Pause after an accept that failed because the process had no free descriptor."""
+"""Pause after accepting failed because the process had no free descriptor."""
 
 
 class Listener:
@@ -69,8 +69,8 @@ class Listener:
     def listen(self, backlog: int) -> None:
         """Accept connections.
 
-        :param backlog: connections that the kernel queues until they are accepted.
-        :raises OSError: another program bound the port at the same time.
+        :param backlog: maximum number of connections that the kernel queues until they are accepted.
+        :raises OSError: another program has bound the port at the same time.
         """
         for listening in self._sockets:
             with _with_address(listening.getsockname()):
@@ -142,11 +142,11 @@ async def close_all(connections: Collection[Closing]) -> None:
 
 
 DEPARTURES_SECONDS: Final = 0.002
-"""Time of one round for the functions of closed connections."""
+"""Maximum time per round for the functions of closed connections."""
 
 
 class Closed(Protocol):
-    """A closed connection."""
+    """A closed connection, with the functions to call."""
 
     on_close: list[Callable[[Any], None]]
 
@@ -155,8 +155,8 @@ class Departures:
     """Calls the ``on_close`` functions of closed connections, in the order in which the connections closed.
 
     When a network fails, thousands of connections close in one round of the event loop, and each may have members of
-    many groups, held requests and counts. Only a few milliseconds of a round go to their functions, so that the clients
-    that stay are answered in between.
+    many groups, held requests and counters. Only a few milliseconds of each round are spent on their functions, so that
+    the remaining clients are answered in between.
     """
 
     def __init__(self, *, clock: Clock) -> None:

@@ -1,8 +1,8 @@
-"""Permissions that a request needs: actions on topics, groups or the cluster, declared at its handler.
+"""The permissions that a request needs: actions on topics, groups or the cluster. They are declared at the handler.
 
 Actions and resources are those of RocketMQ 5 (``RocketMQAction``, ``RocketMQResource``); ACL 1.0 interprets the same
-declarations (:mod:`cometmq.auth.plain`). Retry and dead-letter topics belong to their group: whoever may consume as
-the group may use them.
+declarations (:mod:`cometmq.auth.plain`). Retry and dead-letter topics belong to their group: an account that may
+consume as the group may use them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Kind(enum.Enum):
 
 
 EVERY: Final = "*"
-"""The resource name in a request that concerns all resources of a kind."""
+"""The resource name for a request that concerns all resources of a kind."""
 
 
 _OF_GROUP: Final = {Action.PUB: Action.SUB}
-"""Actions on a group's topics that map to other actions on the group."""
+"""For an action on one of a group's topics, the action on the group that it requires instead."""
 
 
 class Need(NamedTuple):
@@ -55,7 +55,7 @@ class Need(NamedTuple):
     """The name of the resource; empty for the cluster."""
     actions: tuple[Action, ...]
     topic: str = ""
-    """The topic of the request, if it belongs to a group or to the cluster."""
+    """The request's topic, if it belongs to a group or to the cluster."""
 
     @property
     def owner_actions(self) -> tuple[Action, ...]:
@@ -69,14 +69,14 @@ class Need(NamedTuple):
 
     @property
     def resource(self) -> str:
-        """Return ``Topic:name``, as policies and messages write it."""
+        """Return ``Topic:name``, the spelling in policies and messages."""
         return f"{self.kind.value}:{self.name or EVERY}"
 
 
 def on_topic(name: str, *actions: Action) -> Need:
     """Require one of the actions on a topic, or on the group that the topic belongs to.
 
-    Topics with delayed messages or half messages of all other topics belong to the cluster.
+    Topics that hold delayed messages or half messages for all other topics belong to the cluster.
     """
     if name in NOT_ALLOWED_SEND_TOPICS or name.startswith(REVIVE_TOPIC_PREFIX):
         return Need(Kind.CLUSTER, "", actions, name)
@@ -92,30 +92,30 @@ def on_group(name: str, *actions: Action) -> Need:
 
 
 class Caller(Protocol):
-    """The account of the current request, or of a connection's last request."""
+    """The account of the current request, or of the last request on a connection."""
 
     @property
     def name(self) -> str:
-        """The name of the account; empty for an anonymous one."""
+        """The name of the account; empty for an anonymous account."""
 
     @property
     def is_super(self) -> bool:
         """True if the account may do everything."""
 
     def may(self, need: Need) -> bool:
-        """Return whether the account has the needed permission."""
+        """Return whether the account has the permission."""
 
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)
 """The account of the current request, used by handlers marked with :func:`needs_stored`.
 
-``None`` if permissions are not checked. Tasks of a request inherit it.
+It is ``None`` if permissions are not checked. Tasks of a request inherit it.
 """
 
 
 @dataclass(frozen=True)
 class _FieldResource:
-    """A resource named by a field of the header."""
+    """A resource that is named in a header field."""
 
     kind: Kind
     field: str
@@ -137,7 +137,7 @@ class _FieldResource:
 
 @dataclass(frozen=True)
 class _Popped(_FieldResource):
-    """Return the topic that a message was popped from; the retry topics of a group's pops belong to the group."""
+    """Return the topic from which a message was popped; the retry topics for a group's pops belong to the group."""
 
     def needs(self, header: Any) -> Iterator[Need]:
         topic, group = getattr(header, self.field), header.consumer_group
@@ -159,11 +159,11 @@ class Permission:
     fixed: tuple[Need, ...] = ()
     body: BodyNeeds | None = None
     stored: tuple[Action, ...] = ()
-    """Actions on the topic of a stored message; the handler checks them with :data:`CALLER`."""
+    """Actions on the topic of a stored message, which the handler checks with :data:`CALLER`."""
     text: str = ""
 
     def __and__(self, other: Permission) -> Permission:
-        """Return a permission that requires both."""
+        """Return a permission that requires both permissions."""
         assert not (self.body and other.body), "one function reads the body"
         return Permission(
             self.named + other.named,
@@ -174,7 +174,7 @@ class Permission:
         )
 
     def key(self, header: Any) -> Hashable:
-        """Return the header fields on which a decision depends; ``None`` if it depends on the body."""
+        """Return the header fields on which the decision depends; ``None`` if it depends on the body."""
         if self.body is not None:
             return None
         named = self.named
@@ -208,7 +208,7 @@ def _joined_names(actions: tuple[Action, ...]) -> str:
 
 
 ANY_ACCOUNT: Final = Permission()
-"""Require only a known account, without further permissions."""
+"""Require a known account but no further permissions."""
 
 
 def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = frozenset()) -> Permission:
@@ -217,7 +217,7 @@ def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = f
 
 
 def needs_popped(*actions: Action) -> Permission:
-    """Require one of the actions on the header's group, and on its topic, which may be a retry topic of the group's
+    """Require one of the actions on the header's group, and on its topic, which may be a retry topic for the group's
     pops."""
     return Permission((_Popped(Kind.TOPIC, "topic", actions), _FieldResource(Kind.GROUP, "consumer_group", actions)))
 
@@ -238,10 +238,11 @@ def needs_every(kind: Kind, *actions: Action) -> Permission:
 
 
 def needs_stored(*actions: Action) -> Permission:
-    """Require one of the actions on the topic of a stored message: the handler reads it and checks :data:`CALLER`."""
+    """Require one of the actions on the topic of a stored message; the handler reads the message and checks
+    :data:`CALLER`."""
     return Permission(stored=actions)
 
 
 def needs_of_body(read: BodyNeeds, text: str) -> Permission:
-    """Require the permissions that a function reads from the body; ``text`` describes them for ``docs/protocol.md``."""
+    """Require the permissions that a function reads from the body; ``text`` describes them in ``docs/protocol.md``."""
     return Permission(body=read, text=text)

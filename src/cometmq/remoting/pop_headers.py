@@ -1,22 +1,22 @@
-"""Headers of POP requests (``PopMessageRequestHeader`` and others of RocketMQ 5)."""
+"""The headers of POP requests (``PopMessageRequestHeader`` and other headers of RocketMQ 5)."""
 
 from __future__ import annotations
 
 from cometmq.remoting.headers import Header, Int32, Int64
 
 MIN: int = 0
-"""Value of ``initMode``: a group without an offset starts at the first message (``ConsumeInitMode``)."""
+"""Value of ``initMode``: a group that has no offset starts at the first message (``ConsumeInitMode``)."""
 MAX: int = 1
-"""Value of ``initMode``: a group without an offset starts after the last message."""
+"""Value of ``initMode``: a group that has no offset starts after the last message."""
 
 
 class PopMessageRequestHeader(Header):
-    """POP_MESSAGE (200050); times in milliseconds, ``born_time`` since 1970 by the client's clock."""
+    """POP_MESSAGE (200050); times are in milliseconds, and ``born_time`` is since 1970 on the client's clock."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
-    """The queue; -1 means any queue."""
+    """The queue id; -1 means any queue."""
     max_msg_nums: Int32
     invisible_time: Int64
     poll_time: Int64
@@ -27,8 +27,8 @@ class PopMessageRequestHeader(Header):
     order: bool | None = None
     attempt_id: str | None = None
     by_message_group: bool | None = None
-    """True to lock message groups instead of queues, together with ``order``. Only CometMQ's gRPC endpoint sends it;
-    Apache ignores it."""
+    """If this and ``order`` are true, message groups are locked instead of queues. Only CometMQ's gRPC endpoint sends
+    it; Apache ignores it."""
 
 
 class PopMessageResponseHeader(Header):
@@ -73,7 +73,7 @@ class ChangeInvisibleTimeResponseHeader(Header):
 
 
 class NotificationRequestHeader(Header):
-    """NOTIFICATION (200054): wait until a pop would find a message."""
+    """NOTIFICATION (200054): wait until a pop would return a message."""
 
     consumer_group: str
     topic: str
@@ -87,7 +87,7 @@ class NotificationRequestHeader(Header):
 
 
 class NotificationResponseHeader(Header):
-    """Answer to NOTIFICATION."""
+    """Answer to NOTIFICATION: whether a pop would return a message."""
 
     has_msg: bool = False
     polling_full: bool = False

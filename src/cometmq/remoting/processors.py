@@ -1,8 +1,8 @@
 """Processors: the header type and the handler of each request code.
 
-A :class:`ProcessorTable` maps a request code to its header type and handler. Brokers, nameservers and
-clients (for what brokers push) use the same table. A header is decoded once, from its bytes into the
-typed struct; only unusual JSON and binary headers are first decoded to text fields.
+A :class:`ProcessorTable` maps a request code to its header type and handler. Brokers, nameservers and clients (for
+requests from brokers) all use such a table. A header is decoded only once, from its bytes into the typed struct; only
+unusual JSON and binary headers are first decoded into text fields.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _LIGHT: Final = frozenset(
 )
 
 SERVER_LANGUAGE: Final = "JAVA"
-"""The language in answers, which every client knows."""
+"""The language in answers, chosen because every client knows it."""
 
 
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
-    """A request in the form for handlers, without its body.
+    """A request in the form that handlers receive, without its body.
 
-    The remark of a request has no meaning and is dropped, since requests may wait long for their answer. Numbers are
-    Java's ``int``, so that an answer can always repeat the opaque.
+    The remark of a request has no meaning. It is dropped to save memory, since a request may wait long for its answer.
+    Numbers are Java's ``int``, so that an answer can always repeat the opaque.
     """
 
     code: Int32
@@ -66,8 +66,8 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     version: Int32 = 0
     serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
     arrived: float = 0.0
-    """Number used by :class:`~cometmq.remoting.rpc_latency.RpcLatency`; the server sets it, whatever the client
-    sent."""
+    """A number for :class:`~cometmq.remoting.rpc_latency.RpcLatency`; the server sets it and ignores any value from the
+    client."""
 
     @property
     def oneway(self) -> bool:
@@ -76,12 +76,12 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
 
     @property
     def serialize_type(self) -> int:
-        """The form of the request's header and of its answer."""
+        """The serialize type of the request's header and of its answer."""
         return ROCKETMQ if self.serializeTypeCurrentRPC == "ROCKETMQ" else JSON
 
 
 class Response(msgspec.Struct):
-    """An answer: code, typed header or other fields (``ext``), remark, and a body in one or more pieces."""
+    """An answer: a code, a typed header or other fields (``ext``), a remark, and a body in one or more pieces."""
 
     code: int = 0
     header: Header | None = None
@@ -91,7 +91,7 @@ class Response(msgspec.Struct):
 
 
 class RpcRejectedError(Exception):
-    """Refuses a request with an error code and a message; raised by handlers and by a hook's ``before``."""
+    """Raised by handlers and by a hook's ``before`` to refuse a request with an error code and a message."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -104,9 +104,9 @@ class RpcRejectedError(Exception):
 
 
 class PostponeError(Exception):
-    """Raised by a handler that changed nothing and must be called again later.
+    """Raised by a handler that has changed nothing and must be called again later.
 
-    :param when: receives the function that calls the handler again, and calls it later.
+    :param when: receives the function that calls the handler again, and calls this function later.
     """
 
     def __init__(self, when: Callable[[Callable[[], None]], None]) -> None:
@@ -116,12 +116,13 @@ class PostponeError(Exception):
 
 @dataclass(frozen=True)
 class RpcHook:
-    """Two optional functions that are called with the requests and answers of a server (``RPCHook``)."""
+    """Two optional functions that are called with a server's requests and answers (``RPCHook``)."""
 
     before: Callable[[str, Request[Any], bytes], None] | None = None
-    """Called with the peer, a request and its body before the handler; raises :class:`RpcRejectedError` to refuse."""
+    """Called before the handler with the peer, a request and its body; raises :class:`RpcRejectedError` to refuse
+    it."""
     after: Callable[[str, Request[Any], Response], None] | None = None
-    """Called with the peer, a request and its answer, even if the answer to a oneway request is not sent."""
+    """Called with the peer, a request and its answer, even for a oneway request, whose answer is not sent."""
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
@@ -131,19 +132,19 @@ called again later.
 Returns ``None`` if it calls ``connection.respond`` later, or never for a oneway request.
 """
 AsyncHandler = Callable[[Any, Request[Any], bytes], Awaitable[Response]]
-"""A handler of rare requests: an ``async def`` that runs in a task and returns the answer."""
+"""A handler for rare requests: an ``async def`` that runs in a task and returns the answer."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A request code of a method marked as its handler."""
+    """A mark on a method that handles a request code."""
 
     code: RequestCode
     header: type[Header]
     limits: tuple[str, ...]
-    """Names of the request's limits in the ``limits`` modules."""
+    """The names of the request's limits in the ``limits`` modules."""
     permission: Permission | None
-    """The permission needed if permissions are checked; if it is missing, the request is denied."""
+    """The permission that the request needs if permissions are checked; if there is none, the request is denied."""
 
 
 def answers(
@@ -156,10 +157,11 @@ def answers(
 
     ``docs/protocol.md`` is generated from these marks.
 
-    :param header: only if the codes of a method have different headers; otherwise the one in ``request: Request[…]``
-        counts.
-    :param limits: names in the ``limits`` modules that bound such a request.
-    :param permission: what a request needs if permissions are checked; without it, every request is then denied.
+    :param header: needed only if the codes of a method have different headers; by default, the header in ``request:
+        Request[…]``.
+    :param limits: names in the ``limits`` modules of the limits for such a request.
+    :param permission: the permission that a request needs if permissions are checked; if it is omitted, every request
+        is then denied.
     """
 
     def mark(handler: F) -> F:
@@ -172,7 +174,7 @@ def answers(
 
 
 def _header_of(handler: Callable[..., Any]) -> type[Header]:
-    """Return the class in the ``Request[…]`` of a handler's parameters; ``None`` for ``Request[Any]``."""
+    """Return the class in the ``Request[…]`` annotation of a handler; ``None`` for ``Request[Any]``."""
     for annotation in inspect.get_annotations(handler, eval_str=True).values():
         for kind in get_args(annotation):
             if isinstance(kind, type) and issubclass(kind, Header):
@@ -181,13 +183,13 @@ def _header_of(handler: Callable[..., Any]) -> type[Header]:
 
 
 def answered(handler: Callable[..., Any]) -> Sequence[Answered]:
-    """Return the marks of a handler in order."""
+    """Return the marks of a handler in the order in which they were added."""
     found: Sequence[Answered] = getattr(handler, "__answers__", ())
     return found
 
 
 def handlers(kind: type) -> Sequence[tuple[str, Answered]]:
-    """Yield the name of each marked method of a class, once for each of its codes."""
+    """Yield the name of each marked method in a class, once for each of its codes."""
     return _handlers(kind)
 
 
@@ -198,7 +200,7 @@ def _handlers(kind: type) -> Sequence[tuple[str, Answered]]:
 
 
 class Processor:
-    """One entry of the table of processors."""
+    """One entry in the table of processors."""
 
     __slots__ = ("_decoder", "code", "handler", "header_type", "is_light", "permission")
 
@@ -208,7 +210,7 @@ class Processor:
         self.code = code
         self.permission = permission
         self.is_light = code in _LIGHT
-        """True if requests of this code never take long; the clock is read only after others."""
+        """True if requests with this code never take long; the clock is read only after other requests."""
         self.header_type = header_type
         self.handler = handler
         self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(
@@ -220,7 +222,7 @@ class Processor:
         """Decode the header of a request.
 
         :raises HeaderError: a field is missing or has the wrong type.
-        :raises FrameError: the bytes are not a header, or contain a second code, which hooks would get instead.
+        :raises FrameError: the bytes are not a header, or contain a second code, which hooks would see instead.
         """
         if serialize_type == JSON:
             try:
@@ -270,7 +272,7 @@ class ProcessorTable:
     def add(self, part: object, *, replaces: bool = False) -> None:
         """Register the methods of an object that are marked with :func:`answers`.
 
-        :param replaces: whether they may replace other handlers.
+        :param replaces: if true, they may replace other handlers.
         :raises ValueError: a code already has a handler, and ``replaces`` is false.
         """
         for name, mark in handlers(type(part)):
@@ -302,13 +304,14 @@ class ProcessorTable:
         return self._by_code.keys()
 
     def find(self, serialize_type: int, header: bytes) -> Processor | None:
-        """Return the processor for a request's header bytes; ``None`` if there is none or a full decode is needed."""
+        """Return the processor for a request's header bytes; ``None`` if there is none or the header needs a full
+        decode."""
         if serialize_type == JSON:
             return self._by_prefix.get(header[: header.find(b",", 8, 24)])
         return self._by_code.get(int.from_bytes(header[:2], "big", signed=True))
 
     def without(self, *codes: int) -> ProcessorTable:
-        """Return a copy of the table without the processors of some codes."""
+        """Return a copy of the table without the processors for some codes."""
         table = ProcessorTable()
         for code in self._by_code.keys() - {int(code) for code in codes}:
             processor = self._by_code[code]
@@ -331,7 +334,7 @@ async def _answer(handler: AsyncHandler, connection: Any, request: Request[Any],
 
 
 def failed(peer: str, request: Request[Any], error: Exception) -> Response:
-    """Log the error of a handler and return the answer."""
+    """Log an error raised by a handler and return the answer."""
     _log.error("request %d from %s failed", request.code, peer, exc_info=error)
     return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
@@ -344,7 +347,7 @@ def not_supported(code: int) -> Response:
 def encode_response(
     serialize_type: int, opaque: int, response: Response, *, language: str = SERVER_LANGUAGE
 ) -> list[Buffer]:
-    """Encode an answer as pieces: the head, then the unchanged pieces of the body."""
+    """Encode an answer as pieces: the head, followed by the unchanged pieces of the body."""
     fields = fields_of(response.header, response.ext)
     remark = response.remark
     if remark is not None and len(remark) > MAX_REMARK_CHARS:

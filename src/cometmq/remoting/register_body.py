@@ -10,8 +10,8 @@ The compressed form (header field ``compressed``) is a zlib stream of, big-endia
     int32 number of topics, then for each: int32 length, "name readQueues writeQueues perm filterType"
     int32 length, list of filter servers as JSON
 
-Additions of 5.x (queue mappings of static topics) are ignored, as are the flag and the order of a topic, which the
-compressed form lacks.
+Additions in 5.x (queue mappings for static topics) are ignored, as are a topic's flag and order, which the compressed
+form lacks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _END: Final = b"}}}"
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
 _MAX_OBJECTS: Final = 3 * MAX_NAMESRV_TOPICS + 1_000
-"""JSON objects of a registration: topics, and in 5.x also attributes and queue mappings of topics."""
+"""Maximum number of JSON objects in a registration: topics, and in 5.x also their attributes and queue mappings."""
 _MAX_FILTER_SERVERS_BYTES: Final = 2 * MAX_FILTER_SERVERS * MAX_ADDRESS_CHARS
 
 
@@ -68,7 +68,7 @@ class Registration:
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
-    """Encode the body of a registration, a thousand topics at a time, so that other threads run in between."""
+    """Encode the body of a registration a thousand topics at a time, so that other threads can run in between."""
     if not compressed:
         wrapper = TopicConfigSerializeWrapper(data_version=registration.data_version, topic_config_table={})
         empty = encode_table(
@@ -92,7 +92,7 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
 
 
 def decode_registration(body: bytes, *, compressed: bool = False) -> Registration:
-    """Decode the body of a registration; an empty body means a broker without topics.
+    """Decode the body of a registration; an empty body means that the broker has no topics.
 
     The topics are counted before any object is created.
 
@@ -136,7 +136,7 @@ class _Topic(Body):
 class _Topics(Body):
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    """Decodes each topic separately, so that other threads run in between."""
+    """Decodes each topic separately, so that other threads can run in between."""
 
 
 class _Plain(Body):

@@ -1,4 +1,4 @@
-"""Credentials and TLS of a client, set in code or by the environment."""
+"""A client's credentials and TLS options, set in code or by environment variables."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ VARIABLES: Final = (
     AUTH_SERVER_VARIABLE,
     CHECK_HOST_VARIABLE,
 )
-"""The variables that :meth:`Security.from_environment` reads."""
+"""The environment variables that :meth:`Security.from_environment` reads."""
 _FLAGS: Final = {"true": True, "false": False}
 
 
 class SecurityConfigError(CometMQError):
-    """The configuration of credentials or TLS is invalid; no message shows a secret."""
+    """The configuration of credentials or TLS is invalid; the message never contains a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The credentials and TLS of a client; ``Security()`` has neither.
+    """The credentials and TLS options of a client; ``Security()`` has neither.
 
-    :param credentials: sign every request, for servers with an ACL.
-    :param tls: protects every connection, to nameservers and brokers.
+    :param credentials: sign every request, for servers that have an ACL.
+    :param tls: the TLS options for every connection to nameservers and brokers.
     """
 
     credentials: Credentials | None = None
@@ -60,7 +60,7 @@ class Security:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Security:
-        """Read the variables ``ROCKETMQ_…`` (see ``docs/security.md``).
+        """Read the environment variables ``ROCKETMQ_…`` (see ``docs/security.md``).
 
         :raises SecurityConfigError: the variables contradict each other, or a file cannot be used.
         """
@@ -69,11 +69,11 @@ class Security:
 
 
 PLAIN: Final = Security()
-"""Return whether neither credentials nor TLS are set."""
+"""Return whether neither credentials nor TLS options are set."""
 
 
 def read_credentials(path: Path) -> Credentials:
-    """Read the credentials in a file like RocketMQ's ``tools.yml``, with ``securityToken`` as an optional third key.
+    """Read credentials from a file like RocketMQ's ``tools.yml``; ``securityToken`` is an optional third key.
 
     :raises SecurityConfigError: the file cannot be read, or a key is missing.
     """
@@ -97,7 +97,7 @@ def read_credentials(path: Path) -> Credentials:
 
 
 def _plain(value: str) -> str:
-    """Parse a YAML scalar of one line: quoted, or up to a comment."""
+    """Parse a YAML scalar on one line, which is quoted or ends at a comment."""
     value = value.strip()
     if value[:1] in ("'", '"'):
         return value[1:].partition(value[0])[0]

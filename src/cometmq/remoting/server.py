@@ -1,9 +1,9 @@
 """The server's transport: asyncio connections around the sans-IO protocol (``NettyRemotingServer``).
 
-A *round* is one run of the event loop: the requests that arrived together are handled, then the functions of
-``end_of_round`` run once (a broker stores everything of the round there), then every connection writes its answers in
-one call. Each connection has a time limit per round: one with more requests continues in the next round, after all
-others.
+A *round* is one run of the event loop. The requests that arrived together are handled. Then the functions in
+``end_of_round`` run once; a broker's function stores all messages of the round. Then every connection writes its
+answers in one call. Each connection has a time limit per round: a connection with more requests continues in the next
+round, after all other connections.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ log = logging.getLogger(__name__)
 _SWEEP_SECONDS: Final = 5.0
 _TOO_MANY_POSTPONED: Final = f"postponed requests need {MAX_POSTPONED_BYTES} bytes already, try again later"
 _POSTPONED_REQUEST_BYTES: Final = 1_024
-"""Approximate size of a postponed request without its texts."""
+"""Approximate size of a postponed request, not counting its texts."""
 _COUNTS_OF_RESERVE: Final = 8
 """Descriptors are counted again whenever an eighth of those reserved for files may have been used."""
 _BACKLOG: Final = 4_096
-"""Length of the kernel's queue of connections to accept: a client may open all of its connections together."""
+"""Length of the kernel's queue of connections to accept, since a client may open all its connections at the same
+time."""
 
 
 class RequestGuard(Protocol):
@@ -76,7 +77,7 @@ class RequestGuard(Protocol):
 
 
 class Limiter(Protocol):
-    """Delays or refuses requests over a quota; see :mod:`cometmq.auth.quota.limiter`."""
+    """Delays or refuses requests that exceed a quota; see :mod:`cometmq.auth.quota.limiter`."""
 
     @property
     def is_active(self) -> bool:
@@ -90,19 +91,19 @@ class Limiter(Protocol):
         frame: Frame,
         handle: Callable[[ServerConnection, Processor, Request[Any], bytes], None],
     ) -> bool:
-        """Return True if a request exceeds a quota: it is refused, or passed to ``handle`` later."""
+        """Return True if a request exceeds a quota; it is then refused, or passed to ``handle`` later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPath:
-    """The steps that a server's requests pass through, before and after their processor."""
+    """The steps through which a server's requests pass before and after their processor."""
 
     guard: RequestGuard | None = None
-    """First step: denies requests that the account may not make."""
+    """The first step, which denies requests that the account may not make."""
     limiter: Limiter | None = None
-    """Second step: delays or refuses requests over a quota."""
+    """The second step, which delays or refuses requests that exceed a quota."""
     hooks: Sequence[RpcHook] = ()
-    """Called with every request that is handled, and every answer."""
+    """Called with every handled request and every answer."""
     on_failure: Callable[[ServerConnection, Request[Any], Response], None] | None = None
     """Called with answers whose code is not 0, for the audit log."""
     latency: RpcLatency | None = None
@@ -111,17 +112,17 @@ class RequestPath:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits of the connections of a server."""
+    """The limits for a server's connections."""
 
     idle_timeout_s: float = SERVER_IDLE_SECONDS
-    """Seconds without bytes after which a connection is closed."""
+    """Number of seconds without new bytes after which a connection is closed."""
     frame_timeout_s: float = FRAME_SECONDS
-    """Seconds that a client has for one frame."""
+    """Number of seconds in which a frame must arrive completely."""
     max_connections: int = MAX_CONNECTIONS
 
 
 class RemotingServer:
-    """Listens, passes each request to its processor, and closes connections that are idle or stuck."""
+    """Listens on a port, passes each request to its processor, and closes connections that are idle or stuck."""
 
     def __init__(
         self,
@@ -135,23 +136,23 @@ class RemotingServer:
     ) -> None:
         self.processors = processors
         self.listener = listener
-        """The name of this port, if the process has several (:mod:`cometmq.message.listeners`)."""
+        """The name of this port, if the process has several ports (:mod:`cometmq.message.listeners`)."""
         self.path = path
         self.clock = clock
         self.new_taker: NewTaker | None = None
         self.end_of_round: Sequence[Callable[[], None]] = ()
         self.connections: set[ServerConnection] = set()
         self.unfinished_bytes = 0
-        """Bytes of the unfinished frames of all connections."""
+        """Total size of the unfinished frames of all connections, in bytes."""
         self._postponed_bytes = 0
-        """Approximate size of all postponed requests."""
+        """Approximate total size of all postponed requests."""
         self.unsent: Final = UnsentAnswers(clock=clock)
         self._departures: Final = Departures(clock=clock)
         self._limits = limits
         self._connection_limit = limits.max_connections
-        """Limit of open connections, from the configuration and the free descriptors."""
+        """Maximum number of open connections, from the configuration and the number of free descriptors."""
         self._uncounted = 0
-        """Connections accepted since descriptors were last counted: other ports of the process use descriptors, too."""
+        """Connections accepted since descriptors were last counted; other ports of the process also use descriptors."""
         self._refused = 0
         """Connections refused since the last warning."""
         self._listener = Listener(self._accepted, clock=clock)
@@ -161,7 +162,7 @@ class RemotingServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy_poll: BusyPoll | None = None
         self.data_arrived = False
-        """True if a socket had data since the last round. Rounds for the gRPC port have none."""
+        """True if a socket has had data since the last round. In rounds for the gRPC port no socket has any."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self.round_is_scheduled = False
@@ -174,7 +175,8 @@ class RemotingServer:
         return self._listener.port
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind ``host:port``, so that ``port`` is known; port 0 picks a free one. ``listen`` accepts connections.
+        """Bind ``host:port``, so that ``port`` is known; port 0 picks a free one. Then call ``listen`` to accept
+        connections.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -186,8 +188,8 @@ class RemotingServer:
     def listen(self, end_of_round: Sequence[Callable[[], None]] = (), new_taker: NewTaker | None = None) -> None:
         """Accept connections.
 
-        :param end_of_round: functions called at the end of each round, in this order.
-        :raises OSError: another program bound the port at the same time.
+        :param end_of_round: the functions to call at the end of each round, in this order.
+        :raises OSError: another program has bound the port at the same time.
         """
         self.end_of_round, self.new_taker = end_of_round, new_taker
         self._count_descriptors()
@@ -209,7 +211,7 @@ class RemotingServer:
         self.listen(end_of_round, new_taker)
 
     async def stop(self) -> None:
-        """Stop listening, write what is queued, and close all connections."""
+        """Stop listening, write all queued data, and close all connections."""
         self._sweeps.close()
         if not self._listener.is_open:
             return
@@ -226,7 +228,7 @@ class RemotingServer:
             connection.renew_taker()
 
     def cut_off(self) -> None:
-        """Stop listening and abort every connection, like the system does for a killed process."""
+        """Stop listening and abort every connection, as the system does when a process is killed."""
         self._listener.close()
         self._openings.abort()
         for connection in list(self.connections):
@@ -258,7 +260,7 @@ class RemotingServer:
         log.warning("refusing connections: %d are open (%s)", len(self.connections) + len(self._openings), reason)
 
     def _count_descriptors(self) -> None:
-        """Set the limit of open connections, which leaves descriptors for files, other sockets and a reserve."""
+        """Set the maximum number of connections so that descriptors remain for files, other sockets and a reserve."""
         self._uncounted = 0
         others = max(descriptors.in_use() - len(self.connections) - len(self._openings), 0)
         free = descriptors.limit() - others - descriptors.kept_for_files()
@@ -276,7 +278,8 @@ class RemotingServer:
         self.schedule_round()
 
     def abort_largest(self) -> None:
-        """Abort the connection with the largest unfinished frame, since all together take too much memory."""
+        """Abort the connection with the largest unfinished frame, since all unfinished frames together use too much
+        memory."""
         largest = max(self.connections, key=lambda connection: connection.unfinished_bytes)
         log.warning(
             "closing %s: its unfinished frame of %d bytes is the largest of all (%d in total)",
@@ -294,7 +297,7 @@ class RemotingServer:
         self.schedule_round()
 
     def schedule_round(self) -> None:
-        """Start a round if none is open; it ends once all requests that have arrived are handled."""
+        """Start a round if none is open; the round ends once all requests that have arrived are handled."""
         if not self.round_is_scheduled and self._loop is not None:
             self.round_is_scheduled = True
             if self.path.latency is not None:
@@ -324,7 +327,7 @@ class RemotingServer:
             self._busy_poll.round_ended()
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Decode and answer one frame; return its start time unless it is a light request."""
+        """Decode and answer one frame; return the time at which this began, unless the request is a light one."""
         processor = self.processors.find(frame.serialize_type, frame.header)
         if processor is not None and processor.is_light:
             self._run(connection, processor, frame)
@@ -337,7 +340,7 @@ class RemotingServer:
         return began
 
     def _handle_unusual(self, connection: ServerConnection, frame: Frame) -> None:
-        """Handle an answer from the client, a header whose code is not first, or an unknown code."""
+        """Handle an answer from the client, a header whose first field is not the code, or an unknown code."""
         parsed = decode_header(frame.serialize_type, frame.header)
         if parsed.flag & FLAG_RESPONSE:
             connection.accept_response(decode_command(frame))
@@ -380,7 +383,7 @@ class RemotingServer:
             self._answer(connection, processor, request, frame.body)
 
     def serve(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
-        """Handle a request of this process, whose account has been checked."""
+        """Handle a request from this process, whose account has already been checked."""
         processor = self.processors.get(request.code)
         if processor is None:
             connection.respond(request, not_supported(request.code))
@@ -399,7 +402,7 @@ class RemotingServer:
     def _handle_delayed(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes
     ) -> None:
-        """Handle a request that has waited, in the current round."""
+        """Handle in the current round a request that was delayed."""
         self.schedule_round()
         self._answer(connection, processor, request, body)
 
@@ -437,7 +440,7 @@ class RemotingServer:
         request: Request[Any],
         body: bytes,
     ) -> None:
-        """Call a handler again later, or refuse the request if the postponed ones are too large together."""
+        """Call a handler again later, or refuse the request if all postponed requests together would be too large."""
         texts = sum(len(text) for text in astuple(request.header) if isinstance(text, str))
         size = _POSTPONED_REQUEST_BYTES + len(body) + texts
         if self._postponed_bytes + size > MAX_POSTPONED_BYTES:

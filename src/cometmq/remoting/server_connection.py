@@ -1,8 +1,8 @@
 """The connection of one client to a server: requests and answers in both directions.
 
-The server stops reading from a client that does not read its answers: above a high-water mark of unsent bytes its
-frames stay undecoded until it has caught up. If a client sends more requests than fit into a round, the server
-continues with them in the next round, so that no client waits for another one's thousand frames.
+The server stops reading from a client that does not read its answers: above a high-water mark of unsent bytes, the
+client's frames remain undecoded until it has caught up. If a client sends more requests than fit into a round, the
+server continues with them in the next round, so that no client has to wait for a thousand frames of another client.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _JOIN_BYTES: Final = 64 * 1024
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
-"""Reasons for which the server does not read from a connection."""
+"""The reasons why the server does not read from a connection."""
 
 NewTaker = Callable[["ServerConnection"], FrameTaker]
-"""Returns the function that handles plain requests of a connection before they are decoded, if there is one."""
+"""Returns the function that handles a connection's plain requests before they are decoded, if there is one."""
 
 
 class InvokeError(CometMQError):
-    """A client did not answer a request from the server."""
+    """The client did not answer a request from the server."""
 
 
 class AnswerPath(Protocol):
-    """The steps that an answer passes through; see :class:`~cometmq.remoting.server.RequestPath`."""
+    """The steps through which an answer passes; see :class:`~cometmq.remoting.server.RequestPath`."""
 
     @property
     def hooks(self) -> Sequence[RpcHook]:
@@ -62,7 +62,7 @@ class AnswerPath(Protocol):
 
     @property
     def latency(self) -> RpcLatency | None:
-        """Counts answers."""
+        """Counts answers and their latency."""
 
 
 class ConnectionOwner(Protocol):
@@ -76,7 +76,7 @@ class ConnectionOwner(Protocol):
 
     @property
     def path(self) -> AnswerPath:
-        """The steps that an answer passes through."""
+        """The steps through which an answer passes."""
 
     @property
     def round_is_scheduled(self) -> bool:
@@ -102,14 +102,14 @@ class ConnectionOwner(Protocol):
         """Start a round if none is open."""
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Answer a frame; return its start time unless it is a light request."""
+        """Answer a frame; return the time at which this began, unless the request is a light one."""
 
     def abort_largest(self) -> None:
         """Abort the connection with the largest unfinished frame."""
 
 
 class ServerConnection(asyncio.Protocol):
-    """The connection of one client."""
+    """The connection of one client, with its unread requests and queued answers."""
 
     __slots__ = (
         "_decoder",
@@ -148,12 +148,12 @@ class ServerConnection(asyncio.Protocol):
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._opaque = 0
         self.unfinished_bytes = 0
-        """Bytes of the unfinished frame."""
+        """Size of the unfinished frame in bytes."""
         self.closed = False
         self.quiet_sweeps = 0
-        """Sweeps since the last bytes arrived; counting sweeps keeps clock reads out of the hot path."""
+        """Number of sweeps since the last bytes arrived, counted so that the hot path does not read the clock."""
         self.frame_sweeps = -1
-        """Sweeps since the unfinished frame began; -1 without one."""
+        """Number of sweeps since the unfinished frame began; -1 if there is none."""
         self.on_close: list[Callable[[ServerConnection], None]] = []
         """Called soon after the connection has closed."""
         self.peer_ip = "0.0.0.0"
@@ -161,12 +161,12 @@ class ServerConnection(asyncio.Protocol):
         self.peer_bytes = b""
         self.remote_address = ""
         self.account: Caller | None = None
-        """The account of the last request, set by the server's guard."""
+        """The account that made the last request, set by the server's guard."""
 
     # --- asyncio.Protocol ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the address of the client."""
+        """Keep the transport and the client's address."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -181,7 +181,7 @@ class ServerConnection(asyncio.Protocol):
         self._server.opened(self)
 
     def renew_taker(self) -> None:
-        """Ask the server for the function that handles plain requests, and use it from now on."""
+        """Ask the server for the function that handles plain requests, and start using it."""
         if self._server.new_taker is not None and not self.hooked:
             self._taker = self._server.new_taker(self)
 
@@ -234,7 +234,7 @@ class ServerConnection(asyncio.Protocol):
             self._drain()
 
     def data_received(self, data: bytes) -> None:
-        """Handle the complete frames."""
+        """Handle the complete frames that have arrived."""
         self.quiet_sweeps = 0
         self._server.data_arrived = True
         if self._taker is not None and not (
@@ -309,9 +309,9 @@ class ServerConnection(asyncio.Protocol):
                 server.abort_largest()
 
     def _wait_for_round(self, *, is_late: bool) -> None:
-        """Let other connections go first in this round; read no bytes until the next one.
+        """Let other connections go first in this round; read no more bytes until the next round.
 
-        If this connection was late, other connections with unread bytes are late as well and have precedence.
+        If this connection is late, other connections with unread bytes are late as well and go first.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -323,7 +323,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def accept_response(self, command: RemotingCommand) -> None:
-        """Pass an answer to the server's request that it belongs to, if there is one."""
+        """Pass an answer to the server's request to which it belongs, if there is one."""
         future = self._pending.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)
@@ -332,12 +332,12 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def listener(self) -> str:
-        """Return the name of the port that the client connected to; empty for the first one."""
+        """Return the name of the port to which the client connected; empty for the first port."""
         return self._server.listener
 
     @property
     def hooked(self) -> bool:
-        """Return True with hooks: answers must then go through :meth:`respond`."""
+        """Return True if there are hooks; answers must then go through :meth:`respond`."""
         return bool(self._server.path.hooks)
 
     def count(self, request: Request[Any], code: int, *, polling: bool = False) -> None:
@@ -349,7 +349,7 @@ class ServerConnection(asyncio.Protocol):
     def respond(self, request: Request[Any], response: Response, *, polling: bool = False) -> None:
         """Answer ``request``; a oneway request gets no answer.
 
-        :param polling: the request is a pull that waited for messages.
+        :param polling: true if the request is a pull that waited for messages.
         """
         self.count(request, response.code, polling=polling)
         path = self._server.path
@@ -370,7 +370,7 @@ class ServerConnection(asyncio.Protocol):
         self.write(*encode_response(request.serialize_type, request.opaque, response))
 
     def write(self, *chunks: Buffer) -> None:
-        """Queue bytes; all bytes of a round are written together at its end."""
+        """Queue bytes; all bytes of a round are written together at the end of the round."""
         if self.closed:
             return
         if not self._out:
@@ -383,7 +383,7 @@ class ServerConnection(asyncio.Protocol):
             self._out_bytes += sum(map(len, chunks))
 
     def write_last(self, data: bytes) -> None:
-        """Write the last bytes of a round; faster than :meth:`write` if nothing else is queued."""
+        """Write the last bytes of a round; this is faster than :meth:`write` if nothing else is queued."""
         transport = self._transport
         if self._out or self._decoder.pending or transport is None:
             self.write(data)
@@ -433,16 +433,16 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Return whether no more should be sent: the client has many unread bytes, or the connection is closed."""
+        """Return whether nothing more should be sent: the client has many unread bytes, or the connection is closed."""
         return self.closed or bool(self._paused & ~_IS_WORKED_FOR) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the bytes of answers that are still queued in this process because the client does not read."""
+        """Return the number of answer bytes still queued in this process because the client does not read them."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send a oneway request to the client, unless the client is slow."""
+        """Send a oneway request to the client, unless the client is too slow."""
         if self.is_behind:
             log.debug("code %d is not sent to %s, which reads too slowly", code, self.remote_address)
             return
@@ -474,7 +474,7 @@ class ServerConnection(asyncio.Protocol):
             self._pending.pop(opaque, None)
 
     def _write_request(self, code: int, opaque: int, header: Header | None, body: bytes, *, flag: int = 0) -> None:
-        """Queue a request from the server."""
+        """Queue a request to the client."""
         self.write(request_command(code, opaque, header, body, flag=flag))
 
     def _next_opaque(self) -> int:
@@ -487,7 +487,7 @@ class ServerConnection(asyncio.Protocol):
         return self._transport is not None and self._transport.is_closing()
 
     def close(self) -> None:
-        """Close once all queued answers are sent; the server aborts connections whose clients never read them."""
+        """Close the connection once all answers are sent; the server aborts it if the client never reads them."""
         self.flush()
         if self._transport is not None:
             self._transport.close()

@@ -1,11 +1,11 @@
-"""Signatures of requests by HMAC-SHA1 (``AclClientRPCHook``, ``AclUtils``, ``AclSigner``).
+"""HMAC-SHA1 signatures for requests (``AclClientRPCHook``, ``AclUtils``, ``AclSigner``).
 
-The signed text consists of the values of all header fields in the order of their names, and then the body. The fields
-include ``AccessKey`` and, if there is one, ``SecurityToken``; ``Signature`` has the result in base64.
+The signed text consists of the values of all header fields in the order of their names, followed by the body. The
+fields include ``AccessKey`` and, if there is one, ``SecurityToken``; ``Signature`` contains the result in base64.
 
 This signature does not cover the time, so an eavesdropper can send the request again. CometMQ's clients therefore also
 sign a stamp, the field ``AccessAt``, with which CometMQ's servers detect repeated requests
-(:mod:`cometmq.auth.freshness`); to other servers it is just another signed field.
+(:mod:`cometmq.auth.freshness`); for other servers it is just another signed field.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 STAMP: Final = "AccessAt"
-"""The field with a request's stamp. Its name sorts before all others and its value has a fixed length. So the stamp
-begins the signed text, and no signed text is valid with another stamp."""
+"""The field with a request's stamp. Its name sorts before all other names, and its value has a fixed length. So the
+signed text begins with the stamp, and no signed text is valid with a different stamp."""
 _TIME_DIGITS: Final = 13
 _SIGNER_DIGITS: Final = 16
 _NUMBER_DIGITS: Final = 12
 _BLOCK_BYTES: Final = 64
-"""Block size of SHA-1; RFC 2104 pads shorter keys and hashes longer ones."""
+"""Block size of SHA-1. RFC 2104 pads keys that are shorter, and hashes keys that are longer."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""A field that some servers omit when they check signatures: 4.9 always, and 5.x for clients up to 4.9.3."""
+"""A field that some servers ignore when they check signatures: 4.9 always does, and 5.x does for clients up to
+4.9.3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account of an ACL (``SessionCredentials``). Neither ``repr`` nor any error shows its secrets.
+    """The credentials of an ACL account (``SessionCredentials``). Neither ``repr`` nor any error shows the secrets.
 
     :param access_key: the account's name.
-    :param secret_key: signs every request; it never leaves this process.
-    :param security_token: the token that a token service issued with a temporary key.
+    :param secret_key: the key that signs every request; it never leaves this process.
+    :param security_token: the token that a token service issued together with a temporary key.
     :raises ValueError: the access key or the secret key is empty.
     """
 
@@ -62,13 +63,13 @@ class Credentials:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Return the header fields of the account."""
+        """Return the header fields that name the account."""
         if self.security_token is None:
             return {ACCESS_KEY: self.access_key}
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}
 
     def signature(self, *parts: bytes | memoryview) -> str:
-        """Return the signature of a text that is given in parts."""
+        """Return the signature of a text that consists of the given parts."""
         return _signer(self.secret_key).sign(b"".join(parts)).decode()
 
     def sign(self, request: RemotingCommand, stamp: str | None = None) -> None:
@@ -89,7 +90,7 @@ class Credentials:
 
 
 class Stamp(NamedTuple):
-    """The time of a signature, its signer, and the signer's counter value."""
+    """A stamp: the time of a signature, its signer, and the signer's counter value."""
 
     at_ms: int
     signer: str
@@ -108,7 +109,7 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """Creates the stamps of requests, in the order in which they are signed for one connection per server.
+    """Creates stamps in the order in which requests are signed, for one connection per server.
 
     :param now_ms: returns the time.
     """
@@ -126,7 +127,7 @@ class Stamps:
 
 
 class Signer:
-    """Signs and verifies with a secret key, but does not keep the key itself."""
+    """Signs and verifies with a secret key, but does not store the key itself."""
 
     __slots__ = ("_inner", "_outer", "core_key")
 
@@ -137,7 +138,7 @@ class Signer:
         self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key))
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
         self.core_key: Final = None if CORE is None else CORE.Key(secret_key)
-        """A signer with the same key for the compiled core."""
+        """The compiled core's signer with the same key."""
 
     def sign(self, text: bytes) -> bytes:
         """Return the signature of a text in base64."""
@@ -150,7 +151,7 @@ class Signer:
     def accepts(self, fields: Mapping[str, str], body: bytes) -> bool:
         """Check the signature of a request in constant time.
 
-        It depends on the client's version whether ``_UNIQUE_KEY_QUERY`` is signed.
+        The client's version determines whether ``_UNIQUE_KEY_QUERY`` is signed.
         """
         try:
             signature = fields.get(SIGNATURE, "").encode()
@@ -181,8 +182,8 @@ def _all_values(fields: Mapping[str, str]) -> bytes:
 
 
 _values: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
-"""Field names as received → getter of the signed values in signing order; a cache, since clients repeat the same
-names."""
+"""A cache, since clients keep sending the same field names: by the names in the order received, a function that gets
+the signed values in signing order."""
 _FEWEST_FIELDS: Final = 2
 _MAX_ORDERS: Final = 256
 _MAX_ORDER_CHARS: Final = 1024

@@ -1,8 +1,8 @@
-"""Limits the unread answers of all clients of a server: if they use too much memory, the server stops reading slow
+"""Limits the unread answers of all clients of a server: if they use too much memory, the server stops reading from slow
 clients.
 
-``WRITE_HIGH_WATER_BYTES`` limits the unread answers of one connection, but thousands of clients that do not read could
-still fill the memory. A client that reads its answers is served as usual.
+``WRITE_HIGH_WATER_BYTES`` limits the unread answers of one connection, but thousands of clients that do not read their
+answers could still fill the memory. Clients that read their answers are served as usual.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
-    """A connection that may be paused while its client does not read answers."""
+    """A connection that may be paused while its client does not read its answers."""
 
     remote_address: str
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the bytes of answers that the client has not read."""
+        """Return the number of answer bytes that the client has not read."""
 
     def pause_requests(self) -> None:
         """Stop reading the client's requests."""
@@ -37,7 +37,7 @@ class Reader(Protocol):
 
 
 class UnsentAnswers:
-    """The bytes buffered for all connections, as last measured."""
+    """Keeps track of the bytes buffered for each connection, and pauses connections if the total is too large."""
 
     def __init__(self, *, clock: Clock) -> None:
         self.total_bytes = 0
@@ -46,7 +46,7 @@ class UnsentAnswers:
         self._next_check = Alarm(self._check, clock=clock)
 
     def count(self, connection: Reader, size: int) -> None:
-        """Record the bytes buffered for a connection."""
+        """Record the number of bytes buffered for a connection."""
         self.total_bytes += size - self._behind.pop(connection, 0)
         if size:
             self._behind[connection] = size
@@ -57,7 +57,7 @@ class UnsentAnswers:
         self._held_back.discard(connection)
 
     def end_round(self) -> None:
-        """Check the total after all answers of a round are written."""
+        """Check the total after all answers of the round are written."""
         if self.total_bytes <= MAX_UNSENT_BYTES:
             return
         self._measure()  # slow clients may have caught up in the meantime
@@ -78,7 +78,7 @@ class UnsentAnswers:
             self._next_check.after(UNSENT_CHECK_SECONDS)
 
     def stop(self) -> None:
-        """Stop checking."""
+        """Stop checking the total."""
         self._next_check.cancel()
 
     def _measure(self) -> None:
@@ -97,7 +97,7 @@ class UnsentAnswers:
         largest.abort()
 
     def _check(self) -> None:
-        """Resume reading from clients that have read their answers, or from all once there is enough memory."""
+        """Resume reading from clients that have read their answers, or from all clients once there is enough memory."""
         self._measure()
         is_room = self.total_bytes <= MAX_UNSENT_BYTES // 2
         for connection in [one for one in self._held_back if is_room or one not in self._behind]:

@@ -1,6 +1,6 @@
-"""Certificates for trying out TLS: an authority and the certificates it issues. Needs the extra ``server``.
+"""Certificates for trying out TLS: an authority and the certificates that it issues. Requires the extra ``server``.
 
-Keys use the curve P-256, which every client accepts: a handshake costs a fifth of one with RSA.
+Keys use the curve P-256, which every client accepts; a handshake costs a fifth of a handshake with RSA.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SELF_SIGNED_DAYS: Final = 3_650
 _SKEW: Final = datetime.timedelta(hours=1)
-"""Time before now from which certificates are valid, for machines whose clocks are behind."""
+"""Certificates are valid starting this long before now, for machines whose clocks are behind."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Issued:
 
 
 class Authority:
-    """A certificate authority with its key."""
+    """A certificate authority, which has its own certificate and key."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -103,7 +103,7 @@ def _certificate(
     days: int,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
 ) -> x509.Certificate:
-    """Issue a certificate by ``issuer``; without an issuer, create the certificate of an authority."""
+    """Issue a certificate signed by ``issuer``; if there is no issuer, create the certificate of an authority."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID

@@ -1,6 +1,6 @@
-"""TLS of connections to nameservers and brokers, with RocketMQ's names (``TlsHelper``, ``TlsSystemConfig``).
+"""TLS for connections to nameservers and brokers, with RocketMQ's names (``TlsHelper``, ``TlsSystemConfig``).
 
-Unlike in RocketMQ, the server's certificate and name are checked unless that is switched off.
+Unlike in RocketMQ, the server's certificate and name are checked by default.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class TlsError(CometMQError):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The TLS options of a client. Paths are PEM files.
+    """The TLS options of a client. All paths are paths of PEM files.
 
-    :param trust_cert_path: certificates of the authorities that clients trust
-        (``tls.client.trustCertPath``); by default those of the system.
+    :param trust_cert_path: certificates of the authorities that clients trust (``tls.client.trustCertPath``); by
+        default the system's authorities.
     :param cert_path: this client's own certificate, for servers that ask for one (``tls.client.certPath``).
-    :param key_path: its key (``tls.client.keyPath``); may be in the file of the certificate.
+    :param key_path: the key of that certificate (``tls.client.keyPath``); it may be in the certificate's file.
     :param key_password: the password of the key (``tls.client.keyPassword``); ``repr`` does not show it.
-    :param auth_server: whether a server needs a trusted certificate (``tls.client.authServer``, off in RocketMQ). If
-        not, anybody on the path can read and change everything.
-    :param check_host: whether that certificate must name the host or IP address of the connection; for brokers the
-        address that they registered (``brokerIP1``).
+    :param auth_server: whether a server needs a trusted certificate (``tls.client.authServer``, off in RocketMQ). If it
+        does not, anybody on the network path can read and change everything.
+    :param check_host: whether the server's certificate must name the host or IP address of the connection. For a broker
+        this is the address that it registered (``brokerIP1``).
     """
 
     trust_cert_path: str | None = None
@@ -63,9 +63,9 @@ class Tls:
         return context
 
     def fresh_context(self) -> FreshContext:
-        """Return the context for long-lived clients: changed files are read again.
+        """Return the context for long-lived clients, which reads changed files again.
 
-        :raises TlsError: as :meth:`context`.
+        :raises TlsError: see :meth:`context`.
         """
         fresh = FreshContext(self.context, (self.trust_cert_path, self.cert_path, self.key_path))
         fresh.current()
@@ -84,7 +84,7 @@ def load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def load_certificate(context: ssl.SSLContext, cert_path: str, key_path: str | None, password: str | None) -> None:
-    """Load the certificate of this process and its key, without asking for a password at the terminal.
+    """Load the certificate of this process and its key; never ask for a password at the terminal.
 
     :raises TlsError: a file cannot be used, or the key does not belong to the certificate.
     """
@@ -104,7 +104,7 @@ def _unusable(path: str, error: OSError) -> TlsError:
 
 
 class FreshContext:
-    """A TLS context that is built again when one of its files has changed; open connections keep theirs.
+    """A TLS context that is built again when one of its files has changed; open connections keep the old context.
 
     :param build: builds the context; raises :class:`TlsError` if a file cannot be used.
     :param paths: the files of the context; ``None`` entries are ignored.
@@ -117,7 +117,7 @@ class FreshContext:
         self._stamps: tuple[tuple[int, ...] | None, ...] = ()
 
     def current(self) -> ssl.SSLContext:
-        """Return the context of the current files, or the previous one while they cannot be used.
+        """Return the context for the current files, or the previous context while the files cannot be used.
 
         :raises TlsError: the files cannot be used, and there is no previous context.
         """
@@ -150,7 +150,7 @@ _NO_TLS_STEP: Final = "does that server take TLS (tls.server.mode), and does it 
 
 
 def connection_error(address: str, error: OSError, *, tls: bool) -> tuple[str, str]:
-    """Return the message and the next step for a connection that failed, with or without TLS."""
+    """Return the message and the next step for a failed connection, whether or not it uses TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {address} is not accepted: {error.verify_message}",

@@ -1,7 +1,7 @@
-"""Reads the expiry time of a certificate from its bytes, without another package (RFC 5280, 4.1; X.690).
+"""Reads the expiry time of a certificate from its bytes, with no need for another package (RFC 5280, 4.1; X.690).
 
 A certificate is a SEQUENCE. Its first, signed part has a version, a serial number, an algorithm, the issuer, and then
-the validity period: two times.
+the validity period, which consists of two times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ssl
 from typing import Final
 
 WARNING_DAYS: Final = 30
-"""Days before the expiry of a certificate at which operators are warned; automatic renewal is done by then."""
+"""Number of days before a certificate expires at which operators are warned; automatic renewal happens earlier."""
 
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
@@ -42,7 +42,7 @@ def ends_at(certificate: bytes) -> datetime.datetime:
 
 
 def first_ends_at(pem: str) -> datetime.datetime | None:
-    """Return the time at which the first certificate of a file expires; ``None`` if it has none."""
+    """Return the time at which the first certificate in a file expires; ``None`` if the file has none."""
     begin = pem.find(_BEGIN)
     end = pem.find(_END, begin)
     if begin < 0 or end < 0:
@@ -54,7 +54,7 @@ def first_ends_at(pem: str) -> datetime.datetime | None:
 
 
 def days_left(ends: datetime.datetime, now_s: float) -> int:
-    """Return the number of full days until ``ends``; negative afterwards."""
+    """Return the number of full days until ``ends``; it is negative if ``ends`` has passed."""
     return int((ends.timestamp() - now_s) // SECONDS_OF_A_DAY)
 
 

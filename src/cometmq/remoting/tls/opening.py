@@ -1,8 +1,8 @@
 """Handles accepted connections until their first bytes show whether they use plain text or TLS (``HandshakeHandler``).
 
 Every connection begins here. No frame begins with the first byte of TLS, since its length would exceed the limit. After
-a handshake the first bytes inside TLS are checked. Then the connection gets its protocol, which receives all further
-bytes directly: a plain connection costs only one comparison more.
+a handshake, the first bytes inside TLS are checked. Then the connection gets its protocol, which receives all further
+bytes directly, so that a plain connection costs only one more comparison.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from cometmq.remoting.tls.transport import TlsTransport
 log = logging.getLogger(__name__)
 
 _TLS_HANDSHAKE: Final = 0x16
-"""The first byte of a TLS connection: the type of the record."""
+"""The first byte of a TLS connection, which is the record type."""
 
 
 class OpeningConnections:
     """The connections of one server whose protocol is not yet known.
 
     :param protocol: creates the protocol of a connection.
-    :param silence_s: seconds that a client has for its first byte, and again after a handshake.
+    :param silence_s: number of seconds in which a client must send its first byte, and its first byte after a
+        handshake.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class OpeningConnections:
         return len(self._open)
 
     def accept(self, sock: socket.socket) -> None:
-        """Start to handle a connection."""
+        """Start handling a new connection."""
         opening = _Opening(self)
         self._open[opening] = asyncio.get_running_loop().create_task(self._open_transport(opening, sock))
 
@@ -62,12 +63,12 @@ class OpeningConnections:
                 self.gone(opening)
 
     def gone(self, opening: _Opening) -> None:
-        """Remove a connection that has ended or got its protocol."""
+        """Remove a connection that has ended or has been passed to its protocol."""
         self._open.pop(opening, None)
         self._ending.discard(opening)
 
     def ends(self, opening: _Opening) -> None:
-        """Stop counting a connection."""
+        """Stop counting a connection that is being aborted."""
         if self._open.pop(opening, None) is not None:
             self._ending.add(opening)
 
@@ -101,7 +102,7 @@ class _Opening(asyncio.Protocol):
         self._timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first bytes of the connection, or for the first ones inside TLS."""
+        """Wait for the connection's first bytes, or for its first bytes inside TLS."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = cast(asyncio.Transport, transport)
         self._abort_after(self._owner.silence_s)
@@ -126,7 +127,7 @@ class _Opening(asyncio.Protocol):
             self._refuse("it speaks plain text (tls.server.mode=enforcing)")
 
     def _hand_over(self, data: bytes) -> None:
-        """Pass the connection to its protocol. Other protocols on this port would be detected here."""
+        """Pass the connection to its protocol. This is the place to detect further protocols on this port."""
         transport = self._transport
         assert transport is not None
         self._forget()
@@ -137,12 +138,12 @@ class _Opening(asyncio.Protocol):
             protocol.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection."""
+        """Remove the connection, since it has ended."""
         self._forget()
 
     @property
     def is_connected(self) -> bool:
-        """Return whether the connection has a transport."""
+        """Return whether the connection already has a transport."""
         return self._transport is not None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The ``tls.*`` keys of nameserver and broker (``TlsSystemConfig``), and the file ``tls.properties``."""
+"""The ``tls.*`` keys of nameservers and brokers (``TlsSystemConfig``), and the file ``tls.properties``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ TLS_FILE: Final = "/etc/rocketmq/tls.properties"
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """TLS options of a server, for its clients and for the connections that it opens. Files are in PEM.
+    """A server's TLS options, for its clients and for the connections that it opens. Files are in PEM format.
 
-    The base class of the configurations; without slots, since they have another base class with slots.
+    This is a base class of the configurations. It has no slots, since their other base class has slots.
     """
 
     tls_server_mode: str = option(
@@ -88,7 +88,7 @@ class TlsOptions:
 
     @property
     def outgoing_tls(self) -> Tls | None:
-        """Return the TLS options of connections that the server opens."""
+        """Return the TLS options for connections that the server opens."""
         if not self.tls_enable:
             return None
         return Tls(
@@ -102,7 +102,7 @@ class TlsOptions:
 
 
 def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the attribute values in a ``tls.properties``, and warnings for unknown keys.
+    """Return the attribute values in a ``tls.properties`` file, and warnings about unknown keys.
 
     The default file may be missing; any other file must exist.
 
@@ -124,7 +124,7 @@ def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def with_tls_file(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attribute values of a configuration, with unset TLS options read from its TLS file.
+    """Return the attribute values of a configuration; unset TLS options are read from its TLS file.
 
     :raises ConfigError: the file cannot be read, or a value in it is not allowed.
     """
@@ -144,7 +144,7 @@ def load_with_tls(
     overrides: Mapping[str, Any],
     apache: Mapping[str, Option],
 ) -> tuple[Config, list[str]]:
-    """Read a configuration as :func:`~cometmq.options.load_file` does, with unset TLS options from its TLS file.
+    """Read a configuration as :func:`~cometmq.options.load_file` does; unset TLS options are read from its TLS file.
 
     :raises ConfigError: a file cannot be read, or a value is not allowed.
     """

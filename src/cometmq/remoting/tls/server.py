@@ -1,8 +1,8 @@
-"""TLS of a server: its certificate, which is reloaded when its files change, and handshakes (``TlsHelper``).
+"""A server's TLS: handshakes, and the certificate, which is reloaded when its files change (``TlsHelper``).
 
-The cryptography of a handshake takes up to a millisecond, as long as a hundred requests. So one thread does it for all
-connections: the event loop keeps running, and a flood of handshakes uses at most one core. Handshakes in progress go
-before new ones, so that a flood delays them but does not make all of them time out.
+The cryptography of a handshake takes up to a millisecond, which is as long as a hundred requests. So one thread does it
+for all connections: the event loop keeps running, and a flood of handshakes uses at most one core. Handshakes in
+progress go before new ones, so that a flood delays handshakes but does not make all of them time out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cometmq.remoting.tls.options import (
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS: Final = 1.0
-"""Idle time after which the thread ends."""
+"""The idle time after which the thread ends."""
 
 
 class Abortable(Protocol):
@@ -48,7 +48,7 @@ class HandshakeThread:
     """A thread that runs one task at a time, and exists only while there are tasks."""
 
     left: ClassVar[int] = 0
-    """Unfinished tasks of all handshake threads."""
+    """The number of unfinished tasks in all handshake threads."""
     _counting: ClassVar = threading.Lock()
 
     def __init__(self) -> None:
@@ -88,9 +88,9 @@ class HandshakeThread:
 
 
 class ServerTls:
-    """The TLS policy of the servers in one process, for clients with and without TLS.
+    """The TLS policy of the servers in one process, for clients that use TLS and for those that do not.
 
-    :param protocols: the protocols inside TLS, for clients that negotiate one (ALPN).
+    :param protocols: the protocols offered inside TLS to clients that negotiate one (ALPN).
     :raises TlsError: a file cannot be used, or clients need a certificate that is not checked.
     """
 
@@ -106,7 +106,7 @@ class ServerTls:
             (options.tls_server_cert_path, options.tls_server_key_path, options.tls_server_trust_cert_path),
         )
         self._handshakes: dict[Abortable, None] = {}
-        """Handshakes in progress, in the order in which they began."""
+        """The handshakes in progress, in the order in which they began."""
         self._last_failure = ""
         self._ends: datetime.datetime | None = None
         self._warn_next_s = 0.0
@@ -114,7 +114,7 @@ class ServerTls:
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of the current files for a new handshake; called by the handshake thread.
+        """Return the context for a new handshake, built from the current files; called by the handshake thread.
 
         :raises TlsError: there is no certificate.
         """
@@ -123,7 +123,7 @@ class ServerTls:
         return context
 
     def _warn_of_the_end(self) -> None:
-        """Log once a day that the certificate expires soon or has expired."""
+        """Log once a day if the certificate expires soon or has expired."""
         now_s = self._clock.now_ms() / 1000
         if self._ends is None or now_s < self._warn_next_s:
             return
@@ -136,19 +136,19 @@ class ServerTls:
 
     # --- called by transports, on the event loop --------------------------------------------------
     def began(self, handshake: Abortable) -> None:
-        """Count a handshake. If there are too many, abort the oldest, since each holds memory until its client
+        """Count a handshake. If there are too many, abort the oldest one, since each holds memory until its client
         continues."""
         self._handshakes[handshake] = None
         if len(self._handshakes) > MAX_HANDSHAKES:
             next(iter(self._handshakes)).abort()
 
     def ended(self, handshake: Abortable) -> None:
-        """Stop counting a handshake."""
+        """Stop counting a handshake that has ended."""
         self._handshakes.pop(handshake, None)
 
     def failed(self, peer: str, error: Exception) -> None:
-        """Log why a handshake failed. A fault on this side is logged as an error, and only once however often it
-        repeats."""
+        """Log why a handshake failed. A fault on this side is logged as an error, but only once, even if it is
+        repeated."""
         if not isinstance(error, TlsError):
             log.info("no TLS with %s: %s", peer, error)
         elif str(error) != self._last_failure:

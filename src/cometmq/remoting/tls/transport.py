@@ -1,15 +1,16 @@
-"""TLS between a connection and its socket's transport on the server.
+"""TLS on the server, between a connection and its socket's transport.
 
-Theory of operation. For the socket's transport this is the protocol; for the connection it is the transport. OpenSSL
-works on two buffers in memory: the bytes of one read are decrypted by one call for each record, and all answers of a
-round are encrypted by one call and sent in one write.
+Theory of operation. For the socket's transport this class is the protocol; for the connection it is the transport.
+OpenSSL works on two buffers in memory: the bytes of one read are decrypted with one call for each record, and all
+answers of a round are encrypted with one call and sent in one write.
 
 States: *handshake*, until both sides have a key; *open*; *ended*. The steps of the handshake run in the thread of
-:class:`~cometmq.remoting.tls.server.HandshakeThread`, one at a time for each connection, and nothing is read
-meanwhile. Until the connection is open, the protocol is notified only of its loss.
+:class:`~cometmq.remoting.tls.server.HandshakeThread`, one at a time for each connection, and nothing is read during a
+step. Until the connection is open, the protocol is notified only if it is lost.
 
-A read that holds many records is decrypted in pieces; when the connection's time in a round is over, the rest waits for
-the next round, and nothing more is read. So records without data, such as key updates, delay nobody.
+A read that contains many records is decrypted in pieces. When the connection's time in a round has been used up, the
+remaining records wait for the next round, and nothing more is read. So a flood of records that have no data, such as
+key updates, does not delay other connections.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _READ_BYTES: Final = 16_384
 _PAUSED: Final = 1
 _IN_THREAD: Final = 2
 _HAS_REST: Final = 4
-"""Reasons for which the socket is not read."""
+"""The reasons why the socket is not read."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """The TLS of one client connection.
+    """TLS for one client connection.
 
-    :param raw: the transport of the socket, whose protocol this becomes.
-    :param protocol: its ``connection_made`` is called with this transport after the handshake.
+    :param raw: the transport of the socket; this object becomes its protocol.
+    :param protocol: the connection, whose ``connection_made`` is called with this transport after the handshake.
     """
 
     __slots__ = (
@@ -79,7 +80,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self.data_received(data)
 
     def _queue_step(self, data: bytes) -> None:
-        """Queue the next step of the handshake for the thread; read nothing until it is done."""
+        """Queue the next step of the handshake for the thread; read nothing until the step is done."""
         is_new = self._ssl is None
         if is_new and len(data) > MAX_CLIENT_HELLO_BYTES:
             log.info("closing %s: it sends too much before a TLS handshake", self._peer)
@@ -90,7 +91,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._tls.thread.submit(lambda: self._step(data, loop), is_new=is_new)
 
     def _step(self, data: bytes, loop: asyncio.AbstractEventLoop) -> None:
-        """Run one step of the handshake, in the thread."""
+        """Run one step of the handshake (in the thread)."""
         is_done = False
         failure: Exception | None = None
         if self._is_ended:
@@ -129,7 +130,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     # --- asyncio.Protocol: what the socket brings -----------------------------------------------
     def data_received(self, data: bytes) -> None:
-        """Continue the handshake, or pass on what the client sent."""
+        """Continue the handshake, or pass on the data that the client sent."""
         if not self._is_open:
             self._queue_step(data)
         elif len(data) <= TLS_PIECE_BYTES and not self._rest:
@@ -170,7 +171,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         protocol.data_received(data)
 
     def _decrypt_rest(self) -> None:
-        """Decrypt piece by piece while the time of the connection in this round lasts."""
+        """Decrypt the data piece by piece until the connection's time in this round has been used up."""
         ends = self._clock.monotonic() + ROUND_SECONDS
         while self._rest and not self._not_read & _PAUSED and not self._is_ended:
             piece, self._rest = self._rest[:TLS_PIECE_BYTES], self._rest[TLS_PIECE_BYTES:]
@@ -184,11 +185,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._read_again(_HAS_REST)
 
     def eof_received(self) -> bool:
-        """Close the connection, since the client has closed its end, with or without TLS's close_notify."""
+        """Close the connection, since the client has closed its end, with or without a TLS close_notify."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the protocol of the loss."""
+        """Notify the protocol that the connection is lost."""
         self._end()
         self._protocol.connection_lost(exc)
 
@@ -219,11 +220,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._raw.write(self._outgoing.read())
 
     def pause_reading(self) -> None:
-        """Pass nothing to the protocol until ``resume_reading``."""
+        """Pass no data to the protocol until ``resume_reading`` is called."""
         self._stop_reading(_PAUSED)
 
     def resume_reading(self) -> None:
-        """Pass data to the protocol again."""
+        """Start passing data to the protocol again."""
         if not self._not_read & _PAUSED:
             return
         if self._rest:
@@ -254,7 +255,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._ssl if name == "ssl_object" else self._raw.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Pass data to another protocol from now on."""
+        """Pass further data to another protocol."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -271,7 +272,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._raw.is_closing()
 
     def close(self) -> None:
-        """Close TLS and the connection after everything is sent."""
+        """Close TLS and the connection once everything is sent."""
         if not self._is_ended and self._is_open and self._ssl is not None:
             with suppress(ssl.SSLError):  # do not wait for the client's close_notify
                 self._ssl.unwrap()
