@@ -1,1 +1,1 @@
-"""Messages: the stored record, properties, ids, flags, batches and compression (no sockets, no files)."""
+"""Messages: stored records, properties, ids, flags, batches and compression. No module here uses sockets or files."""

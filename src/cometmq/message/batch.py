@@ -1,4 +1,4 @@
-"""The body of SEND_BATCH_MESSAGE: many messages of one topic in one request.
+"""The body of SEND_BATCH_MESSAGE, which has many messages for one topic in one request.
 
 Per message, big-endian (``MessageDecoder.encodeMessage``)::
 
@@ -25,11 +25,11 @@ PIECE_OVERHEAD_BYTES: Final = _HEAD.size + _SHORT.size
 
 
 class BatchError(CometMQError):
-    """Raised for a malformed batch body."""
+    """The body of a batch is malformed."""
 
 
 class BatchPiece(msgspec.Struct, frozen=True, gc=False):
-    """One message of a batch."""
+    """One message in a batch."""
 
     flag: int
     body: bytes
@@ -37,7 +37,7 @@ class BatchPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_piece(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the parts of one encoded message of a batch."""
+    """Return the parts of one encoded message in a batch."""
     size = len(properties)
     head = _HEAD.pack(PIECE_OVERHEAD_BYTES + len(body) + size, 0, 0, flag, len(body))
     return head, body, _SHORT.pack(size), properties
@@ -58,7 +58,7 @@ def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
 
 
 def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchPiece]:
-    """Decode the body of a batch; in properties, bytes that are not UTF-8 become U+FFFD, as in Java.
+    """Decode the body of a batch; bytes in properties that are not UTF-8 become U+FFFD, as in Java.
 
     :raises BatchError: the lengths do not add up, or there are too many messages.
     """

@@ -1,7 +1,7 @@
 """Compression of bodies (``common/compression`` of RocketMQ 4.9.4+).
 
-zlib means an RFC 1950 stream, LZ4 the LZ4 *frame* format, ZSTD a zstd frame. The decompressed size is limited,
-whatever the headers claim.
+zlib means an RFC 1950 stream, LZ4 means the LZ4 *frame* format, and ZSTD means a zstd frame. The decompressed size is
+limited, no matter what the headers claim.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message.sysflag import COMPRESSED, CompressionType, compression_type, with_compression
 
 DEFAULT_LEVEL: Final = 5
-"""Compression level of RocketMQ's producers."""
+"""The compression level used by RocketMQ's producers."""
 
 
 _ZSTD_WINDOW_BYTES: Final = 1 << 27
@@ -24,13 +24,13 @@ _ZSTD_WINDOW_BYTES: Final = 1 << 27
 
 
 class DecompressionError(CometMQError):
-    """A body is not in the format that its flag names, or exceeds the limit when decompressed."""
+    """A body is not in the format named by its flag, or its decompressed size exceeds the limit."""
 
 
 def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress ``body``; ``level`` is the compression level of the library for ``kind``.
+    """Compress ``body``; ``level`` is a compression level of the library for ``kind``.
 
-    :raises MissingPackageError: that library is not installed.
+    :raises MissingPackageError: the library is not installed.
     """
     if kind is CompressionType.LZ4:
         return bytes(_library("lz4.frame").compress(body, compression_level=level))
@@ -40,7 +40,7 @@ def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: i
 
 
 def pack(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> tuple[bytes, int]:
-    """Compress a body if that makes it smaller; return the body to send and its sysFlag."""
+    """Compress a body if this makes it smaller; return the body to send and its sysFlag."""
     compressed = compress(body, kind, level)
     return (compressed, with_compression(0, kind)) if len(compressed) < len(body) else (body, 0)
 

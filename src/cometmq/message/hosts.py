@@ -1,9 +1,9 @@
-"""Addresses of hosts as text, as tuples, and as the 8 or 20 bytes in records.
+"""Host addresses as text, as tuples, and as the 8 or 20 bytes stored in records.
 
-Stored form: 4 bytes of IPv4 or 16 of IPv6, then the port as int32 (``MessageExt.socketAddress2ByteBuffer``).
+Stored form: 4 bytes for IPv4 or 16 bytes for IPv6, then the port as int32 (``MessageExt.socketAddress2ByteBuffer``).
 
 An IPv4 address that is mapped into IPv6 (``::ffff:10.0.0.1``) is that IPv4 address, as in Java. The zone of a
-link-local address (``fe80::1%eth0``) is needed to connect, but names an interface of one machine, so records and ids
+link-local address (``fe80::1%eth0``) is needed to connect, but it names an interface of one machine, so records and ids
 omit it.
 """
 
@@ -23,17 +23,18 @@ IPV4_HOST_BYTES: Final = 8
 IPV6_HOST_BYTES: Final = 20
 _IPV4_BYTES: Final = 4
 _MAPPED: Final = bytes(10) + b"\xff\xff"
-"""The prefix of an IPv4 address that is mapped into IPv6."""
+"""The prefix of IPv4 addresses that are mapped into IPv6."""
 _MAPPED_BITS: Final = 96
 _NO_NAME: Final = "a host has labels of 1 to 63 characters with a dot between them"
 _SHOWN_CHARS: Final = 200
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses reserved for documentation; the route to them reveals our own address. Nothing is sent."""
+"""Addresses reserved for documentation. The route to them reveals this host's own address; nothing is sent to them."""
 
 
 def own_ip() -> str:
-    """Return this host's outgoing IPv4 address, or else its IPv6 address, or else the loopback address."""
+    """Return this host's outgoing IPv4 address. If there is none, return its IPv6 address, or else the loopback
+    address."""
     for family, target in _PROBES:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -47,7 +48,7 @@ def own_ip() -> str:
 def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence[Found]:
     """Return the addresses of a host for TCP, as ``getaddrinfo`` does; blocks while a name is resolved.
 
-    :raises OSError: the name has no address, or is invalid, such as ``a..b``.
+    :raises OSError: the name has no address, or is invalid (for example ``a..b``).
     """
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
@@ -67,7 +68,7 @@ def ip_of(host: str) -> str:
 
 
 def encode_host(ip: str, port: int) -> bytes:
-    """Encode an address as records store it: 8 bytes for IPv4 (also IPv4 mapped into IPv6), 20 for IPv6.
+    """Encode an address in its stored form: 8 bytes for IPv4 (or IPv4 mapped into IPv6), or 20 bytes for IPv6.
 
     :raises ValueError: ``ip`` is not a literal address.
     """
@@ -81,7 +82,7 @@ def encode_host(ip: str, port: int) -> bytes:
 
 
 def decode_host(stored: bytes) -> tuple[str, int]:
-    """Decode ``(ip, port)`` of a stored address of 8 or 20 bytes."""
+    """Decode a stored address of 8 or 20 bytes to ``(ip, port)``."""
     packed = stored[:-4] if len(stored) == IPV4_HOST_BYTES else stored[:-4].removeprefix(_MAPPED)
     family = socket.AF_INET if len(packed) == _IPV4_BYTES else socket.AF_INET6
     return socket.inet_ntop(family, packed), _PORT.unpack_from(stored, len(stored) - 4)[0]
@@ -99,8 +100,8 @@ def unmapped(host: str) -> str:
 
 
 def stored_ip(host: str) -> str | None:
-    """Return an address in the form for records and ids: IPv4 unmapped, IPv6 compressed and without a zone; None for a
-    name."""
+    """Return an address in the form for records and ids (IPv4 unmapped, IPv6 compressed and with no zone), or None for
+    a name."""
     try:
         return decode_host(encode_host(host, 0))[0]
     except ValueError:
@@ -108,15 +109,15 @@ def stored_ip(host: str) -> str | None:
 
 
 def parsed_ip(host: str) -> Ip | None:
-    """Return an address as an object that can be compared with networks; None for a name."""
+    """Return an address as an object that can be compared with networks, or None for a name."""
     text = stored_ip(host)
     return None if text is None else ipaddress.ip_address(text)
 
 
 def parse_network(text: str, *, strict: bool = True) -> Network:
-    """Parse an address or a network such as ``10.0.0.0/8``; a network of mapped addresses becomes an IPv4 network.
+    """Parse an address or a network, for example ``10.0.0.0/8``; a network of mapped addresses becomes an IPv4 network.
 
-    :param strict: refuse a network with host bits set.
+    :param strict: if true, refuse a network that has host bits set.
     :raises ValueError: the text is neither an address nor a network.
     """
     host, slash, bits = text.strip().partition("/")
@@ -128,9 +129,9 @@ def parse_network(text: str, *, strict: bool = True) -> Network:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Parse ``(host, port)`` of ``host:port``, ``[v6]:port`` or Java's ``v6:port``.
+    """Parse ``host:port``, ``[v6]:port`` or Java's ``v6:port`` to ``(host, port)``.
 
-    :raises ValueError: the port is missing or not from 0 to 65535, or the host is neither a name nor an address.
+    :raises ValueError: the port is missing or not between 0 and 65535, or the host is neither a name nor an address.
     """
     host, separator, port_text = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -144,8 +145,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _can_be_host(host: str) -> bool:
-    """Return whether a name can be resolved at all; for an invalid one the resolver raises other errors than
-    OSError."""
+    """Return whether a name is valid for the resolver, which raises errors other than OSError for an invalid name."""
     try:
         return ":" in host or ("\0" not in host and bool(host.encode("idna")))
     except UnicodeError:
@@ -153,9 +153,9 @@ def _can_be_host(host: str) -> bool:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """Split nameserver addresses joined by ``;`` or ``,``; drop duplicates and check nothing.
+    """Split nameserver addresses joined by ``;`` or ``,`` and drop duplicates; the addresses are not checked.
 
-    ``http://`` before an address is removed, as by Java's clients (``NameServerAddressUtils``).
+    ``http://`` before an address is removed, as in Java's clients (``NameServerAddressUtils``).
     """
     parts = (part.strip().removeprefix("http://") for part in text.replace(",", ";").split(";"))
     return tuple(dict.fromkeys(part for part in parts if part))

@@ -42,12 +42,12 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """Return the code of a tag in a ConsumeQueue: its Java hash, or 0 without a tag."""
+    """Return the code of a tag in a ConsumeQueue: its Java hash, or 0 if the tag is empty."""
     return java_hash(tag) if tag else 0
 
 
 def index_hash(code: int) -> int:
-    """Return the hash that IndexFile stores for a Java hash: its absolute value, or 0 for ``Integer.MIN_VALUE``."""
+    """Return the form in which IndexFile stores a Java hash: its absolute value, or 0 for ``Integer.MIN_VALUE``."""
     return 0 if code == -0x80000000 else abs(code)
 
 
@@ -57,7 +57,7 @@ def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
-    """Return ``(ip, port, physical offset)`` of an offset id of 32 or 56 hex characters.
+    """Decode an offset id of 32 or 56 hex characters to ``(ip, port, physical offset)``.
 
     :raises ValueError: the id is malformed.
     """
@@ -74,14 +74,14 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
 
 
 class UniqIdGenerator:
-    """Generates client message ids (UNIQ_KEY): 32 hex digits, 56 on a host with IPv6 only.
+    """Generates client message ids (UNIQ_KEY) of 32 hex digits, or of 56 on a host that has only IPv6.
 
-    Layout: ip (4 or 16), low 16 bits of the pid (2), a number of this generator (4; in Java the hash of the class
-    loader), milliseconds since the first of the month (4), a counter (2). The counter grows by one per id; at most
-    65,536 ids per millisecond are distinct.
+    Layout: ip (4 or 16), low 16 bits of the pid (2), a number for this generator (4; in Java the hash of the class
+    loader), milliseconds since the first of the month (4), a counter (2). The counter grows by one for each id, so at
+    most 65,536 ids per millisecond are distinct.
 
-    Threads may share a generator: each thread gets its own numbers from the counter, so ids differ even if another
-    thread has just replaced the time.
+    Threads may share a generator. Each thread gets different numbers from the counter, so that ids differ even if
+    another thread has just replaced the time.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, ip: bytes | None = None) -> None:
@@ -112,7 +112,7 @@ class UniqIdGenerator:
         return [f"{stamp}{number & 0xFFFF:04X}" for number in itertools.islice(self._numbers, count)]
 
     def _turn(self, now: int) -> None:
-        """Build the part before the counter for a new millisecond."""
+        """Build, for a new millisecond, the part of ids before the counter."""
         with self._lock:
             if os.getpid() != self._pid:
                 self._pid = os.getpid()
@@ -132,13 +132,13 @@ _HANDLE_VERSION: Final = "v1"
 
 
 class RecallHandleError(CometMQError):
-    """Raised for an invalid recall handle."""
+    """A recall handle is invalid."""
 
 
 class RecallHandle(msgspec.Struct, frozen=True):
     """The handle of a delayed message, from the answer to its send (``RecallMessageHandle``).
 
-    URL-safe base64 of ``v1 <topic> <brokerName> <due time + 1> <unique key>``.
+    It is ``v1 <topic> <brokerName> <due time + 1> <unique key>`` in URL-safe base64.
     """
 
     topic: str

@@ -1,9 +1,9 @@
-"""The layouts of records, units, index entries and batches: fields, types and offsets in one place.
+"""The layouts of records, units, index entries and batches: their fields, types and offsets in one place.
 
-All readers and writers get their formats and offsets from here. :mod:`cometmq.message.record_arrays` derives NumPy's
-types from a layout, and ``scripts/core_constants`` writes the constants of the compiled core.
+All readers and writers take their formats and offsets from this module. :mod:`cometmq.message.record_arrays` derives
+NumPy's types from a layout, and ``scripts/core_constants`` writes the constants of the compiled core.
 
-A record is one message, the same bytes on disk, in answers to pulls and in replication
+A record is one message. It has the same bytes on disk, in answers to pulls and in replication
 (``CommitLog.MessageExtEncoder``, ``MessageDecoder``)::
 
     the fields of RECORDS; the two hosts have 8 or 20 bytes, as sysFlag says
@@ -23,7 +23,7 @@ from cometmq.message.sysflag import BORNHOST_V6, STOREHOST_V6
 
 
 class Layout:
-    """Consecutive big-endian fields.
+    """A layout of consecutive big-endian fields.
 
     :param formats: the :mod:`struct` format of each field, by name.
     """
@@ -31,16 +31,16 @@ class Layout:
     def __init__(self, formats: Mapping[str, str]) -> None:
         self.formats: Final = formats
         self.offsets: Final[dict[str, int]] = {}
-        """The first byte of each field."""
+        """The position of each field's first byte."""
         at = 0
         for name, kind in formats.items():
             self.offsets[name] = at
             at += struct.calcsize(f">{kind}")
         self.size: Final = at
-        """The length of all fields, in bytes."""
+        """The total length of all fields, in bytes."""
 
     def struct(self, *names: str) -> struct.Struct:
-        """Return a struct of the fields ``names`` (by default all) that skips the bytes before and between them.
+        """Return a struct for the fields ``names`` (by default all) that skips the bytes before and between them.
 
         :raises ValueError: the fields are not in the order of the layout.
         """
@@ -55,11 +55,11 @@ class Layout:
 
 
 HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
-"""The bits of sysFlag that give the sizes of a record's hosts."""
+"""The sysFlag bits that give the sizes of a record's hosts."""
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
-    """Return the sysFlag bits for hosts of these sizes, 8 or 20 bytes."""
+    """Return the sysFlag bits for hosts of these sizes, which are 8 or 20 bytes."""
     flags = BORNHOST_V6 if len(born_host) == IPV6_HOST_BYTES else 0
     return flags | STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else flags
 
@@ -87,18 +87,18 @@ def _record(bits: int) -> Layout:
 
 
 RECORDS: Final = {bits: _record(bits) for bits in (0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6)}
-"""The fields before the body of a record, by :data:`HOSTS_V6` of its sysFlag."""
+"""The layout of the fields before a record's body, by the bits :data:`HOSTS_V6` of its sysFlag."""
 RECORD: Final = RECORDS[0]
-"""The offsets where both hosts are IPv4; the fields before the hosts have the same offsets in every record."""
+"""The offsets if both hosts are IPv4; the fields before the hosts have the same offsets in every record."""
 
 
 def record_offsets(name: str) -> dict[int, int]:
-    """Return the offsets of a field of records, by :data:`HOSTS_V6` of the sysFlag."""
+    """Return the offsets of a field in records, by the bits :data:`HOSTS_V6` of the sysFlag."""
     return {bits: layout.offsets[name] for bits, layout in RECORDS.items()}
 
 
 BODY_AT: Final = {bits: layout.size for bits, layout in RECORDS.items()}
-"""The offset of the body in a record, by :data:`HOSTS_V6` of the sysFlag."""
+"""The offset of the body in a record, by the bits :data:`HOSTS_V6` of the sysFlag."""
 BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
 TOPIC_LENGTH_BYTES: Final = 1
 TOPIC_LENGTH_V2_BYTES: Final = 2
@@ -115,5 +115,5 @@ INDEX_ENTRY: Final = Layout({"hash": "i", "offset": "q", "seconds": "i", "previo
 """An index entry: hash of a key, log offset, seconds since the first timestamp, previous entry of the chain."""
 
 BATCH_HEAD: Final = Layout({"size": "i", "magic": "i", "body_crc": "i", "flag": "i", "body_length": "i"})
-"""The fields before the body of a message in a batch. After the body follow an int16 properties length and the
+"""The fields before the body of a message in a batch. The body is followed by an int16 properties length and the
 properties."""

@@ -1,9 +1,9 @@
 """The addresses at which clients reach a broker, by listener.
 
-A *listener* names a port of the nameserver, or a network that clients connect from. A broker advertises one
-default address, and others for the clients of a listener: those outside a container network, behind a
-tunnel, or at a port of a Kubernetes node. A route has the addresses of the listener that received the request. (Kafka
-does the same with ``listeners`` and ``advertised.listeners``.)
+A *listener* is a name for a port of the nameserver, or for a network from which clients connect. A broker advertises a
+default address, and further addresses for the clients of a listener, for example clients outside a container network,
+behind a tunnel, or at a port of a Kubernetes node. A route contains the addresses for the listener that received the
+request. (Kafka does the same with ``listeners`` and ``advertised.listeners``.)
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
 
 
 class Advertised(NamedTuple):
-    """An address that clients connect to."""
+    """An address to which clients connect."""
 
     host: str
-    """A name, or an address without brackets."""
+    """A host name, or an address without brackets."""
     port: int
-    """The port; 0 means the port that the broker listens on."""
+    """The port; 0 means the port on which the broker listens."""
 
     def at(self, port: int) -> str:
         """Return ``host:port``; ``port`` is used if the address has no port of its own."""
@@ -36,15 +36,16 @@ class Advertised(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """The rules by which a nameserver finds the listener of a client."""
+    """The rules by which a nameserver determines a client's listener."""
 
     ports: Mapping[str, int]
-    """Ports to listen on, by name."""
+    """The ports on which the nameserver listens, by name."""
     networks: tuple[tuple[str, Network], ...]
-    """Networks that clients connect from, with names; the first match wins."""
+    """The networks from which clients connect, with their names; the first match wins."""
 
     def of(self, port_name: str, client_ip: str) -> str:
-        """Return a client's listener: by its port, or else by its network, or else :data:`EVERY_CLIENT`."""
+        """Return a client's listener, found by its port or else by its network; :data:`EVERY_CLIENT` if none is
+        found."""
         if port_name or not self.networks:
             return port_name
         ip = parsed_ip(client_ip)
@@ -54,7 +55,7 @@ class Listeners(NamedTuple):
 def parse_advertised(text: str) -> dict[str, Advertised]:
     """Parse ``HOST[:PORT]`` and ``LISTENER=HOST[:PORT]``, separated by commas.
 
-    :raises ValueError: the text is malformed; the message says how.
+    :raises ValueError: the text is malformed; the message says in which way.
     """
     found: dict[str, Advertised] = {}
     for part in _parts(text):
@@ -66,7 +67,7 @@ def parse_advertised(text: str) -> dict[str, Advertised]:
 def parse_listeners(text: str) -> Listeners:
     """Parse ``NAME=PORT`` and ``NAME=NETWORK`` (``10.8.0.0/16``), separated by commas.
 
-    :raises ValueError: the text is malformed; the message says how.
+    :raises ValueError: the text is malformed; the message says in which way.
     """
     ports: dict[str, int] = {}
     networks: dict[str, Network] = {}
@@ -90,7 +91,7 @@ def parse_listeners(text: str) -> Listeners:
 
 
 def parse_registered(text: str) -> dict[str, str]:
-    """Parse a broker's registered addresses by listener (``listenerAddrs``); each needs a port.
+    """Parse a broker's registered addresses by listener (``listenerAddrs``); each address needs a port.
 
     :raises ValueError: the text is malformed.
     """
@@ -103,12 +104,12 @@ def parse_registered(text: str) -> dict[str, str]:
 
 
 def format_registered(addresses: Mapping[str, str]) -> str:
-    """Format addresses for :func:`parse_registered`."""
+    """Format addresses in the form that :func:`parse_registered` reads."""
     return ",".join(f"{name}={address}" for name, address in addresses.items())
 
 
 def format_advertised(addresses: Mapping[str, Advertised]) -> str:
-    """Format addresses for :func:`parse_advertised`."""
+    """Format addresses in the form that :func:`parse_advertised` reads."""
     return ",".join(
         (f"{name}=" if name else "")
         + (address.at(0) if address.port else f"[{address.host}]" if ":" in address.host else address.host)

@@ -1,4 +1,4 @@
-"""Messages as users see them: :class:`Message` to send, :class:`MessageExt` as received."""
+"""The messages that users work with: :class:`Message` for sending, and :class:`MessageExt` when received."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _RECONSUME_TIMES_AT: Final = record_offsets("reconsume_times")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _FLAGS_AND_LENGTH: Final = RECORD.struct("sys_flag", "body_length").unpack_from
-"""Unpacks the sysFlag and, if both hosts are IPv4, the body length."""
+"""Unpacks the sysFlag and the body length; the length is valid only if both hosts are IPv4."""
 _USUAL_BODY_AT: Final = BODY_AT[0]
 _UNUSUAL: Final = COMPRESSED | HOSTS_V6
 
@@ -59,14 +59,15 @@ _UNUSUAL: Final = COMPRESSED | HOSTS_V6
 class Message(msgspec.Struct):
     """One message to send.
 
-    Set either ``body`` or ``value``; the producer's serializer turns the value into the body on sending. ``tags`` is
-    one tag, which consumers filter by; the message can be queried by its ``keys``; ``properties`` are the user's own,
-    without RocketMQ's reserved names and without empty values. ``delay_level`` 0 means now; ``delay``, by the broker's
-    clock, or ``deliver_at``, with a time zone, delay the message to the millisecond, with brokers of CometMQ or
-    RocketMQ 5. With ``wait_store_msg_ok`` false the broker responds before flush and replication.
+    Set either ``body`` or ``value``; the producer's serializer converts the value to the body when the message is sent.
+    ``tags`` is one tag, by which consumers filter. The message can be queried by its ``keys``. ``properties`` are the
+    user's own; they must not have RocketMQ's reserved names, and empty values are not allowed. ``delay_level`` 0 means
+    no delay. ``delay`` (on the broker's clock) and ``deliver_at`` (with a time zone) delay the message to the
+    millisecond; they need a CometMQ or RocketMQ 5 broker. If ``wait_store_msg_ok`` is false, the broker responds before
+    flush and replication.
 
-    :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at``; no time zone; both ``body``
-        and ``value``.
+    :raises ValueError: more than one of ``delay_level``, ``delay`` and ``deliver_at`` is set, ``deliver_at`` has no
+        time zone, or both ``body`` and ``value`` are set.
     """
 
     topic: str
@@ -88,9 +89,9 @@ class Message(msgspec.Struct):
             self.check_delay()
 
     def check_delay(self) -> None:
-        """Check that the message has at most one delay, and a valid one.
+        """Check that the message has at most one delay, and that the delay is valid.
 
-        :raises ValueError: the delay is invalid; the message says what to do.
+        :raises ValueError: the delay is invalid; the error says what to do.
         """
         if bool(self.delay_level) + (self.delay is not None) + (self.deliver_at is not None) > 1:
             raise ValueError("the message has more than one of delay_level, delay and deliver_at: set only one")
@@ -106,7 +107,7 @@ class Message(msgspec.Struct):
         return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def all_properties(self) -> dict[str, str]:
-        """Return the stored properties: the user's and RocketMQ's own."""
+        """Return the properties to be stored: the user's properties and RocketMQ's own."""
         stored = dict(self.properties)
         if self.keys:
             stored[names.KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
@@ -125,8 +126,8 @@ class Message(msgspec.Struct):
 class MessageExt(msgspec.Struct, eq=False, gc=False):
     """One received message: a view into the body of its pull response.
 
-    Fields are decoded on first access, so a consumer that only reads bodies pays for
-    bodies only. It keeps the whole response body in memory.
+    Fields are decoded on first access, so a consumer that reads only bodies does not pay for other fields. A message
+    keeps the entire response body in memory.
     """
 
     _data: bytes
@@ -140,12 +141,12 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def store_size(self) -> int:
-        """Bytes of the stored record."""
+        """Size of the stored record in bytes."""
         return int(_SIZE(self._data, self._at)[0])
 
     @property
     def body_crc(self) -> int:
-        """CRC32 of the stored body, 31 bits."""
+        """The CRC32 of the stored body, limited to 31 bits."""
         return int(_BODY_CRC(self._data, self._at)[0])
 
     @property
@@ -155,7 +156,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def flag(self) -> int:
-        """The producer's own flag."""
+        """The flag set by the producer, which RocketMQ does not interpret."""
         return int(_FLAG(self._data, self._at)[0])
 
     @property
@@ -175,42 +176,42 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def born_timestamp(self) -> int:
-        """Time at which the producer created the message, ms since 1970."""
+        """The time at which the producer created the message, in ms since 1970."""
         return int(_BORN_TIMESTAMP(self._data, self._at)[0])
 
     @property
     def store_timestamp(self) -> int:
-        """Time at which the broker stored the message, ms since 1970."""
+        """The time at which the broker stored the message, in ms since 1970."""
         return int(self._behind_born_host()[0])
 
     @property
     def born_host(self) -> str:
-        """``ip:port`` of the producer."""
+        """The producer's address as ``ip:port``."""
         return format_address(*decode_host(_BORN_HOST[self._hosts()](self._data, self._at)[0]))
 
     @property
     def store_host(self) -> str:
-        """``ip:port`` of the broker."""
+        """The broker's address as ``ip:port``."""
         return format_address(*decode_host(self._behind_born_host()[1]))
 
     @property
     def msg_id(self) -> str:
-        """The client's id (UNIQ_KEY), or the offset id if the message has no UNIQ_KEY."""
+        """The message id given by the client (UNIQ_KEY), or the offset id if the message has none."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The broker's id: store host and log offset in hex."""
+        """The message id given by the broker: store host and log offset in hex."""
         return offset_msg_id(self._behind_born_host()[1], self.commit_log_offset)
 
     @property
     def reconsume_times(self) -> int:
-        """Number of failed consumptions."""
+        """The number of times that consuming the message has failed."""
         return int(self._behind_born_host()[2])
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Log offset of the half message of a committed message, otherwise 0."""
+        """For a committed transactional message, the log offset of its half message; otherwise 0."""
         return int(self._behind_born_host()[3])
 
     # --- variable fields ------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
     def value(self) -> Any:
         """The body, converted by the consumer's deserializer.
 
-        :raises CometMQError: the consumer has no deserializer, or it failed.
+        :raises CometMQError: the consumer has no deserializer, or the deserializer failed.
         """
         raise CometMQError(
             f"message {self.msg_id} of topic {self.topic} has no value because its consumer has no deserializer",
@@ -241,24 +242,24 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def stored_body(self) -> bytes:
-        """The body as stored."""
+        """The body in its stored form, which may be compressed."""
         self._locate()
         return self._data[self._body_at : self._tail_at]
 
     @property
     def topic(self) -> str:
-        """The topic; for a retried message the original one, as in RocketMQ's consumers."""
+        """The topic; for a retried message it is the original topic, as in RocketMQ's consumers."""
         return self.properties.get(names.RETRY_TOPIC) or self.stored_topic
 
     @property
     def stored_topic(self) -> str:
-        """The topic in the stored record, such as a retry topic."""
+        """The topic in the stored record, which may be a retry topic."""
         start, end = self._topic_span()
         return self._data[start:end].decode()
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties."""
+        """All properties of the message, by name."""
         if self._properties is None:
             self._properties = decode_properties(self.properties_text)
         return self._properties
@@ -276,16 +277,16 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys, separated by spaces as in a broker's index; other white space is part of a key."""
+        """The keys. They are split at spaces, as in a broker's index; other white space is part of a key."""
         return tuple([key for key in self.properties.get(names.KEYS, "").split(KEY_SEPARATOR) if key])
 
     @property
     def place(self) -> tuple[bytes, int]:
-        """The body of the pull response, and where the record begins in it."""
+        """The body of the pull response, and the position of the record in it."""
         return self._data, self._at
 
     def with_reconsume_times(self, times: int) -> MessageExt:
-        """Return a copy with its own bytes and another reconsume count."""
+        """Return a copy that has its own bytes and a different reconsume count."""
         record = bytearray(self._record())
         _INT.pack_into(record, _RECONSUME_TIMES_AT[self._hosts()], times)
         return MessageExt(bytes(record), 0, self.broker_name)
@@ -299,7 +300,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
             raise RecordError(f"the body of {self.offset_msg_id} does not match its CRC")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the record alone, without the rest of the pull response."""
+        """Pickle only the record, not the rest of the pull response."""
         return MessageExt, (self._record(), 0, self.broker_name)
 
     def __repr__(self) -> str:
@@ -336,7 +337,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
 
 def split_records(data: bytes, broker_name: str = "") -> list[MessageExt]:
-    """Return the messages of a pull response; sizes and magics are checked now, the rest on access.
+    """Return the messages in a pull response. Sizes and magics are checked immediately, everything else on access.
 
     :raises RecordError: the body is not a sequence of complete records.
     """

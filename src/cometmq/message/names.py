@@ -1,8 +1,8 @@
 """Topic and group names: validation, reserved names and derived names.
 
-Rules: ``TopicValidator``, ``MixAll``, ``TransactionalMessageUtil`` of Apache RocketMQ 4.9. Group names
-must be as strict as topic names here (Apache does not check them), because a group names the
-directory of its retry topic.
+Rules: ``TopicValidator``, ``MixAll``, ``TransactionalMessageUtil`` of Apache RocketMQ 4.9. Group names must follow the
+same rules as topic names (Apache does not check them), because the directory of a group's retry topic contains the
+group's name.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""Namespace of the order configurations at a nameserver; the key is the topic, the value ``broker:queues;…``."""
+"""Namespace for order configurations on a nameserver; the key is a topic, and the value is ``broker:queues;…``."""
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Topic of messages with any delay until they are due, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
+"""Topic for messages with any delay until they are due, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
 
 PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
-"""Topic of the records that open sequenced producers; it has no queue."""
+"""Topic for the records that open producers with sequences; it has no queue."""
 
 POP_LOG_TOPIC: Final = "rmq_sys_pop_log"
-"""Topic of the log of popped messages (``broker/pop/entries.py``); it has one queue."""
+"""Topic for the log of popped messages (``broker/pop/entries.py``); it has one queue."""
 
 SYSTEM_TOPICS: Final = frozenset(
     {
@@ -59,7 +59,7 @@ SYSTEM_TOPICS: Final = frozenset(
         TIMER_TOPIC,
     }
 )
-"""The system topics of ``TopicValidator``; a broker adds its cluster's name and its own."""
+"""The system topics in ``TopicValidator``; a broker adds the name of its cluster and its own name."""
 
 NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
     {
@@ -76,12 +76,12 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
 """Topics to which no client may send."""
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group of RocketMQ's own tools; it commits nothing."""
+"""The group used by RocketMQ's own tools; it never commits offsets."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
-"""Prefix of the topic in which Apache's broker 5.x keeps popped messages; the cluster name follows."""
+"""Prefix of the topic in which Apache's 5.x broker keeps popped messages; it is followed by the cluster name."""
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose offset is the progress in the topic of popped messages."""
+"""The group whose offset is the progress in the topic for popped messages."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The group whose offsets are the progress in the half and op topics."""
@@ -94,23 +94,23 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
-"""Groups that every broker has (``SubscriptionGroupManager.init``)."""
+"""The groups that exist on every broker (``SubscriptionGroupManager.init``)."""
 
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_system_topic(name: str) -> bool:
-    """Return whether a topic is RocketMQ's own."""
+    """Return whether a topic is one of RocketMQ's own topics."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(name: str) -> bool:
-    """Return whether a group belongs to servers or tools."""
+    """Return whether a group is used only by servers or tools."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_topic(name: str) -> str | None:
-    """Check a topic name; return RocketMQ's message if it is invalid, or ``None`` if it is valid."""
+    """Check a topic name; return RocketMQ's error message if it is invalid, or ``None`` if it is valid."""
     if is_blank(name):
         return "The specified topic is blank."
     if len(name) > MAX_TOPIC_CHARS:
@@ -121,7 +121,8 @@ def check_topic(name: str) -> str | None:
 
 
 def check_group(name: str) -> str | None:
-    """Check a group name; return the message of RocketMQ's clients if it is invalid, or ``None`` if it is valid."""
+    """Check a group name; return the error message of RocketMQ's clients if it is invalid, or ``None`` if it is
+    valid."""
     if is_blank(name):
         return "the specified group is blank"
     if len(name) > MAX_GROUP_CHARS:
@@ -132,15 +133,15 @@ def check_group(name: str) -> str | None:
 
 
 def retry_topic(group: str) -> str:
-    """Return ``%RETRY%<group>``, the topic of failed messages that are pending for their next attempt."""
+    """Return ``%RETRY%<group>``, the topic for failed messages that wait for their next attempt."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return ``%DLQ%<group>``, the topic of messages that failed too often."""
+    """Return ``%DLQ%<group>``, the topic for messages that have failed too often."""
     return DLQ_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """Return ``<cluster>_REPLY_TOPIC``, the topic of replies to requests."""
+    """Return ``<cluster>_REPLY_TOPIC``, the topic for replies to requests."""
     return f"{cluster}_{REPLY_TOPIC_SUFFIX}"

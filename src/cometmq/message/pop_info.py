@@ -1,11 +1,11 @@
-"""POP's text formats: receipt handles, response infos and retry topic names (``ExtraInfoUtil``, ``KeyBuilder``).
+"""The text formats of POP: receipt handles, response infos and retry topic names (``ExtraInfoUtil``, ``KeyBuilder``).
 
 A receipt handle (property POP_CK, field extraInfo) has eight parts, separated by blanks::
 
     startOffset popTime invisibleTime reviveQueueId topicType brokerName queueId queueOffset
 
-Handles of RocketMQ 5's proxy have further parts, which are ignored. A blank in the broker's name is
-the character U+001F in a handle, so that the handle still has eight parts.
+Handles from RocketMQ 5's proxy have further parts, which are ignored. In a handle, a blank in the broker's name is
+replaced by the character U+001F, so that the handle still has eight parts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _BLANK_IN_NAME: Final = "\x1f"
 
 
 class HandleError(CometMQError):
-    """Raised for an invalid receipt handle."""
+    """A receipt handle is invalid."""
 
 
 class ReceiptHandle(NamedTuple):
-    """The parts of a receipt handle; times are in milliseconds."""
+    """The parts of a receipt handle. Times are in milliseconds."""
 
     start_offset: int
     pop_time: int
@@ -74,48 +74,48 @@ def parse_handle(text: str) -> ReceiptHandle:
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
-    """Return a group's retry topic of POP: ``%RETRY%group_topic``, or ``%RETRY%group+topic``."""
+    """Return a group's POP retry topic: ``%RETRY%group_topic`` or ``%RETRY%group+topic``."""
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
 def is_retry_of(topic: str, group: str) -> bool:
-    """Return whether a topic can be a group's retry topic, its own or one of POP."""
+    """Return whether a topic can be a group's retry topic or one of its POP retry topics."""
     own = RETRY_PREFIX + group
     return topic == own or topic.startswith((own + "_", own + "+"))
 
 
 def original_topic(topic: str, group: str) -> str:
-    """Return the original topic of a retry topic of POP; return any other topic unchanged."""
+    """Return the original topic of a POP retry topic; return any other topic unchanged."""
     own = RETRY_PREFIX + group
     return topic[len(own) + 1 :] if topic.startswith((own + "_", own + "+")) else topic
 
 
 def topic_type(topic: str, group: str) -> str:
-    """Return a topic's type in handles and infos (``ExtraInfoUtil.getRetry``)."""
+    """Return the type of a topic as written in handles and infos (``ExtraInfoUtil.getRetry``)."""
     if topic.startswith(f"{RETRY_PREFIX}{group}+"):
         return RETRY_TOPIC_V2
     return RETRY_TOPIC_V1 if topic.startswith(RETRY_PREFIX) else NORMAL_TOPIC
 
 
 def real_topic(topic: str, group: str, kind: str) -> str:
-    """Return the topic that a message was popped from, by its topic type (``ExtraInfoUtil.getRealTopic``)."""
+    """Return the topic from which a message was popped, given the topic type (``ExtraInfoUtil.getRealTopic``)."""
     if kind == RETRY_TOPIC_V1:
         return pop_retry_topic(topic, group)
     return pop_retry_topic(topic, group, v2=True) if kind == RETRY_TOPIC_V2 else topic
 
 
 def start_info(kind: str, queue_id: int, start: int) -> str:
-    """Format one entry of startOffsetInfo."""
+    """Format one entry of ``startOffsetInfo``."""
     return f"{kind} {queue_id} {start}"
 
 
 def offset_info(kind: str, queue_id: int, offsets: list[int]) -> str:
-    """Format one entry of msgOffsetInfo."""
+    """Format one entry of ``msgOffsetInfo``."""
     return f"{kind} {queue_id} {','.join(map(str, offsets))}"
 
 
 def read_offset_info(info: str) -> dict[tuple[str, int], list[int]]:
-    """Parse msgOffsetInfo into the offsets by topic type and queue.
+    """Parse ``msgOffsetInfo`` to the offsets by topic type and queue.
 
     :raises HandleError: the text is malformed.
     """

@@ -1,10 +1,9 @@
-"""Producer sequences let a broker recognize a message that is sent twice (an extension of CometMQ).
+"""Producer sequences, an extension in CometMQ, let a broker recognize a message that is sent twice.
 
-A producer numbers the messages that it sends to each queue, from 0 in each *batch* of its work. A batch request
-(SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages
-``first <= number < first + count``; the broker stores the property with the first of these messages. When
-a producer starts, the broker stores a record of its own with such a property and no messages.
-Format: ``1;batch;epoch;first;count;crc;producer;note``.
+A producer numbers the messages that it sends to each queue, starting at 0 in each *batch* of its work. A batch request
+(SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages ``first <= number < first +
+count``; the broker stores the property with the first of these messages. When a producer starts, the broker stores a
+record of its own with such a property and no messages. Format: ``1;batch;epoch;first;count;crc;producer;note``.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ _MAX_INT64: Final = 2**63 - 1
 
 
 class SequenceError(ValueError):
-    """Raised for an invalid sequence."""
+    """A producer sequence is invalid."""
 
 
 class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
-    """The sequence numbers of one request's messages."""
+    """The sequence numbers of the messages in one request."""
 
     producer: str
     batch: int
-    """Number of the batch; message numbers restart at 0 in each."""
+    """The number of the batch; message numbers restart at 0 in each batch."""
     epoch: int
-    """Number of the producer's run, from the response to OPEN_PRODUCER."""
+    """The number of the producer's run, from the response to OPEN_PRODUCER."""
     first: int
     count: int
-    """Number of messages; 0 in the record that starts a run."""
+    """The number of messages; 0 in the record that starts a run."""
     crc: int
-    """CRC32 of all messages of the batch in this queue, up to the last one of this request, as the producer encoded
-    them."""
+    """CRC32 of all messages of the batch in this queue, up to the last one in this request, in the producer's
+    encoding."""
     note: str = ""
     """Opaque data of the producer."""
 
     @property
     def end(self) -> int:
-        """The number of the last message plus one."""
+        """The number after the last message's number."""
         return self.first + self.count
 
     def text(self) -> str:
@@ -55,30 +54,30 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerLane(msgspec.Struct, frozen=True):
-    """The progress of a producer's stored messages in one queue."""
+    """A producer's progress in storing messages in one queue."""
 
     next: int
-    """Number of the first message that is not stored yet."""
+    """The number of the first message that is not stored yet."""
     crc: int | None = None
-    """CRC32 of all messages before ``next``; ``None`` if a crash of the broker split a request."""
+    """CRC32 of all messages before ``next``; ``None`` if a broker crash split a request."""
     note: str = ""
 
 
 class ProducerLanes(msgspec.Struct, frozen=True):
-    """Body of the response to OPEN_PRODUCER: the queues with messages of the batch, by ``topic/queueId``."""
+    """Body of the response to OPEN_PRODUCER: the queues that have messages of the batch, by ``topic/queueId``."""
 
     lanes: dict[str, ProducerLane]
 
 
 def is_producer_id(name: str) -> bool:
-    """Return whether a producer name has only letters, digits and ``. _ : % | -``."""
+    """Return whether a producer name contains only letters, digits and ``. _ : % | -``."""
     return _PRODUCER.fullmatch(name) is not None
 
 
 def parse_sequence(text: str) -> ProducerSequence:
     """Parse the value of the property.
 
-    :raises SequenceError: the value is invalid; the message says how.
+    :raises SequenceError: the value is invalid; the message says in which way.
     """
     parts = text.split(";")
     if len(parts) != 8 or parts[0] != _VERSION:

@@ -40,9 +40,9 @@ REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 POP_CK: Final = "POP_CK"
 """The receipt handle of a popped message."""
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
-"""Time at which a message was first popped, ms since 1970."""
+"""The time at which a message was first popped, in ms since 1970."""
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
-"""The group that a message in a retry topic of POP is redelivered to."""
+"""The group to which a message in a POP retry topic is redelivered."""
 TTL: Final = "TTL"
 ARRIVE_TIME: Final = "ARRIVE_TIME"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
@@ -52,23 +52,23 @@ TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 SHARDING_KEY: Final = "__SHARDINGKEY"
-"""The key that selected the queue; the message group in 5.x."""
+"""The key by which the queue was selected; the message group in 5.x."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-"""Properties that each delay a message to any time."""
+"""The properties that delay a message by any time; each is sufficient on its own."""
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
 """CometMQ's own property: the producer and its message numbers; see :mod:`cometmq.message.producer_sequence`."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""Number of times that a half message was checked."""
+"""The number of times that a half message was checked."""
 TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-"""The original queue offset of a half message that was written again."""
+"""The original queue offset of a half message that has been written again."""
 CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-"""Seconds before the first check of a half message."""
+"""The time before the first check of a half message, in seconds."""
 
 KEY_SEPARATOR: Final = " "
-"""Separator of index keys in KEYS."""
+"""The separator between index keys in KEYS."""
 
 RESERVED_NAMES: Final = frozenset(
     [
@@ -109,7 +109,7 @@ RESERVED_NAMES: Final = frozenset(
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode properties; leave out those with an empty name or value, which readers drop.
+    """Encode properties; leave out properties with an empty name or value, which readers would drop.
 
     :raises ValueError: a name contains 0x01 or 0x02, or a value contains 0x02, so that the text could not
         be read back.
@@ -125,15 +125,14 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def join_properties(properties: Mapping[str, str]) -> str:
-    """Encode properties from :func:`decode_properties` as Apache's broker writes them.
-
-    No separator ends the text.
+    """Encode properties from :func:`decode_properties` in the form that Apache's broker writes. The text does not end
+    with a separator.
     """
     return PROPERTY_SEPARATOR.join([f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Decode properties; of several with the same name the last one counts."""
+    """Decode properties; if several have the same name, the last one counts."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
@@ -148,7 +147,7 @@ def property_mark(name: str) -> str:
 
 
 class PropertiesText(msgspec.Struct, frozen=True, gc=False):
-    """Encoded properties, read and changed without decoding them."""
+    """Encoded properties, which can be read and changed without decoding them."""
 
     text: str
 
@@ -165,13 +164,13 @@ class PropertiesText(msgspec.Struct, frozen=True, gc=False):
         return self.text[at + 1 + len(mark) :].partition(PROPERTY_SEPARATOR)[0]
 
     def without(self, names: Container[str]) -> PropertiesText:
-        """Return the text without some properties, and without empty ones."""
+        """Return the text without the given properties and without empty properties."""
         pieces = self.text.split(PROPERTY_SEPARATOR)
         kept = [piece for piece in pieces if piece and piece.partition(NAME_VALUE_SEPARATOR)[0] not in names]
         return PropertiesText(PROPERTY_SEPARATOR.join(kept))
 
     def plus(self, properties: Mapping[str, str]) -> PropertiesText:
-        """Return the text with more properties appended, without a final separator."""
+        """Return the text with more properties appended and no final separator."""
         text, more = self.text.removesuffix(PROPERTY_SEPARATOR), join_properties(properties)
         return PropertiesText(f"{text}{PROPERTY_SEPARATOR}{more}" if text and more else text or more)
 
@@ -180,7 +179,7 @@ _DELAYS: Final = TIMER_NAMES | {DELAY}
 
 
 class MessageType(IntEnum):
-    """The type of a message, numbered as in traces (``MessageType``)."""
+    """The type of a message, with the numbers used in traces (``MessageType``)."""
 
     NORMAL = 0
     TRANS_HALF = 1

@@ -1,4 +1,4 @@
-"""Encodes and decodes the stored record (``MessageDecoder``); :mod:`cometmq.message.layout` has its fields."""
+"""Encodes and decodes stored records (``MessageDecoder``), whose fields are in :mod:`cometmq.message.layout`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cometmq.message.properties import decode_properties
 
 MESSAGE_MAGIC: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-"""Magic of RocketMQ 5 for topics longer than 127 bytes; CometMQ only reads it."""
+"""RocketMQ 5's magic for topics longer than 127 bytes; CometMQ reads but does not write it."""
 BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
 """Magic of the filler at the end of a log file: ``int32 remaining size, int32 magic``."""
 
@@ -44,11 +44,11 @@ HEAD_PACKERS: Final = {
     for born in _HOST_BYTES
     for stored in _HOST_BYTES
 }
-"""Packs a record up to its body, by the sizes of born host and store host."""
+"""Packs the part of a record before its body, by the sizes of its born host and store host."""
 _HEAD_READERS: Final = {bits: layout.struct().unpack_from for bits, layout in RECORDS.items()}
 _MAGIC_AND_FLAG: Final = RECORD.struct("magic", "sys_flag").unpack_from
 _MAGIC_FLAG_AND_BODY_LENGTH: Final = RECORD.struct("magic", "sys_flag", "body_length").unpack_from
-"""Unpacks the first fields of a record; the body length is valid only if both hosts are IPv4."""
+"""Unpacks the first fields of a record. The body length is valid only if both hosts are IPv4."""
 _INT: Final = struct.Struct(">i").unpack_from
 _SHORT: Final = struct.Struct(">h")
 
@@ -86,12 +86,12 @@ class StoredRecord(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def msg_id(self) -> str:
-        """The offset id."""
+        """The offset id: the broker's address and the log offset in hex."""
         return offset_msg_id(self.store_host, self.physical_offset)
 
 
 def body_crc(body: Buffer) -> int:
-    """Return the CRC32 of a body in the form for records, 31 bits."""
+    """Return the CRC32 of a body in the form used in records, which has 31 bits."""
     return crc32(body) & CRC_MASK
 
 
@@ -114,7 +114,7 @@ def encode_record(
 ) -> bytes:
     """Encode one record. The IPv6 bits of ``sys_flag`` are set from the hosts' lengths.
 
-    :raises ValueError: the topic is longer than 127 bytes or the properties than 32,767.
+    :raises ValueError: the topic is longer than 127 bytes, or the properties are longer than 32,767.
     """
     topic_bytes = topic.encode()
     properties = properties_text.encode()
@@ -151,14 +151,14 @@ def encode_record(
 
 
 Parts = tuple[int, int, int, int, int, int]
-"""Positions in a buffer: start and end of a record's body, topic and properties."""
+"""Positions in a buffer: the start and end of a record's body, topic and properties."""
 
 
 def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
     """Find the parts of the record at byte ``at``; return None if its lengths exceed ``end``.
 
-    At least ``MIN_RECORD_BYTES`` must follow ``at``. Callers must compare the end of the properties with the end of the
-    record.
+    At least ``MIN_RECORD_BYTES`` bytes must follow ``at``. The caller must compare the end of the properties with the
+    end of the record.
     """
     magic, sys_flag, body_length = _MAGIC_FLAG_AND_BODY_LENGTH(buffer, at)
     hosts = sys_flag & HOSTS_V6
@@ -222,7 +222,7 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[StoredRecord]:
     """Yield the records of a pull response.
 
-    :raises RecordError: see :func:`decode_record`; also if bytes are left over at the end.
+    :raises RecordError: see :func:`decode_record`; or bytes are left over at the end.
     """
     view = memoryview(buffer)
     at = 0

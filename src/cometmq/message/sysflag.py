@@ -1,4 +1,4 @@
-"""Flag bits of messages, pulls and topics (``MessageSysFlag``, ``PullSysFlag``, ``TopicSysFlag``)."""
+"""The flag bits of messages, pulls and topics (``MessageSysFlag``, ``PullSysFlag``, ``TopicSysFlag``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOPIC_UNIT_SUB: Final = 0x2
 
 
 class CompressionType(IntEnum):
-    """The compression of a body; 0, from clients before 4.9.4, means zlib."""
+    """The compression type of a body; 0, which clients before 4.9.4 send, means zlib."""
 
     ZLIB_OLD = 0
     LZ4 = 1

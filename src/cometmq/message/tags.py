@@ -1,4 +1,4 @@
-"""Tag expressions (``FilterAPI.buildSubscriptionData``)."""
+"""Parses tag expressions (``FilterAPI.buildSubscriptionData``)."""
 
 from __future__ import annotations
 

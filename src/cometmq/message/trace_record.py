@@ -1,4 +1,4 @@
-r"""The records of a message trace, as RocketMQ's clients write them (``TraceDataEncoder``).
+r"""The records of a message trace, in the format that RocketMQ's clients write (``TraceDataEncoder``).
 
 The body of a trace message is a sequence of records, each ended by 0x02, with fields separated by 0x01::
 
@@ -7,8 +7,8 @@ The body of a trace message is a sequence of records, each ended by 0x02, with f
     SubAfter        requestId msgId costTime success keys contextCode time group
     EndTransaction  time region group topic msgId tags keys storeHost msgType transactionId transactionState fromCheck
 
-Times are ms since 1970, costs are in ms. Unknown values are ``null``. Go's client adds its host at the end
-of Pub and SubBefore; readers skip further fields and kinds.
+Times are in ms since 1970, and costs are in ms. Unknown values are ``null``. Go's client adds its host at the end of
+Pub and SubBefore; readers skip additional fields and unknown kinds of records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Pub(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int
     cost_ms: int
     msg_type: int
-    """See :class:`~cometmq.message.properties.MessageType`; other clients have more kinds."""
+    """See :class:`~cometmq.message.properties.MessageType`; other clients have more types."""
     offset_msg_id: str
     success: bool
     client_host: str | None = None
@@ -53,7 +53,7 @@ class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None
     group: str
     request_id: str
-    """The same id is in the SubAfter record of the call."""
+    """The id that is also in the SubAfter record for the same call."""
     msg_id: str
     retry_times: int
     keys: str | None
@@ -69,7 +69,7 @@ class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
     success: bool
     keys: str | None
     context_code: int
-    """0 success, 1 timeout, 2 exception, 3 null returned, 4 failure."""
+    """The result: 0 success, 1 timeout, 2 exception, 3 null returned, 4 failure."""
     time_ms: int | None = None
     group: str | None = None
 
