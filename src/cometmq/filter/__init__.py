@@ -1,7 +1,8 @@
-"""SQL92 message selectors, compatible with the filter module of Apache RocketMQ 4.9 (no sockets, no files).
+"""SQL92 message selectors, compatible with the filter module of Apache RocketMQ 4.9. No module here uses sockets or
+files.
 
-``parse_selector(text)`` returns a :class:`~cometmq.filter.selector.Selector`, whose predicates evaluate a map
-of properties or a stored record directly.
+``parse_selector(text)`` returns a :class:`~cometmq.filter.selector.Selector`, which has predicates for a map of
+properties and for a stored record.
 """
 
 from __future__ import annotations

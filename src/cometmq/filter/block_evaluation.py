@@ -1,11 +1,11 @@
-"""Evaluates a selector for many records at once, by array operations.
+"""Evaluates a selector for many records together, with array operations.
 
-Theory of operation. A record matches only if every term of the outermost AND is TRUE. The terms are evaluated one
-after the other for all rows of a block, the most selective first, and the remaining rows form a smaller block. A
-term is *TRUE*, *not TRUE* or *unknown* for each row; unknown means that the value is written unusually, or is an error
-in Java. A row that is unknown for a term, and not excluded by another one, is evaluated on its own by
-:mod:`cometmq.filter.evaluation`. So this module needs no rules for nulls and errors, and its result equals that
-of evaluating each record; tests compare both.
+Theory of operation. A record matches only if every term of the outermost AND is TRUE. The terms are evaluated one after
+the other for all rows of a block, starting with the most selective one, and the remaining rows form a smaller block. A
+term is *TRUE*, *not TRUE* or *unknown* for each row; unknown means that the value has an unusual form or causes an
+error in Java. If a row is unknown for a term and no other term excludes it, it is evaluated separately by
+:mod:`cometmq.filter.evaluation`. So this module needs no rules for nulls and errors, and its result is the same as that
+of evaluating each record separately; tests compare the results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cometmq.filter.record_block import RecordBlock
 from cometmq.filter.records import REPLACEMENT, properties_length
 
 _IN_VALUES: Final = 8
-"""Maximum length of a list whose strings are compared one by one; longer lists are searched."""
+"""Maximum length of a list whose strings are compared one by one; in longer lists the value is looked up."""
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
@@ -53,7 +53,7 @@ _OPPOSITE: Final = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 
 
 class Truth(NamedTuple):
-    """The rows for which a term is TRUE, and those for which it is unknown (``None`` for no row)."""
+    """The rows for which a term is TRUE, and the rows for which it is unknown (``None`` if there are none)."""
 
     true: Bools
     unknown: Bools | None = None
@@ -63,7 +63,7 @@ Evaluate = Callable[[PropertyRows], Truth]
 
 
 class Term(NamedTuple):
-    """A condition on a property and constants, or AND, OR, NOT of conditions."""
+    """A condition on a property and constants, or a combination of conditions by AND, OR and NOT."""
 
     names: frozenset[bytes]
     """The properties that the term reads, for :meth:`PropertyRows.has_columns`."""
@@ -129,7 +129,8 @@ def _any_of(operands: list[Term]) -> Term:
 
 
 def _all_of(operands: list[Term]) -> Term:
-    """Combine terms by AND inside OR: a null before an error does not hide the error, so unknown rows stay unknown."""
+    """Combine terms by AND inside OR. A null before an error does not hide the error, so unknown rows remain
+    unknown."""
 
     def all_of(rows: PropertyRows) -> Truth:
         true = np.ones(rows.count, np.bool_)
@@ -230,7 +231,7 @@ def _null(node: Expression, *, wanted: bool) -> Term | None:
 
 
 def _value_of(value: str) -> Text | None:
-    """Encode a string that has only one form in bytes and can be a value; other strings are compared row by row."""
+    """Encode a string that has only one form in bytes and can be a value; any other string is compared row by row."""
     if not value or REPLACEMENT in value:
         return None
     try:
@@ -247,26 +248,26 @@ class Looked(NamedTuple):
     """The matching records of an evaluated block, and its cost."""
 
     wanted: Bools
-    """True for each matching record among the first records; at least one record is evaluated."""
+    """For each of the first records, whether it matches; at least one record is evaluated."""
     work: int
-    """The cost, in the unit of ``MAX_FILTER_WORK``."""
+    """The cost of the evaluation, in the unit of ``MAX_FILTER_WORK``."""
 
 
 BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
-"""Minimum number of records in a block; fewer records are evaluated faster one by one."""
+"""Minimum number of records in a block; evaluating fewer records one by one is faster."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
-"""Bytes that a block copies and marks in the time in which the term of a single record reads one byte."""
+"""Number of bytes that a block copies and marks in the time in which a term for a single record reads one byte."""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""Bytes that the term of a single record reads in the time in which a block compares one property."""
+"""Number of bytes that a term for a single record reads in the time in which a block compares one property."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
     """Compile a function that evaluates many records.
 
-    Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`; the last one limits its work:
-    it evaluates fewer records if all would exceed the limit. ``matches`` evaluates a single record.
+    Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`. The last argument limits its work: it
+    evaluates fewer records if evaluating all of them would exceed the limit. ``matches`` evaluates a single record.
     """
     heavy = weight(expression)
     found = [term_of(node) for node in sorted(_outermost(expression), key=_passes)]
@@ -274,7 +275,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     whole = len(terms) == len(found)  # otherwise rows that pass all terms are evaluated one by one
 
     def most_bytes(most: int) -> int:
-        """Return the total size of rows that cost at least this work."""
+        """Return the total size of rows whose evaluation costs at least this much work."""
         of_byte = 1 / _COPIED_BYTES_AS_A_READ_ONE + heavy * _BYTES_READ_AS_A_PROPERTY / BYTES_AS_A_PROPERTY
         return int(most / of_byte)
 
@@ -321,7 +322,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
 
 
 def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
-    """Return the rows that no term excludes, and which of them are unknown for a term."""
+    """Return the rows that no term excludes, and which of these rows are unknown for a term."""
     numbers = np.arange(rows.count)
     passed = np.ones(rows.count, np.bool_)
     unknown = np.zeros(rows.count, np.bool_)
@@ -349,7 +350,8 @@ def _outermost(node: Expression) -> list[Expression]:
 
 
 def _passes(node: Expression) -> int:
-    """Rank a term by the share of rows that usually pass it; among similar shares the faster term comes first."""
+    """Rank a term by the share of rows for which it is usually TRUE; if shares are similar, the faster term comes
+    first."""
     match node:
         case Equal():
             constant = constant_of(node.right)

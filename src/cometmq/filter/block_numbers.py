@@ -1,4 +1,4 @@
-"""Parses many decimal numbers at once; numbers in any other form are parsed one by one elsewhere."""
+"""Parses many decimal numbers together; numbers in any other form are parsed one by one elsewhere."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Words = npt.NDArray[np.uint64]
 
 INT32_DIGITS: Final = 9
 INT64_DIGITS: Final = 18
-"""Maximum number of digits with which every number fits into 64 bits."""
+"""Maximum number of digits at which every number fits into 64 bits."""
 _DOUBLE_CHARS: Final = 16
-"""Maximum number of digits with a point: an integer below 2**53 divided by a power of ten is the nearest double."""
+"""Maximum number of digits in a number with a point. An integer below 2**53 divided by a power of ten is the nearest
+double."""
 _POWERS: Final = 10.0 ** np.arange(_DOUBLE_CHARS)
 _MINUS: Final = 45
 _ZERO: Final = 48
@@ -47,7 +48,7 @@ _EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), 
 
 
 def short_numbers(words: Words) -> tuple[Ints, Bools]:
-    """Parse ``-?[0-9]+`` and a separator (0x02), together eight bytes; return the values, and which have another form.
+    """Parse ``-?[0-9]+`` and a separator (0x02) in eight bytes; return the values, and which texts have another form.
 
     Eight digits are one little-endian word; neighbouring digits are combined in three steps.
     """
@@ -67,7 +68,7 @@ def short_numbers(words: Words) -> tuple[Ints, Bools]:
 
 
 def whole_numbers(data: Bytes, starts: Ints, lengths: Ints, digits: int) -> tuple[Ints, Bools]:
-    """Parse ``-?[0-9]{1,digits}``; return the values, and which have another form."""
+    """Parse ``-?[0-9]{1,digits}``; return the values, and which texts have another form."""
     starts, lengths, negative = _unsigned(data, starts, lengths)
     odd = (lengths < 1) | (lengths > digits)
     values = np.zeros(len(starts), np.int64)
@@ -80,7 +81,7 @@ def whole_numbers(data: Bytes, starts: Ints, lengths: Ints, digits: int) -> tupl
 
 
 def doubles(data: Bytes, starts: Ints, lengths: Ints) -> tuple[npt.NDArray[np.float64], Bools]:
-    """Parse ``-?[0-9]*.?[0-9]*`` with up to 15 digits; return the values, and which have another form."""
+    """Parse ``-?[0-9]*.?[0-9]*`` with up to 15 digits; return the values, and which texts have another form."""
     starts, lengths, negative = _unsigned(data, starts, lengths)
     odd = (lengths < 1) | (lengths > _DOUBLE_CHARS)
     values = np.zeros(len(starts), np.int64)

@@ -16,7 +16,7 @@ _BLOCK_BYTES: Final = 16
 
 
 class BloomFilterData(msgspec.Struct, frozen=True, rename="camel"):
-    """The form in the file: the size of the bitmap, and the positions of one entry's bits."""
+    """The data in the file: the size of the bitmap, and the positions of one entry's bits."""
 
     bit_num: int
     bit_pos: list[int]
@@ -32,7 +32,7 @@ class BloomFilter(msgspec.Struct, frozen=True):
     def create(cls, error_rate_percent: int = 20, entries: int = 32) -> BloomFilter:
         """Create the filter for ``maxErrorRateOfBloomFilter`` and ``expectConsumerNumUseFilter``.
 
-        :raises ValueError: the rate is outside 1 to 99, or there are no entries.
+        :raises ValueError: the rate is not between 1 and 99, or there are no entries.
         """
         if not 1 <= error_rate_percent <= 99 or entries < 1:
             raise ValueError("a Bloom filter needs an error rate of 1 to 99 % and at least one entry")
@@ -41,7 +41,7 @@ class BloomFilter(msgspec.Struct, frozen=True):
         return cls(hash_count=math.ceil(math.log(rate) / math.log(0.5)), bit_count=math.ceil(bits / 8) * 8)
 
     def data(self, group: str, topic: str) -> BloomFilterData:
-        """Return the bits of the entry of ``group`` and ``topic``."""
+        """Return the bits of the entry for ``group`` and ``topic``."""
         return BloomFilterData(bit_num=self.bit_count, bit_pos=self.positions(f"{group}#{topic}"))
 
     def made(self, data: BloomFilterData | None) -> bool:

@@ -16,7 +16,7 @@ INT64_MAX: Final = 2**63 - 1
 _INT32_DIGITS: Final = 10
 _INT64_DIGITS: Final = 19
 _LAST_CHAR: Final = "\uffff"
-"""Java parses char by char; a digit outside the basic plane is two chars."""
+"""The last character of the basic plane. Java parses char by char, so a digit beyond this character is two chars."""
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 """The characters that ``String.trim`` removes."""
 
@@ -54,7 +54,8 @@ def to_long(text: str) -> int:
 
 
 def to_double(text: str) -> float:
-    """Convert a text as ``Double.valueOf`` does, with surrounding blanks, ``NaN``, ``Infinity``, ``d``, ``f`` and hex.
+    """Convert a text as ``Double.valueOf`` does; surrounding blanks, ``NaN``, ``Infinity``, ``d``, ``f`` and hex are
+    allowed.
 
     :raises EvaluationError: the text is not a number.
     """
@@ -85,7 +86,7 @@ PARSERS: Final[dict[Kind, Callable[[str], int | float | bool]]] = {
     Kind.DOUBLE: to_double,
     Kind.BOOLEAN: to_boolean,
 }
-"""Converts a string to the Java class of the value that it is compared with."""
+"""Converts a string to the Java class of the value with which it is compared."""
 
 
 def compare_doubles(left: float, right: float) -> int:
@@ -98,7 +99,8 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def compare_numbers(left: float, left_kind: Kind, right: float, right_kind: Kind) -> int:
-    """Compare two numbers after widening to the larger class, as Java does; negative, zero or positive."""
+    """Compare two numbers after widening them to the larger class, as Java does; return a negative number, 0 or a
+    positive number."""
     if left_kind is Kind.DOUBLE or right_kind is Kind.DOUBLE:
         return compare_doubles(float(left), float(right))
     return (left > right) - (left < right)

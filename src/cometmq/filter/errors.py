@@ -1,4 +1,4 @@
-"""Errors of selectors: at parse time (:class:`FilterError`), and at evaluation."""
+"""Selector errors: those found while parsing (:class:`FilterError`), and those found during evaluation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from cometmq.errors import CometMQError
 
 
 class FilterError(CometMQError):
-    """Raised for an invalid expression (RocketMQ's ``MQFilterException``).
+    """An expression is invalid (RocketMQ's ``MQFilterException``).
 
-    ``position`` is the character, counted from 1, at which the expression is invalid.
+    ``position`` is the position of the first invalid character, counted from 1.
     """
 
     def __init__(self, message: str, position: int, *, next_step: str | None = None) -> None:
@@ -17,4 +17,4 @@ class FilterError(CometMQError):
 
 
 class EvaluationError(Exception):
-    """A property value cannot be compared as the expression demands; the message does not match."""
+    """A property value cannot be compared in the way that the expression requires; the message does not match."""

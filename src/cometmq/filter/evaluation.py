@@ -1,7 +1,7 @@
-"""Compiles a syntax tree to functions: three-valued logic over RocketMQ's conversions (``*Expression.evaluate``).
+"""Compiles a syntax tree to functions, with three-valued logic and RocketMQ's conversions (``*Expression.evaluate``).
 
-A tree is compiled once to closures. They read properties through functions that the caller supplies, so that the same
-tree works on a map and on a record's bytes. ``None`` is SQL's null.
+A tree is compiled once to closures. The closures read properties with functions supplied by the caller, so that the
+same tree works for a map and for a record's bytes. ``None`` is SQL's null.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OF_DOUBLES: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": lambda value, constant: not value <= constant,  # NaN is above every number
     ">=": lambda value, constant: not value < constant,
 }
-"""Comparisons with a constant that is neither NaN nor zero; selectors have no such literals."""
+"""Comparisons with a constant. Constants are neither NaN nor zero, since selectors have no such literals."""
 
 
 class Compiler(Generic[Source]):
@@ -93,7 +93,7 @@ class Compiler(Generic[Source]):
         assert_never(node)
 
     def value(self, node: Expression) -> Callable[[Source], Value]:
-        """Compile a node to a function that returns its value for a message; the function raises like those of
+        """Compile a node to a function that returns its value for a message, and raises the same errors as those for
         conditions."""
         constant = constant_of(node)
         if constant is not None:
@@ -230,7 +230,7 @@ def _cast(read: Callable[[Source], str | None]) -> Callable[[Source], Truth]:
 
 # --- comparisons of two values that are not null -------------------------------------------------
 def _comparison(left: Kind, right: Kind) -> Callable[[Any, Any], int]:
-    """Compare two values as Java's ``compareTo`` does, after converting both; 0 means equal."""
+    """Convert both values and compare them as Java's ``compareTo`` does; 0 means equal."""
     if left is right and left not in NUMBERS:
         return _compare_alike
     if left is Kind.BOOLEAN and right is Kind.STRING:
@@ -255,10 +255,10 @@ def _compare_as_doubles(left: Any, right: Any) -> int:
 
 
 def _never_equal(_left: Any, _right: Any) -> int:
-    """Return "smaller": Java's filter does not convert these values, so they are never equal."""
+    """Return "smaller", because Java's filter does not convert these values, so that they are never equal."""
     return -1
 
 
 def _refuse(left: Any, right: Any) -> int:
-    """Raise an error: RocketMQ fails with a ClassCastException, since it converts only a property on the left."""
+    """Raise an error, because RocketMQ fails with a ClassCastException: it converts only a property on the left."""
     raise EvaluationError(f"{left} on the left of = cannot be compared to the string {right!r}")

@@ -1,4 +1,4 @@
-"""The syntax tree of a selector. The Java class of each node's value is known at parse time."""
+"""The syntax tree of a selector. The Java class of each node's value is known after parsing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Value = str | int | float | bool | None
 
 
 class Literal(msgspec.Struct, frozen=True):
-    """A constant."""
+    """A constant: a string, a number or a boolean."""
 
     kind: Kind
     value: Value
@@ -37,19 +37,19 @@ class Property(msgspec.Struct, frozen=True):
 
 
 class Negate(msgspec.Struct, frozen=True):
-    """Unary minus: null for anything that is not a number."""
+    """Unary minus; null if the operand is not a number."""
 
     operand: Expression
 
 
 class BooleanCast(msgspec.Struct, frozen=True):
-    """A property used as a condition: null or FALSE, never TRUE."""
+    """A property used as a condition; its value is null or FALSE, never TRUE."""
 
     operand: Property
 
 
 class Not(msgspec.Struct, frozen=True):
-    """NOT; null stays null."""
+    """NOT; null remains null."""
 
     operand: Expression
 
@@ -67,20 +67,20 @@ class Or(msgspec.Struct, frozen=True):
 
 
 class Equal(msgspec.Struct, frozen=True):
-    """``=``; ``<>`` is its NOT."""
+    """``=``; ``<>`` is NOT of this node."""
 
     left: Expression
     right: Expression
 
 
 class IsNull(msgspec.Struct, frozen=True):
-    """``IS NULL``; ``IS NOT NULL`` is its NOT."""
+    """``IS NULL``; ``IS NOT NULL`` is NOT of this node."""
 
     operand: Expression
 
 
 class Ordering(msgspec.Struct, frozen=True):
-    """A comparison by ``>``, ``>=``, ``<`` or ``<=``; BETWEEN becomes two comparisons."""
+    """A comparison with ``>``, ``>=``, ``<`` or ``<=``; BETWEEN becomes two comparisons."""
 
     operator: str
     left: Expression
@@ -88,7 +88,7 @@ class Ordering(msgspec.Struct, frozen=True):
 
 
 class In(msgspec.Struct, frozen=True):
-    """``IN`` and ``NOT IN`` a list of strings."""
+    """``IN`` or ``NOT IN`` with a list of strings."""
 
     operand: Property
     values: frozenset[str]
@@ -100,7 +100,7 @@ Expression = Literal | Property | Negate | Condition
 
 
 def kind_of(node: Expression) -> Kind:
-    """Return the class of a node's values."""
+    """Return the Java class of a node's values."""
     if isinstance(node, Literal):
         return node.kind
     if isinstance(node, Property):
@@ -119,7 +119,7 @@ def is_condition(node: Expression) -> bool:
 
 
 def constant_of(node: Expression) -> Literal | None:
-    """Return the value of a constant with its sign, or ``None`` for other nodes."""
+    """Return the value of a constant with its sign, or ``None`` for any other node."""
     if isinstance(node, Literal):
         return node
     if isinstance(node, Negate):

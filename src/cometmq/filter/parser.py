@@ -1,4 +1,4 @@
-"""Parses a selector, with RocketMQ's checks (``SelectorParser.jj``, ``ComparisonExpression``).
+"""Parses selectors, with RocketMQ's checks (``SelectorParser.jj``, ``ComparisonExpression``).
 
 ::
 
@@ -8,8 +8,8 @@
     unary      := ("+" | "-" | NOT) unary | primary
     primary    := string | number | TRUE | FALSE | NULL | name | "(" or ")"
 
-Text after a complete expression is ignored, except for the one token that ends it. NOT binds more
-tightly than a comparison: ``NOT a = 1`` is ``(NOT a) = 1``.
+Text after a complete expression is ignored, except for the token that ends the expression. NOT binds more tightly than
+a comparison: ``NOT a = 1`` is ``(NOT a) = 1``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ NAME: Final = "NAME"
 KEYWORDS: Final = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"])
 
 _SKIPPED: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*(?s:.*?)\*/)*")
-"""A ``--`` comment ends with its line; without a line end it counts as two minus signs, as in RocketMQ."""
+"""A ``--`` comment ends at the end of its line; if there is no line end, it is read as two minus signs, as in
+RocketMQ."""
 _TOKEN: Final = re.compile(
     r"(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<INTEGER>0|[1-9][0-9]*[lL]?)"
@@ -119,7 +120,7 @@ _SIMPLER: Final = "split the condition over several properties, or use IN for li
 
 
 class Parsed(NamedTuple):
-    """The syntax tree of a selector, and the index of the first character that is not part of it."""
+    """The syntax tree of a selector, and the index of the first character after the expression."""
 
     expression: Expression
     end: int
@@ -318,7 +319,7 @@ def _too_deep(at: int) -> FilterError:
 
 
 def _condition(part: _Part) -> _Part:
-    """Return the node as a condition; raise FilterError for a value."""
+    """Return the node as a condition; raise FilterError if it is only a value."""
     if is_condition(part.node):
         return part
     if isinstance(part.node, Property):
@@ -353,7 +354,7 @@ def _ordering(operator: str, left: _Part, right: _Part) -> Ordering:
 
 
 def _check_between(low: _Part, high: _Part) -> None:
-    """Check that the lower bound is not above the upper one, for numbers without a sign."""
+    """Check that the lower bound is not above the upper one; numbers with a sign are not checked."""
     first, second = low.node, high.node
     if (
         isinstance(first, Literal)

@@ -1,4 +1,4 @@
-"""Encoded properties of many records, one row each, searched together by array operations.
+"""The encoded properties of many records, one row for each record, which are searched together with array operations.
 
 All rows have the same width, with zeros before the text::
 
@@ -23,15 +23,15 @@ WORD: Final = 8
 
 
 class Text(NamedTuple):
-    """A text to compare with, as masked little-endian words."""
+    """A text in the form for comparisons, as masked little-endian words."""
 
     text: bytes
     words: tuple[tuple[np.uint64, np.uint64], ...]
-    """Mask and value of each eight bytes; the last may be fewer."""
+    """Mask and value for each eight bytes; the last word may have fewer."""
 
     @classmethod
     def of(cls, text: bytes) -> Text:
-        """Convert a text."""
+        """Convert a text to its words."""
         parts = (text[at : at + WORD] for at in range(0, len(text), WORD))
         return cls(
             text, tuple((np.uint64((1 << 8 * len(one)) - 1), np.uint64(int.from_bytes(one, "little"))) for one in parts)
@@ -39,17 +39,17 @@ class Text(NamedTuple):
 
     @classmethod
     def name(cls, name: str) -> Text:
-        """Convert the name of a property and its end."""
+        """Convert the name of a property and the separator after it."""
         return cls.of(property_mark(name).encode())
 
 
 class MarkedText:
-    """The bytes; the last word is padding."""
+    """The bytes of the rows; the last word is padding."""
 
     def __init__(self, data: Bytes) -> None:
         self.data = data
         self.marks: Bools = data == SEPARATOR
-        """A mask of the separators."""
+        """The mask of the bytes that are separators."""
 
     @cached_property
     def separators(self) -> Ints:
@@ -58,12 +58,12 @@ class MarkedText:
         return places
 
     def words(self, at: Ints) -> Words:
-        """Return the eight bytes at each of some positions."""
+        """Return the eight bytes at each of the given positions."""
         return copies(self.data, at, WORD).view("<u8")
 
     def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
-        """Return whether ``text`` is at each position; ``words`` are the eight bytes at the positions, if already
-        read."""
+        """Return for each position whether ``text`` is there; ``words`` are the eight bytes at each position, if
+        already read."""
         mask, key = text.words[0]
         found: Bools = (self.words(at) if words is None else words) & mask == key
         for number, (mask, key) in enumerate(text.words[1:], 1):
@@ -95,18 +95,18 @@ def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.voi
 
 
 MARGIN: Final = 24
-"""Padding after the text of a row, since comparisons may read past the end of a short value."""
+"""Padding in bytes after the text of a row, since comparisons may read past the end of a short value."""
 BYTES_AS_A_PROPERTY: Final = 40
-"""Bytes that are compared with a separator in the time of comparing one property with a name."""
+"""Number of bytes that can be compared with a separator in the time needed to compare one property with a name."""
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
 
 
 class PropertyRows:
-    """The encoded properties of some records.
+    """The encoded properties of some records, one row for each.
 
     :param data: the rows, one after the other; each text begins and ends with a separator.
-    :param width: bytes of each row, with at least :data:`MARGIN` after its text.
+    :param width: the number of bytes in each row, with at least :data:`MARGIN` after its text.
     :param ends: the position in ``data`` at which each text ends.
     """
 
@@ -123,16 +123,16 @@ class PropertyRows:
 
     @cached_property
     def text(self) -> bytes:
-        """The rows as bytes."""
+        """The bytes of the rows, ready for comparisons."""
         return self.data.tobytes()
 
     @property
     def work(self) -> int:
-        """The cost of finding one property in all rows, as a number of property comparisons."""
+        """The cost of finding one property in all rows, expressed as a number of property comparisons."""
         return int(np.count_nonzero(self._text.marks)) + len(self.data) // BYTES_AS_A_PROPERTY
 
     def narrowed(self, rows: Ints) -> PropertyRows:
-        """Return the rows of a selection."""
+        """Return only the selected rows."""
         data = self.data.reshape(self.count, self.width)[rows].reshape(-1)
         return PropertyRows(data, self.width, self._ends[rows] + (np.arange(len(rows)) - rows) * self.width)
 
@@ -168,7 +168,7 @@ class Column:
 
     :param text: the rows.
     :param starts: the position of each value, or of eight zero bytes if a row has none.
-    :param there: which rows have the property, or ``None`` if all do.
+    :param there: for each row, whether it has the property; ``None`` if all rows do.
     """
 
     def __init__(self, text: MarkedText, starts: Ints, there: Bools | None) -> None:
@@ -180,28 +180,29 @@ class Column:
 
     @cached_property
     def valueless(self) -> Bools | None:
-        """The rows to evaluate one by one, since a property with an empty value counts as absent."""
+        """The rows that must be evaluated one by one, since a property with an empty value counts as absent."""
         empty: Bools = self._words & _LOW_BYTE == _END
         return empty if empty.any() else None
 
     def valued(self, rows: Bools) -> Bools:
-        """Return the rows of a selection that have a value."""
+        """Return the selected rows that have a value."""
         if self.there is not None:
             rows = rows & self.there
         return rows if self.valueless is None else rows & ~self.valueless
 
     @cached_property
     def lengths(self) -> Ints:
-        """The lengths of the values, or 0 for none."""
+        """The lengths of the values; 0 if a row has none."""
         lengths = self._text.lengths(self.starts)
         return lengths if self.there is None else np.where(self.there, lengths, 0)
 
     def is_text(self, text: Text) -> Bools:
-        """Return which rows have the value ``text``, which includes the final separator."""
+        """Return which rows have the value ``text``; the text includes the final separator."""
         return self._text.stands_at(text, self.starts, self._words)
 
     def whole_numbers(self, digits: int) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers of up to ``digits`` digits; also return which rows have another form."""
+        """Parse the values as numbers of up to ``digits`` digits; also return which rows have a value in another
+        form."""
         found = self._numbers.get(digits)
         if found is None:
             values, odd = self._short_numbers
@@ -215,7 +216,7 @@ class Column:
         return found
 
     def doubles(self) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers with a point; also return which rows have another form."""
+        """Parse the values as numbers with a point; also return which rows have a value in another form."""
         found = self._numbers.get(0)
         if found is None:
             whole, odd = self._short_numbers

@@ -1,8 +1,8 @@
-"""Extracts the properties of many stored records of one log file at once, by array operations.
+"""Extracts the properties of many stored records in one log file together, with array operations.
 
-The encoded properties of each regular record (consistent lengths, not unusually many properties) are copied into a
-row of :class:`~cometmq.filter.property_rows.PropertyRows`. Bodies are not read. Irregular records are read one by one
-elsewhere.
+A record is regular if its lengths are consistent and it has no unusually large properties. The encoded properties of
+each regular record are copied into a row of :class:`~cometmq.filter.property_rows.PropertyRows`. Bodies are not read.
+Irregular records are read one by one elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WIDEST_PROPERTIES: Final = 4_096
 
 
 class RecordBlock:
-    """The properties of the regular records among some records; with a limit, of the first records only.
+    """The properties of the regular records among some records; if there is a limit, only of the first records.
 
     :param view: a log file.
     :param base: the log offset of its first byte.
@@ -69,7 +69,7 @@ class RecordBlock:
             lengths, rows = lengths[agreed], rows[agreed]
             data = rows.reshape(-1)
         self.regular = regular
-        """True for each record within the limit that has a row."""
+        """For each record within the limit, whether it has a row."""
         self.rows = _text_rows(data, rows, before, lengths)
 
 
@@ -84,7 +84,7 @@ def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> Property
 
 
 def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
-    """Return the positions of the topics when some hosts are IPv6; for irregular records a position after the
+    """Return the positions of the topics if some hosts are IPv6; for an irregular record, return a position after the
     record."""
     body_at = np.minimum(at + offsets_of(BODY_AT, flags), len(view))
     begin: Ints = body_at + copies(view, body_at - BODY_LENGTH_BYTES, BODY_LENGTH_BYTES).view(">u4")
@@ -92,7 +92,7 @@ def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
 
 
 def _widest(lengths: Ints) -> int:
-    """Choose the maximum length of a row's text, so that a few records with many properties do not widen all rows."""
+    """Choose the maximum length of a row's text so that a few records with many properties do not widen all rows."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())

@@ -1,7 +1,7 @@
-"""Reads single properties of a stored record without decoding its body or other properties.
+"""Reads single properties of a stored record; its body and other properties are not decoded.
 
-A value cannot contain 0x02, so ``0x02 name 0x01`` is always the beginning of the property with that name. Of
-two properties of one name the last counts; one without a value counts as absent, as everywhere.
+A value cannot contain 0x02, so ``0x02 name 0x01`` is always the beginning of the property with that name. If two
+properties have the same name, the last one counts. A property with an empty value counts as absent, as in all readers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _HEAD: Final = RECORD.struct("magic", "sys_flag", "body_length")
 _LENGTHS_BYTES: Final = TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
 _END: Final = PROPERTY_SEPARATOR.encode()
 REPLACEMENT: Final = "\ufffd"
-"""Invalid UTF-8 decodes to this character: strings with it are not compared as bytes."""
+"""The character to which invalid UTF-8 decodes; strings that contain it are not compared as bytes."""
 
 
 def properties_of(record: memoryview) -> bytes:
     """Return a record's encoded properties.
 
-    :raises RecordError: the bytes are not a record, or its lengths exceed it.
-    :raises struct.error: the bytes are too few for a record.
+    :raises RecordError: the bytes are not a record, or the lengths in the record exceed it.
+    :raises struct.error: there are too few bytes for a record.
     """
     magic, sys_flag, body_length = _HEAD.unpack_from(record)
     if magic != MESSAGE_MAGIC or sys_flag & HOSTS_V6 or body_length < 0:

@@ -26,7 +26,7 @@ SQL92: Final = "SQL92"
 
 _SHORT_CHARS: Final = 64
 _READ_ONE_BY_ONE: Final = 8
-"""Maximum number of terms that search for their property one by one; with more terms, decoding all is faster."""
+"""Maximum number of terms that each search for their property; with more terms, decoding all properties is faster."""
 
 
 class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -34,21 +34,23 @@ class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     text: str
     key: str | bytes
-    """A short id of the text."""
+    """A short id for the text."""
     expression: Expression
     ignored: str
-    """The text after the complete expression. RocketMQ ignores it, so users should be warned:
-    ``a LIKE 'x%'`` is the property ``a`` and an ignored rest, and never matches."""
+    """The text after the complete expression. RocketMQ ignores this text, so users should be warned: ``a LIKE 'x%'``
+    consists of the property ``a`` and ignored text, and never matches."""
     evaluate: Callable[[Mapping[str, str]], Truth]
-    """Returns TRUE, FALSE or null (``None``) for the properties of a message; raises EvaluationError."""
+    """Returns TRUE, FALSE or null (``None``) for a message's properties; raises EvaluationError if the evaluation
+    fails."""
     matches: Callable[[Mapping[str, str]], bool]
-    """Returns True for the properties of a matching message; False also if the evaluation fails."""
+    """Returns True if a message with these properties matches; returns False if it does not or the evaluation fails."""
     matches_record: Callable[[memoryview], bool]
-    """Returns True for a matching stored record, a view of exactly its bytes; False also if it is not a record."""
+    """Returns True if a stored record (a view of exactly its bytes) matches; returns False if it does not or is no
+    record."""
 
     @cached_property
     def matches_block(self) -> BlockPredicate:
-        """Evaluates many records of one topic in one log file, possibly only the first of them; see
+        """Evaluates many records of one topic in one log file, or only the first of these records; see
         :func:`~cometmq.filter.block_evaluation.block_predicate`."""
         from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
 
@@ -56,7 +58,7 @@ class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def parse_selector(text: str) -> Selector:
-    """Compile an expression; results and failures are cached for recent expressions.
+    """Compile an expression; the results and failures for recent expressions are cached.
 
     :raises FilterError: the expression is invalid; the error says where and why.
     """
@@ -104,8 +106,8 @@ def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Ma
 def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
     """Compile the outermost AND to a predicate; the first term that is not TRUE decides.
 
-    Strings that terms require are searched for as bytes before anything is evaluated. If many terms
-    read properties, all properties are decoded once.
+    The strings that terms require are searched for as bytes before any term is evaluated. If many terms read
+    properties, all properties are decoded once.
     """
     terms = expression.operands if isinstance(expression, And) else (expression,)
     if weight(expression) > _READ_ONE_BY_ONE:

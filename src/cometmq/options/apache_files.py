@@ -1,7 +1,7 @@
 """Reads configurations in Apache's ``key=value`` format into frozen dataclasses of options.
 
-One dataclass per process is its configuration reference: every field carries its default, range,
-meaning and whether it may change at run time (:func:`~cometmq.options.declared.option`).
+Each process has one dataclass, which is its configuration reference: every field has a default, a range, a meaning and
+a mark whether it may change at run time (:func:`~cometmq.options.declared.option`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cometmq.properties_file import MalformedEscapeError, format_pairs, parse_pr
 T = TypeVar("T")
 _SHOWN_CHARS: Final = 1_000
 _NAMED_KEYS: Final = 50
-"""Maximum number of unknown keys to name with a suggestion; finding the most similar key takes a millisecond each."""
+"""Maximum number of unknown keys for which a similar key is suggested; finding one takes a millisecond."""
 _HARDLY_MEANT: Final = re.compile(r"""\s$|\s[#!]|^["'].*["']$""", re.DOTALL)
-"""A text that ends in a blank, contains something like a comment, or is in quotes."""
+"""Matches a text that ends in a blank, contains something like a comment, or is in quotes."""
 NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
-"""The accepted spellings for configurations without keys of Apache."""
+"""The accepted spellings for configurations that have no Apache keys."""
 
 
 class ConfigError(OptionError):
-    """A configuration is invalid; the message names place, value and range."""
+    """A configuration is invalid. The message names the place, the value and the allowed range."""
 
 
 def parse_value(found: Option, text: str) -> Any:
@@ -54,10 +54,10 @@ def read_as_apache(found: Option, text: str, java: Option) -> tuple[Any, str]:
     warning.
 
     A boolean is false unless the text is ``true``; a number or name that Java cannot read is ignored. The warning is
-    empty if the value is what the text says.
+    empty if the value is the one that the text states.
 
-    :param java: the key in Apache's server.
-    :raises ConfigError: Apache's server does not start with this value either.
+    :param java: the name of the key in Apache's server.
+    :raises ConfigError: the value is one with which Apache's server does not start either.
     """
     form, default = found.form, found.default
     if form is FLAG:
@@ -98,7 +98,7 @@ def _warning(found: Option, text: str, value: Any) -> str:
 
 
 def _oddity(found: Option, text: str, value: Any) -> str:
-    """Return a warning about a text that is accepted but probably a mistake."""
+    """Return a warning about a text that is accepted but is probably a mistake."""
     if not isinstance(value, str) or found.form.choices or found.secret:
         return ""
     if not text and found.default:
@@ -116,9 +116,9 @@ def load_file(
     apache: Mapping[str, Option],
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
-    """Read the configuration file of a process (see :func:`load_options`); without a file use defaults and overrides.
+    """Read a process's configuration file (see :func:`load_options`); if there is none, use defaults and overrides.
 
-    Changes at run time are written to the same file: its path becomes ``config_store_path``. The file and ``overrides``
+    Changes at run time are written to the same file; its path becomes ``config_store_path``. The file and ``overrides``
     take precedence over ``defaults``, which are attribute values.
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
@@ -136,7 +136,8 @@ def load_file(
 
 
 def _read_value(option: Option, value: str, java: Option | None, place: str) -> tuple[Any, str]:
-    """Return the value of an option, and a warning if it is not used as written; errors name its place."""
+    """Return the value of an option, and a warning if the value is not used as written. Errors name the option's
+    place."""
     try:
         return (parse_value(option, value), "") if java is None else read_as_apache(option, value, java)
     except ConfigError as error:
@@ -156,12 +157,12 @@ def load_options(
     """Read a configuration file into ``config_type``; the file takes precedence over the attribute values in
     ``defaults``.
 
-    ``apache`` has the keys of Apache's server. Their values are read as Apache reads them; keys that are not options
-    are stored in ``config_type.unused`` and have no effect. ``overrides`` are attribute values from the command line,
-    which take precedence over the file. Returns the configuration, a warning for each unknown key and for each value
-    that is not used as written, and one warning that names all keys without effect.
+    ``apache`` contains the keys of Apache's server, whose values are read in the same way as by Apache; keys that are
+    not options are stored in ``config_type.unused`` and have no effect. ``overrides`` are attribute values from the
+    command line, which take precedence over the file. Returns the configuration, a warning for each unknown key and for
+    each value that is not used as written, and one warning that names all keys that have no effect.
 
-    :raises ConfigError: a value is not allowed; the message has file, line and range.
+    :raises ConfigError: a value is not allowed; the message contains the file, the line and the allowed range.
     """
     known = spellings_of(config_type)
     values: dict[str, Any] = dict(defaults)
@@ -206,15 +207,16 @@ def no_effect(keys: Iterable[str]) -> str:
 
 
 def format_properties(config: Any, apache: Mapping[str, Option] = NO_OPTIONS) -> str:
-    """Format a configuration as properties text without secrets (``MixAll.properties2String``).
+    """Format a configuration as properties text, leaving out secrets (``MixAll.properties2String``).
 
-    Apache's keys without effect are included if they are set, or if Apache 4.9.7 shows them when they are unset.
+    Apache's keys that have no effect are included if they are set, or if Apache 4.9.7 shows them even when they are not
+    set.
     """
     return format_pairs(_shown(config, apache))
 
 
 def _shown(config: Any, apache: Mapping[str, Option]) -> dict[str, str]:
-    """Return the keys with their values as text."""
+    """Return the keys and their values as text."""
     options = options_of(type(config))
     texts = {key: format_value(getattr(config, found.name)) for key, found in options.items() if not found.secret}
     unused: Mapping[str, str] = config.unused
@@ -243,14 +245,14 @@ class Change(Generic[T]):
     texts: Mapping[str, str]
     """The changed keys with their new values as text, for the file."""
     without_effect: tuple[str, ...]
-    """The changed keys that have no effect."""
+    """The changed keys that have no effect in CometMQ."""
 
 
 def changed(config: T, updates: str, *, apache: Mapping[str, Option] = NO_OPTIONS) -> Change[T]:
-    """Apply the properties text of an admin request.
+    """Apply the properties text in an admin request.
 
     Only options marked ``runtime`` may change. A key with an unchanged value is accepted, since tools send back all
-    keys that they read. Apache's keys without effect are stored in ``config.unused``.
+    keys that they have read. Apache's keys that have no effect are stored in ``config.unused``.
 
     :raises ConfigError: a key is unknown or cannot change at run time, a value is not allowed, or the text is too
         long; nothing is applied.

@@ -12,13 +12,13 @@ from typing import Any, Final, Literal
 from cometmq.options.forms import FLAG, INT_MAX, TEXT, Form, number, whole
 
 Outside = Literal["replaced", "kept", "refused"]
-"""The treatment of a value in a file that Apache's servers accept and the option does not allow: it is replaced by the
-nearest number or the default, kept with its effect in Apache, or refused because those servers do not start with it
-either."""
+"""The treatment of a value in a file that the option does not allow but Apache's servers read. The value is replaced by
+the nearest number or by the default, or keeps its effect in Apache, or is refused because those servers do not start
+with it either."""
 _METADATA: Final = "option"
 _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
-"""Maximum length of a key that is compared with known ones; the comparison takes time for each character."""
+"""Maximum length of a key that is compared with known keys, since the time for this grows with the length."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class ApacheRules:
     """The rules for a key of Apache's configuration files."""
 
     also: str = ""
-    """Another accepted spelling; if both are given, the key wins."""
+    """Another accepted spelling; if both are given, the key takes precedence."""
     outside: Outside = "replaced"
     empty: str = ""
-    """The value for an empty text."""
+    """The value that an empty text means."""
     stripped: bool = False
-    """Blanks around the text are ignored; Apache's server accepts them, but then does not work."""
+    """If true, blanks around the text are ignored; Apache's server accepts such blanks, but then does not work."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Option:
     form: Form[Any]
     doc: str = ""
     key: str = ""
-    """The name in files, in Spark and in admin answers; by default the attribute's name in camel case."""
+    """The name in files, in Spark and in admin answers, which is by default the attribute's name in camel case."""
     name: str = ""
-    """The attribute of the dataclass."""
+    """The name of the dataclass attribute."""
     default: Any = None
-    """The default of the attribute; ``MISSING`` if it has none."""
+    """The default of the attribute, or ``MISSING`` if it has none."""
     runtime: bool = False
     """True if the value may change while the process runs."""
     secret: bool = False
@@ -54,7 +54,7 @@ class Option:
     flags: tuple[str, ...] = ()
     """The option's names on a command line."""
     many: bool = False
-    """True if the option may be repeated on a command line; the value is a tuple."""
+    """True if the option may be repeated on a command line; its value is then a tuple."""
     required: bool = False
     """True if a command requires the option."""
 
@@ -73,8 +73,8 @@ def option(
 ) -> Any:
     """Declare a field as an option.
 
-    :param form: by default the form of the default value; whole numbers range from ``minimum`` (or 0) to Java's maximum
-        int.
+    :param form: the form of the option's values. By default it is derived from the default value; whole numbers then
+        range from ``minimum`` (or 0) to Java's maximum int.
     """
     if form is None:
         if isinstance(default, bool):
@@ -95,7 +95,7 @@ def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = 
 
 
 def declared(of: type) -> Mapping[str, Any]:
-    """Return by attribute the objects with which the fields of a dataclass were declared; options get names and
+    """Return, by attribute, the objects with which the fields of a dataclass were declared; options get their names and
     defaults."""
     return _declared(of)
 
@@ -114,7 +114,7 @@ def _declared(of: type) -> Mapping[str, Any]:
 
 
 def options_of(of: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass by key, in the order of declaration, with those of TLS last."""
+    """Return the options of a dataclass by key, in the order in which they are declared, but with TLS options last."""
     found = [meaning for meaning in declared(of).values() if isinstance(meaning, Option)]
     return types.MappingProxyType({of.key: of for of in sorted(found, key=lambda of: of.name.startswith("tls_"))})
 
@@ -132,7 +132,7 @@ def camel(name: str) -> str:
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
-    """Return the known key most similar to ``key``, or None."""
+    """Return the known key that is most similar to ``key``, or None if none is similar."""
     if len(key) > _LONGEST_COMPARED:
         return None
     folded = {name.lower(): name for name in known}

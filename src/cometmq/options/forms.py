@@ -1,6 +1,7 @@
-"""Forms of values: how a text is parsed into a value, which values are allowed, and how to describe them in words.
+"""Value forms. A form defines how a text is parsed to a value, which values are allowed, and how they are described in
+words.
 
-Configuration files, Spark's options and command lines share them.
+Configuration files, Spark options and command lines share these forms.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _PART: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|d|h|m|s)")
 class OptionError(CometMQError):
     """An option is unknown or missing, or has an invalid value.
 
-    ``option`` is the option's name, or empty if the error concerns several. ``reason`` is the rest of the sentence: a
-    command puts the name before it that the user wrote.
+    ``option`` is the option's name, or empty if the error concerns several options. ``reason`` is the rest of the
+    sentence, which a command puts after the name that the user wrote.
     """
 
     def __init__(self, reason: str, *, option: str = "", message: str = "", next_step: str | None = None) -> None:
@@ -38,23 +39,23 @@ class OptionError(CometMQError):
 
 @dataclass(frozen=True)
 class Form(Generic[T]):
-    """The form of an option's values."""
+    """The form of an option's values, which parses and describes them."""
 
     words: str
-    """The allowed values in words, such as ``true or false``."""
+    """The allowed values in words, for example ``true or false``."""
     read: Callable[[str], T]
-    """Parses a text into a value; raises ValueError, or an OptionError or PathError with a specific reason."""
+    """Parses a text to a value; raises ValueError, or an OptionError or PathError that gives a specific reason."""
     show: Callable[[T], str] = str
     choices: tuple[str, ...] = ()
     """All allowed texts, if they can be listed."""
     minimum: float | None = None
     maximum: float | None = None
     pattern: str = ""
-    """Regular expression that the complete text must match; empty if any text is allowed."""
+    """A regular expression that the complete text must match; empty if any text is allowed."""
     keeps_blanks: bool = False
-    """True if blanks around the text are part of it."""
+    """True if blanks around the text are part of the value."""
     name: str = "text"
-    """One word for the value in the help of commands."""
+    """A word that stands for the value in the help of commands."""
 
     def allows(self, value: Any) -> bool:
         """Return whether a value is within the range."""
@@ -66,16 +67,16 @@ class Form(Generic[T]):
 
     @property
     def has_range(self) -> bool:
-        """True for numbers with limits."""
+        """True if the values are numbers with limits."""
         return self.minimum is not None or self.maximum is not None
 
     def nearest(self, value: Any) -> Any:
-        """Return the allowed number nearest to one outside the range."""
+        """Return the allowed number that is nearest to a number outside the range."""
         is_below = self.minimum is not None and not value >= self.minimum
         return self.minimum if is_below else self.maximum
 
     def parse(self, text: str) -> T:
-        """Parse a text into its value.
+        """Parse a text to a value.
 
         :raises OptionError: the text is not allowed; the error does not contain the option's name.
         """
@@ -114,12 +115,12 @@ def text(pattern: str = "", words: str = "text") -> Form[str]:
 
 
 def one_of(*choices: str) -> Form[str]:
-    """Return the form of a text that must be one of several."""
+    """Return the form of a text that must be one of the given texts."""
     return named({choice: choice for choice in choices})
 
 
 def named(values: Mapping[str, T], *, fold: Callable[[str], str] = str) -> Form[T]:
-    """Return the form of a value with a name; ``fold`` converts the user's text to the name."""
+    """Return the form of a value that is chosen by its name; ``fold`` converts the user's text to the name."""
 
     def read(text: str) -> T:
         if (name := fold(text)) not in values:
@@ -139,7 +140,7 @@ PATH: Final = Form("a path", local_text, pattern=r"[^\x00]*", keeps_blanks=True)
 
 
 def checked(words: str, check: Callable[[str], str | None]) -> Form[str]:
-    """Return the form of a text that a function accepts."""
+    """Return the form of a text that must be accepted by a function."""
 
     def read(text: str) -> str:
         if fault := check(text):
@@ -163,7 +164,7 @@ SECONDS: Final = Form(
     minimum=0,
     name="seconds",
 )
-"""A duration, in milliseconds."""
+"""The form of a duration in milliseconds."""
 MEBIBYTES: Final = Form(
     "a whole number of MiB of at least 1",
     lambda text: parse_int(text) << 20,
@@ -171,7 +172,7 @@ MEBIBYTES: Final = Form(
     minimum=1 << 20,
     name="integer",
 )
-"""A size, in bytes."""
+"""The form of a size in bytes."""
 
 
 def _read_size(text: str) -> int:
@@ -202,14 +203,14 @@ DURATION: Final = Form(
     maximum=10_000_000 * _UNITS_MS["d"],
     name="duration",
 )
-"""A duration in milliseconds, limited to the range of dates."""
+"""The form of a duration in milliseconds that is limited to the range of dates."""
 
 
 def moment(*, utc: bool = False, ago: bool = False, before_1970: bool = False) -> Form[int]:
-    """Return the form of a point in time, in milliseconds since 1970.
+    """Return the form of a time in milliseconds since 1970.
 
-    :param utc: times without an offset are UTC, otherwise local time.
-    :param ago: a duration is accepted too: ``90s`` means 90 seconds ago.
+    :param utc: if true, a time that has no offset is in UTC, otherwise in local time.
+    :param ago: if true, durations are also accepted: ``90s`` means 90 seconds ago.
     """
 
     def read(text: str) -> int:

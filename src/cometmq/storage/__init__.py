@@ -1,6 +1,6 @@
-"""Storage for archives, ledgers, indexes and backups: a local directory, an object store or HDFS behind one interface.
+"""Storage for archives, ledgers, indexes and backups: one interface for local directories, object stores and HDFS.
 
-:func:`open_storage` opens what a path or a URL names; :class:`Storage` is the interface.
+:func:`open_storage` opens the storage that a path or URL names; :class:`Storage` is the interface.
 """
 
 from cometmq.storage.errors import (

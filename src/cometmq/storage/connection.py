@@ -1,4 +1,4 @@
-"""Connections to object stores: what obstore needs to know, from location, options and environment."""
+"""Connections to object stores: the settings for obstore, from the location, the options and the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _RETRIES: Final = {
     "retry_timeout": timedelta(minutes=3),
     "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=15), "base": 2},
 }
-"""A storage may ask for fewer requests for a minute or two; the defaults of obstore give up after 1.5 seconds."""
+"""Retries for a few minutes, since a storage may demand fewer requests for a minute or two; obstore's default is 1.5
+s."""
 _REQUEST_TIMEOUT: Final = timedelta(minutes=2)
 _CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 _CA_VARIABLES: Final = ("AWS_CA_BUNDLE", "SSL_CERT_FILE")
@@ -29,9 +30,9 @@ _PROFILE_VARIABLES: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 
 
 def connect(location: Location, options: StorageOptions, headers: Mapping[str, str] | None = None) -> ObjectStore:
-    """Return obstore's client for the prefix of a location.
+    """Return the obstore client for the prefix of a location.
 
-    :param headers: headers for each request.
+    :param headers: headers to send with each request.
     :raises MissingPackageError: obstore, or boto3 for a profile, is not installed.
     :raises StorageError: a file that an option names cannot be read.
     """
@@ -68,7 +69,7 @@ def _client_options(options: StorageOptions, headers: dict[str, str]) -> dict[st
 
 
 def _set(**values: Any) -> dict[str, Any]:
-    """Return the values that are set."""
+    """Return only the values that are set."""
     return {name: value for name, value in values.items() if value}
 
 
@@ -100,7 +101,7 @@ def _has_environment_key(options: StorageOptions) -> bool:
 
 
 def _profile_credentials(profile: str) -> Any:
-    """Return the credentials of a profile; obstore itself does not read ``~/.aws``."""
+    """Return the credentials of a profile in ``~/.aws``, which obstore itself does not read."""
     try:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider

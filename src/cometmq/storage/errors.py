@@ -1,4 +1,4 @@
-"""Errors of storage."""
+"""Errors raised by storage."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from cometmq.errors import CometMQError
 
 
 class StorageError(CometMQError):
-    """A storage request failed; the next step tells how to go on."""
+    """A storage request failed; the next step says what to do."""
 
 
 class StorageUnavailableError(StorageError):
-    """The storage did not answer or asked for fewer requests until the retries ended; a later call may succeed."""
+    """The storage did not answer, or demanded fewer requests, until the retries ended. A later call may succeed."""
 
 
 class ObjectNotFoundError(StorageError):
-    """The storage has no object under a key."""
+    """The storage has no object with this key."""
 
 
 class ObjectExistsError(StorageError):
-    """Another writer has created the object.
+    """The object already exists, because another writer has created it.
 
-    ``content`` is the content of that object.
+    ``content`` is the content of the existing object.
     """
 
     def __init__(self, message: str, *, content: bytes) -> None:
@@ -29,4 +29,4 @@ class ObjectExistsError(StorageError):
 
 
 class UnsafeStorageError(StorageError):
-    """The storage ignores conditions of writes, so that two writers could overwrite each other."""
+    """The storage ignores conditions on writes, so that two writers could overwrite each other's objects."""

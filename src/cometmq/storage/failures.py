@@ -1,7 +1,7 @@
-"""Failures of object stores as sentences: their error codes, and the next step for each.
+"""Describes failures of object stores in sentences, with a next step for each error code.
 
-The texts of obstore contain URLs, which may carry signatures, and whole answers of servers. Messages here contain the
-error code and the server's own sentence, without secrets.
+The error texts of obstore contain URLs, which may include signatures, and complete server answers. The messages made
+here contain only the error code and the server's own sentence, but no secrets.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _FAILURES: Final = (
 def storage_failure(place: str, error: Exception, secrets: list[str]) -> StorageError:
     """Return the error for a failed request.
 
-    :param place: URL of the object or directory.
+    :param place: the URL of the object or directory.
     :param secrets: values that must not appear in the message.
     """
     text = str(error)

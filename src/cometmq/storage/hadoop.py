@@ -1,6 +1,6 @@
-"""Storage options from the configuration of Hadoop, in which users of Spark already have endpoints and credentials.
+"""Reads storage options from Hadoop's configuration, where Spark users have already set endpoints and credentials.
 
-The names are those of Hadoop 3's modules ``hadoop-aws``, ``hadoop-azure`` and Google's connector.
+The keys are those of Hadoop 3's modules ``hadoop-aws`` and ``hadoop-azure``, and of Google's connector.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cometmq.storage.location import Location
 from cometmq.storage.options import StorageOptions
 
 Lookup = Callable[[str], str | None]
-"""Returns the value of a Hadoop key, or None."""
+"""Returns the value of a Hadoop key, or None if it is not set."""
 _S3: Final = {
     "access.key": "access_key_id",
     "secret.key": "secret_access_key",
@@ -27,7 +27,8 @@ _PROFILE: Final = "ProfileCredentialsProvider"
 
 
 def options_from_hadoop(location: Location, lookup: Lookup) -> StorageOptions:
-    """Return the options for a location from a Hadoop configuration; the key of a bucket wins over the general one."""
+    """Return the options for a location from a Hadoop configuration; a bucket's own key takes precedence over the
+    general key."""
     if location.kind == "s3":
         return _s3(location.container, lookup)
     if location.kind == "azure":

@@ -1,4 +1,5 @@
-"""Storage on HDFS, by hdfs-native: no Java is needed. ``HADOOP_CONF_DIR`` names name services and Kerberos."""
+"""Storage on HDFS, with hdfs-native, which needs no Java. Name services and Kerberos are configured in
+``HADOOP_CONF_DIR``."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class HdfsStorage(Storage):
-    """Objects as files below a directory on HDFS.
+    """Stores objects as files below a directory on HDFS.
 
-    A file is written under a temporary name and then renamed. HDFS refuses to rename to a name that exists, so of
-    several writers one creates an object.
+    A file is written under a temporary name and then renamed. HDFS refuses to rename a file to a name that exists, so
+    only one of several writers creates an object.
     """
 
     def __init__(self, location: Location) -> None:
@@ -30,11 +31,11 @@ class HdfsStorage(Storage):
 
     @property
     def url(self) -> str:
-        """The URL of the directory."""
+        """The URL of the directory that holds the objects."""
         return str(self._location)
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """Read a file or a range; see :meth:`Storage.read`."""
+        """Read a file or a range of it; see :meth:`Storage.read`."""
         return self.read_ranges(key, [(start, -1 if end is None else end)])[0]
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -48,7 +49,7 @@ class HdfsStorage(Storage):
             return parts
 
     def stat(self, key: str) -> StoredObject | None:
-        """Ask for size and time; see :meth:`Storage.stat`."""
+        """Return size and time of a file; see :meth:`Storage.stat`."""
         try:
             with self._failures(key):
                 status = self._client.get_file_info(self._path(key))
@@ -57,13 +58,13 @@ class HdfsStorage(Storage):
         return None if status.isdir else StoredObject(key, status.length, status.modification_time)
 
     def put(self, key: str, content: bytes) -> None:
-        """Write a file; replace the one that exists."""
+        """Write a file, replacing any existing one; see :meth:`Storage.put`."""
         check_content(content)
         with self.open_writer(key) as file:
             file.write(content)
 
     def create_once(self, key: str, content: bytes) -> bool:
-        """Rename a temporary file to its name, which HDFS refuses if the name exists."""
+        """Rename a temporary file to its final name, which HDFS refuses if the name exists."""
         check_content(content)
         with self._failures(key), self._unfinished(key) as unfinished:
             with self._client.create(unfinished) as file:
@@ -118,7 +119,7 @@ class HdfsStorage(Storage):
                 self._client.delete(self._path(key))
 
     def below(self, directory: str) -> HdfsStorage:
-        """Return the storage of a directory in this one."""
+        """Return the storage for a directory in this storage."""
         return HdfsStorage(self._location.at(f"{self._location.path}/{check_key(directory)}".lstrip("/")))
 
     @cached_property
@@ -138,7 +139,7 @@ class HdfsStorage(Storage):
 
     @contextmanager
     def _unfinished(self, key: str) -> Iterator[str]:
-        """Provide the path of a temporary file beside the object, and remove it at the end."""
+        """Provide the path of a temporary file next to the object, and remove the file at the end."""
         folder, _, name = self._path(key).rpartition("/")
         path = f"{folder}/.{name[:100]}.{uuid.uuid4().hex}.tmp"
         try:

@@ -1,4 +1,4 @@
-"""The storage interface: objects under keys, and the rules that each implementation keeps."""
+"""The storage interface: objects with keys, and the rules that each implementation follows."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ from cometmq.storage.errors import ObjectExistsError, ObjectNotFoundError, Stora
 
 _CREATE_ATTEMPTS: Final = 6
 _CREATE_PAUSE_SECONDS: Final = 0.05
-"""Before the second attempt; the pause doubles with each further one."""
+"""The pause before the second attempt; it doubles with each further attempt."""
 KEY_BYTES_MAX: Final = 900
-"""Maximum length of a key in UTF-8; object stores accept 1,024 bytes with the prefix of the URL."""
+"""Maximum length of a key in UTF-8. Object stores accept 1,024 bytes, which include the prefix in the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object in a list."""
+    """One object in a list of objects."""
 
     key: str
     size: int
-    """Bytes."""
+    """Size of the object in bytes."""
     modified_ms: int
-    """Time of the last write by the storage's clock, in milliseconds since 1970; object stores round it to seconds."""
+    """The time of the last write on the storage's clock, in milliseconds since 1970; object stores round it to
+    seconds."""
 
 
 class Storage(ABC):
-    """Objects in one directory, one prefix of a bucket or one directory on HDFS.
+    """Objects in one local directory, one prefix of a bucket, or one directory on HDFS.
 
-    A key is a path relative to that place, such as ``_commits/00000000000000000007.json``. Rules:
+    A key is a path relative to that place, for example ``_commits/00000000000000000007.json``. Rules:
 
-    * An object appears complete or not at all. A failed or killed writer leaves no object.
-    * :meth:`create` is the only conditional write. Of several writers that create the same key one succeeds. No caller
+    * An object appears completely or not at all. A failed or killed writer leaves no object.
+    * :meth:`create` is the only conditional write. If several writers create the same key, only one succeeds. No caller
       needs locks, renames, links, modification times or a second kind of condition.
-    * Directories are part of keys. They need not be created, and an empty one does not exist.
-    * Objects are not empty; lists leave out empty ones, which some consoles create to show a directory.
-    * An object that was written is in the lists, and can be read, from then on.
+    * Directories are part of keys. They need not be created, and an empty directory does not exist.
+    * Objects are not empty. Lists leave out empty objects, which some consoles create to show a directory.
+    * Once an object has been written, it appears in lists and can be read.
 
-    A storage can be pickled, so that tasks on other machines use it, and may be used by several threads.
+    A storage can be pickled, so that tasks on other machines can use it. Several threads may use it.
     """
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """The path or URL as users write it, without credentials."""
+        """The path or URL in the form that users write, without credentials."""
 
     @abstractmethod
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -62,7 +63,7 @@ class Storage(ABC):
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several byte ranges, each from its start up to but not including its end.
 
-        Neighbouring ranges share a request, and requests run at the same time.
+        Neighbouring ranges are read with one request, and requests run at the same time.
 
         :raises ObjectNotFoundError: no such object exists.
         """
@@ -73,28 +74,28 @@ class Storage(ABC):
 
     @abstractmethod
     def put(self, key: str, content: bytes) -> None:
-        """Write an object; replace the one that exists. After it returns, the content survives a power cut."""
+        """Write an object, replacing any existing one. When this returns, the content survives a power cut."""
 
     @abstractmethod
     def create_once(self, key: str, content: bytes) -> bool:
-        """Write an object unless one exists; return False if the storage says that one exists.
+        """Write an object unless it exists; return False if the storage reports that it exists.
 
-        Use :meth:`create`, which also handles lost answers.
+        Callers use :meth:`create`, which also handles lost answers.
         """
 
     @abstractmethod
     def open_writer(self, key: str) -> AbstractContextManager[IO[bytes]]:
-        """Open a file whose content becomes the object at the end of the block.
+        """Open a file whose content becomes the object at the end of the ``with`` block.
 
-        An exception inside the block discards the content. The file can be written and asked for its position, and
-        holds a bounded part of the content in memory.
+        An exception inside the block discards the content. The file supports only ``write`` and ``tell``, and keeps a
+        bounded part of the content in memory.
         """
 
     @abstractmethod
     def list_objects(self, directory: str = "", after: str = "") -> Iterator[StoredObject]:
         """Yield the objects below a directory, in any order.
 
-        :param after: leave out keys up to and including this one, compared as text.
+        :param after: leave out this key and all keys that sort before it as text.
         """
 
     @abstractmethod
@@ -103,7 +104,7 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects. Keys without an object are ignored."""
+        """Delete objects. Keys for which there is no object are ignored."""
 
     @abstractmethod
     def below(self, directory: str) -> Storage:
@@ -112,11 +113,11 @@ class Storage(ABC):
     def create(self, key: str, content: bytes) -> None:
         """Write an object that does not exist yet.
 
-        When an answer is lost, the client sends the request again and the storage reports the object of the first
-        attempt as existing. So an existing object with the same content counts as created: give contents that must
-        differ between writers a random token.
+        If an answer is lost, the client sends the request again, and the storage reports that the object from the first
+        attempt exists. So an existing object with the same content counts as created. If different writers must not
+        share an object, put a random token into the content.
 
-        :raises ObjectExistsError: an object with another content exists.
+        :raises ObjectExistsError: an object with different content exists.
         """
         pause = _CREATE_PAUSE_SECONDS
         for _ in range(_CREATE_ATTEMPTS):
@@ -137,9 +138,9 @@ class Storage(ABC):
         )
 
     def open_reader(self, key: str, size: int | None = None) -> io.RawIOBase:
-        """Open an object as a seekable file; each read is one request.
+        """Open an object as a seekable file, in which each read is one request.
 
-        :param size: its size in bytes, if known; saves a request.
+        :param size: the object's size in bytes, if known; this saves a request.
         :raises ObjectNotFoundError: no such object exists.
         """
         if size is None:
@@ -150,7 +151,7 @@ class Storage(ABC):
         return RangeReader(self, key, size)
 
     def describe(self, key: str) -> str:
-        """Return the URL of an object, for messages."""
+        """Return the URL of an object for use in messages."""
         return f"{self.url.rstrip('/')}/{key}"
 
     def not_found(self, key: str) -> ObjectNotFoundError:
@@ -159,7 +160,7 @@ class Storage(ABC):
 
 
 class RangeReader(io.RawIOBase):
-    """A seekable file over byte ranges of an object."""
+    """A seekable file that reads byte ranges of an object."""
 
     def __init__(self, storage: Storage, key: str, size: int) -> None:
         super().__init__()
@@ -177,7 +178,7 @@ class RangeReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position, as :meth:`io.IOBase.seek` does."""
+        """Change the position, as :meth:`io.IOBase.seek` does."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise ValueError(f"position {base + offset} is before the start of the object")
@@ -189,7 +190,7 @@ class RangeReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to ``size`` bytes, or the rest of the object."""
+        """Return up to ``size`` bytes, or the rest of the object if ``size`` is negative."""
         end = self._size if size is None or size < 0 else min(self._position + size, self._size)
         if self._position >= end:
             return b""
@@ -198,7 +199,7 @@ class RangeReader(io.RawIOBase):
         return content
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # any writable buffer
-        """Read into a buffer; return the number of bytes."""
+        """Read into a buffer; return the number of bytes read."""
         view = memoryview(buffer).cast("B")
         content = self.read(len(view))
         view[: len(content)] = content
@@ -206,10 +207,10 @@ class RangeReader(io.RawIOBase):
 
 
 class CountingWriter:
-    """A file that can be written and asked for its position, over a function that accepts bytes.
+    """A file that passes written bytes to a function, and can report its position.
 
-    :meth:`close` does not complete the object: the end of the block of :meth:`Storage.open_writer` does. Otherwise
-    pyarrow, which closes its file after an error too, would publish half an object.
+    The object is completed at the end of the :meth:`Storage.open_writer` block, not by :meth:`close`. Otherwise
+    pyarrow, which closes its file even after an error, would publish half an object.
     """
 
     def __init__(self, write: Callable[[Any], object]) -> None:
@@ -218,7 +219,7 @@ class CountingWriter:
         self.closed = False
 
     def write(self, content: Any) -> int:
-        """Write bytes; return their number."""
+        """Write bytes; return the number of bytes written."""
         size = memoryview(content).nbytes
         self._write(content)
         self._position += size
@@ -229,7 +230,7 @@ class CountingWriter:
         return self._position
 
     def flush(self) -> None:
-        """Do nothing: the storage has everything only when the object is complete."""
+        """Do nothing, since the storage has all bytes only when the object is complete."""
 
     def close(self) -> None:
         """Mark the file as closed."""
@@ -249,7 +250,7 @@ class CountingWriter:
 
 
 def check_key(key: str) -> str:
-    """Return a key that every implementation can store.
+    """Return a key after checking that every implementation can store it.
 
     :raises ValueError: the key is empty, too long, absolute or not in its shortest form.
     """
@@ -264,7 +265,7 @@ def check_key(key: str) -> str:
 def check_content(content: bytes) -> bytes:
     """Return the content of an object.
 
-    :raises ValueError: it is empty.
+    :raises ValueError: the content is empty.
     """
     if not content:
         raise ValueError("objects have at least one byte")

@@ -1,4 +1,4 @@
-"""Storage in a local directory, or in a file system that all machines mount."""
+"""Storage in a local directory, or in a file system that is mounted on all machines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cometmq.storage.interface import CountingWriter, Storage, StoredObject, che
 
 
 class LocalStorage(Storage):
-    """Objects as files below a directory, which the first object creates.
+    """Stores objects as files below a directory, which is created with the first object.
 
-    Unfinished files have names with a dot at the beginning, which lists and Spark leave out.
+    The names of unfinished files begin with a dot, so that lists and Spark leave them out.
     """
 
     def __init__(self, root: Path) -> None:
@@ -26,7 +26,7 @@ class LocalStorage(Storage):
 
     @property
     def url(self) -> str:
-        """The directory."""
+        """The directory that holds the objects."""
         return str(self._root)
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -61,7 +61,7 @@ class LocalStorage(Storage):
             file.write(content)
 
     def create_once(self, key: str, content: bytes) -> bool:
-        """Link a flushed temporary file to its name, which fails if the name exists."""
+        """Link a flushed temporary file to its final name, which fails if the name exists."""
         check_content(content)
         with self._failures(key), self._unfinished(key) as (unfinished, path):
             with unfinished.open("xb") as file:
@@ -132,7 +132,7 @@ class LocalStorage(Storage):
                     folder.rmdir()
 
     def below(self, directory: str) -> LocalStorage:
-        """Return the storage of a directory in this one."""
+        """Return the storage for a directory in this storage."""
         return LocalStorage(self._path(directory))
 
     def _path(self, key: str) -> Path:
@@ -140,7 +140,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _unfinished(self, key: str) -> Iterator[tuple[Path, Path]]:
-        """Provide the path of a temporary file and that of the object, and remove the first at the end."""
+        """Provide the paths of a temporary file and of the object, and remove the temporary file at the end."""
         path = self._path(key)
         with self._failures(key):
             path.parent.mkdir(parents=True, exist_ok=True)

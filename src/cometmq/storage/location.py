@@ -1,4 +1,4 @@
-"""Locations: paths and URLs of storage as users write them."""
+"""Locations: the paths and URLs that users write to name a storage."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Location:
 
     kind: Kind
     scheme: str
-    """As the user wrote it, in lower case; empty for a local path."""
+    """The scheme that the user wrote, in lower case; empty for a local path."""
     container: str
-    """Bucket, container, or the host and port of HDFS; empty for a local path."""
+    """The bucket, the container, or the host and port of HDFS; empty for a local path."""
     path: str
-    """The prefix in the container, without slashes at its ends; the whole path of a local one."""
+    """The prefix in the container, with no slashes at its ends; for a local path, the complete path."""
     account: str = ""
-    """The storage account of Azure with its domain, such as ``lake.dfs.core.windows.net``."""
+    """The Azure storage account with its domain, for example ``lake.dfs.core.windows.net``."""
 
     def __str__(self) -> str:
-        """Return the location as users write it."""
+        """Return the location in the form that users write."""
         if self.kind == "local":
             return self.path
         authority = f"{self.container}@{self.account}" if self.account else self.container
@@ -106,5 +106,5 @@ def _parse_url(kind: Kind, scheme: str, url: str) -> Location:
 
 
 def _redact(url: str) -> str:
-    """Return a URL without credentials and query."""
+    """Return a URL without its credentials and query."""
     return re.sub(r"//[^/@]*@", "//***@", url).partition("?")[0]

@@ -1,4 +1,4 @@
-"""Storage in an object store: S3 and its relatives, Google Cloud Storage, Azure Blob Storage. obstore talks to them."""
+"""Storage in an object store: S3 and compatible stores, Google Cloud Storage or Azure Blob Storage, through obstore."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PART_BYTES: Final = 8 << 20
-"""Size of the parts of an upload; a writer holds up to ``PARTS_AT_ONCE`` + 1 of them in memory."""
+"""Size of each part of an upload; a writer holds up to ``PARTS_AT_ONCE`` + 1 parts in memory."""
 PARTS_AT_ONCE: Final = 4
 _LIST_CHUNK: Final = 1000
 _DELETE_CHUNK: Final = 1000
-"""Objects of one request to delete, the limit of S3."""
+"""Maximum number of objects in one delete request, which is S3's limit."""
 
 
 class ObjectStorage(Storage):
-    """Objects below a prefix of a bucket or container.
+    """Stores objects below a prefix in a bucket or container.
 
-    A pickled one contains location and options, and connects again where it is unpickled.
+    A pickled object contains the location and the options, and connects again where it is unpickled.
     """
 
     def __init__(self, location: Location, options: StorageOptions) -> None:
@@ -36,11 +36,11 @@ class ObjectStorage(Storage):
 
     @property
     def url(self) -> str:
-        """The URL of the prefix."""
+        """The URL of the prefix that holds the objects."""
         return str(self._location)
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """Read an object or a range; see :meth:`Storage.read`."""
+        """Read an object or a range of it; see :meth:`Storage.read`."""
         with self._failures(key):
             if start == 0 and end is None:
                 return bytes(self._store.get(check_key(key)).bytes())
@@ -55,7 +55,7 @@ class ObjectStorage(Storage):
             return [bytes(part) for part in self._store.get_ranges(check_key(key), starts=starts, ends=ends)]
 
     def stat(self, key: str) -> StoredObject | None:
-        """Ask for size and time; see :meth:`Storage.stat`."""
+        """Return size and time of an object; see :meth:`Storage.stat`."""
         try:
             with self._failures(key):
                 return _stored_object(self._store.head(check_key(key)))
@@ -68,7 +68,7 @@ class ObjectStorage(Storage):
             self._store.put(check_key(key), check_content(content), use_multipart=False)
 
     def create_once(self, key: str, content: bytes) -> bool:
-        """Write an object on the condition that none exists; see :meth:`Storage.create_once`."""
+        """Write an object on the condition that it does not exist; see :meth:`Storage.create_once`."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         with self._failures(key):
@@ -87,7 +87,7 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def open_writer(self, key: str) -> Iterator[IO[bytes]]:
-        """Upload in parts, which become the object at the end; see :meth:`Storage.open_writer`."""
+        """Upload content in parts, which become the object at the end; see :meth:`Storage.open_writer`."""
         import obstore
 
         with self._failures(key):
@@ -135,7 +135,7 @@ class ObjectStorage(Storage):
                     self._delete_one(key)
 
     def below(self, directory: str) -> ObjectStorage:
-        """Return the storage of a longer prefix."""
+        """Return the storage for a longer prefix."""
         check_key(directory)
         path = f"{self._location.path}/{directory}".lstrip("/")
         return ObjectStorage(self._location.at(path), self._options)

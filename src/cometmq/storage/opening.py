@@ -1,4 +1,4 @@
-"""Storage for a path or a URL."""
+"""Opens the storage that a path or a URL names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometmq.storage.options import StorageOptions
 
 
 def open_storage(url: str | os.PathLike[str] | Location, options: StorageOptions | None = None) -> Storage:
-    """Return the storage that a path or URL names. The first request connects.
+    """Return the storage that a path or URL names. It connects at the first request.
 
     :raises PathError: the URL has an unknown scheme or is incomplete.
     """

@@ -1,8 +1,8 @@
-"""Options of storage: endpoint, region and credentials.
+"""Storage options: endpoint, region and credentials.
 
-Options that are not set come from the environment of each process, as the cloud's own tools read it: variables
-(``AWS_ACCESS_KEY_ID``, ``AZURE_STORAGE_ACCOUNT_KEY``, ``GOOGLE_APPLICATION_CREDENTIALS`` …), profiles, workload and
-instance identity. So a command needs no secrets, and tasks on other machines use the identity of their machine.
+Options that are not set are taken from the environment of each process, in the same way as by the cloud's own tools:
+from variables (``AWS_ACCESS_KEY_ID``, ``AZURE_STORAGE_ACCOUNT_KEY``, ``GOOGLE_APPLICATION_CREDENTIALS`` …), profiles,
+workload and instance identity. So a command needs no secrets, and tasks on other machines use their machine's identity.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _HTTP: Final = text(r"https?://[^\s/]+(/.*)?", "a URL such as https://minio.exam
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Options of one storage; an empty text stands for the value from the environment.
+    """The options of one storage; an empty text means the value from the environment.
 
-    The fields that are secret appear in no ``repr`` and no error.
+    Secret fields never appear in a ``repr`` or an error.
     """
 
     endpoint: str = option(
@@ -55,7 +55,7 @@ class StorageOptions:
 
     @classmethod
     def from_texts(cls, values: Mapping[str, str]) -> StorageOptions:
-        """Parse options by their names, such as ``endpoint`` or ``virtualHost``.
+        """Parse options given by their names, for example ``endpoint`` or ``virtualHost``.
 
         :raises OptionError: a name is unknown or a value is invalid.
         """
@@ -76,14 +76,14 @@ class StorageOptions:
         return cls(**parsed)
 
     def over(self, other: StorageOptions) -> StorageOptions:
-        """Return these options, with those of ``other`` where these are not set."""
+        """Return these options; options that are not set are taken from ``other``."""
         return StorageOptions(
             **{field.name: getattr(self, field.name) or getattr(other, field.name) for field in fields(self)}
         )
 
     @property
     def secrets(self) -> list[str]:
-        """The values that must not appear in a message."""
+        """The secret values, which must not appear in a message."""
         return [
             value
             for declared in options_of(type(self)).values()

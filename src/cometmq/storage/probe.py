@@ -1,6 +1,6 @@
-"""A check that a storage keeps the rule on which exactly-once depends: of several writers one creates an object.
+"""Checks that a storage follows the rule on which exactly-once depends: only one of several writers creates an object.
 
-Some servers ignore ``If-None-Match`` without an error. Two jobs on such a storage could overwrite each other's commits.
+Some servers silently ignore ``If-None-Match``. Two jobs that use such a storage could overwrite each other's commits.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NEXT_STEP: Final = (
 
 
 def check_conditional_writes(storage: Storage) -> None:
-    """Check with a few small objects below ``_probe/`` that a storage refuses to create an object twice.
+    """Check, with a few small objects below ``_probe/``, that a storage refuses to create an object twice.
 
-    :raises UnsafeStorageError: it does not, or its lists miss new objects.
+    :raises UnsafeStorageError: the storage creates an object twice, or new objects are missing from its lists.
     :raises StorageError: a request failed.
     """
     key = f"_probe/{uuid.uuid4().hex}"
