@@ -1,8 +1,10 @@
-"""The files of archives, ledgers, key indexes, bad records and reports, by their names below a directory.
+"""File access for archives, ledgers, key indexes, bad records and reports. Files are addressed by their names below a
+directory.
 
-All file-system calls for these files are here, one way for each operation, so that another kind of storage replaces one
-class. Spark itself and PyArrow read and write Parquet files by their paths (:meth:`Directory.path`). Stores of brokers,
-which are local by nature, and key stores, which are SQLite databases, do not use this module.
+This module contains all file-system calls for these files, with one way for each operation. So only one class must be
+replaced to support another kind of storage. Spark itself and PyArrow read and write Parquet files by their paths
+(:meth:`Directory.path`). Broker stores, which are always local, and key stores, which are SQLite databases, do not use
+this module.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ _DIGITS: Final = 20
 
 
 class FileInfo(NamedTuple):
-    """Size and modification time of a file."""
+    """A file's size and modification time."""
 
     size: int
     modified_ms: float
 
 
 class Directory:
-    """A directory whose files are named by their paths relative to it. It can be pickled."""
+    """A directory whose files are addressed by their relative paths. It can be pickled."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Store the path; the directory may not exist yet.
+        """Store the path. The directory may not exist yet.
 
         :raises PathError: the path has an unsupported scheme.
         """
@@ -55,11 +57,11 @@ class Directory:
     # Reading --------------------------------------------------------------------------------------
 
     def exists(self, name: str = "") -> bool:
-        """Return True if the file or directory exists; without a name, if this directory exists."""
+        """Return True if the file or directory exists. If no name is given, check this directory."""
         return self.path(name).exists()
 
     def info(self, name: str) -> FileInfo | None:
-        """Return size and modification time of a file, or None if the file does not exist."""
+        """Return a file's size and modification time, or None if the file does not exist."""
         try:
             found = self.path(name).stat()
         except FileNotFoundError:
@@ -67,7 +69,7 @@ class Directory:
         return FileInfo(found.st_size, found.st_mtime * 1000)
 
     def names(self, pattern: str) -> list[str]:
-        """Return the names of the files and directories that match a glob pattern, sorted."""
+        """Return the sorted names of the files and directories that match a glob pattern."""
         return [path.relative_to(self.root).as_posix() for path in sorted(self.root.glob(pattern))]
 
     def read(self, name: str) -> bytes | None:
@@ -95,11 +97,11 @@ class Directory:
     # Writing --------------------------------------------------------------------------------------
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a complete file, or replace it. After a crash, the old or the new content is on disk."""
+        """Create or replace a file atomically. After a crash, either the old or the new content is on disk."""
         replace_file(self.path(name), content)
 
     def write_from_task(self, name: str, content: bytes) -> None:
-        """Write a file that another attempt of the same task may write at the same time, with the same content."""
+        """Write a file. Another attempt of the same task may write the same content at the same time."""
         fresh = self.path(name).with_name(f"{uuid.uuid4().hex}.new")
         replace_file(fresh, content)
         fresh.replace(self.path(name))
@@ -110,7 +112,7 @@ class Directory:
         self.write(name, msgspec.json.format(content, indent=1) if indented else content)
 
     def new_path(self, name: str) -> Path:
-        """Return the path at which PyArrow creates a file; the directory of the file exists then."""
+        """Return the path at which PyArrow creates a file. The file's directory is created."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -121,9 +123,10 @@ class Directory:
 
     @contextmanager
     def flushing(self) -> Iterator[Callable[[str], None]]:
-        """Provide a :meth:`flush` that does not wait: a thread flushes, and the end of the block waits for it.
+        """Provide a :meth:`flush` that returns immediately: a thread flushes the files, and the end of the block waits
+        for it.
 
-        :raises OSError: at the end of the block; a flush failed.
+        :raises OSError: a flush failed; raised at the end of the block.
         """
         with ThreadPoolExecutor(1, "flush") as thread:
             pending: list[Future[None]] = []
@@ -132,7 +135,7 @@ class Directory:
                 flush.result()
 
     def move(self, targets: Mapping[str, str]) -> None:
-        """Move files to the names that they are mapped to, so that the new names survive a power cut.
+        """Move files to the names to which they are mapped. The new names survive a power cut.
 
         :raises FileNotFoundError: a file does not exist.
         """
@@ -172,7 +175,9 @@ class Directory:
 
     @contextmanager
     def locked_if_free(self, name: str = LOCK, *, wait: bool = False) -> Iterator[bool]:
-        """Lock the directory unless another process holds the lock; yield True if this process now holds it."""
+        """Try to lock the directory. Yield True if this process now holds the lock, or False if another process holds
+        it.
+        """
         import fcntl
 
         with self.new_path(name).open("a") as file:
@@ -186,10 +191,10 @@ class Directory:
 
 
 class NumberedFiles(Generic[T]):
-    """JSON files with numbers as names, such as ``commits/00000000000000000007.json``."""
+    """A series of JSON files with numbers as names, such as ``commits/00000000000000000007.json``."""
 
     def __init__(self, directory: Directory, place: str, kind: type[T], *, indented: bool = False) -> None:
-        """Use the files in ``place``, which contain values of type ``kind``."""
+        """Use the files in ``place``. Each contains a value of type ``kind``."""
         self._directory = directory
         self._place = place
         self._kind = kind
@@ -200,14 +205,14 @@ class NumberedFiles(Generic[T]):
         return [int(Path(name).stem) for name in self._directory.names(f"{self._place}/[0-9]*.json")]
 
     def find(self, number: int) -> T | None:
-        """Return the value with a number, or None if the file does not exist.
+        """Return the value with the given number, or None if the file does not exist.
 
         :raises ArchiveError: the file is damaged.
         """
         return self._directory.read_json(self._name(number), self._kind)
 
     def read(self, number: int) -> T:
-        """Return the value with a number.
+        """Return the value with the given number.
 
         :raises ArchiveError: the file is missing or damaged.
         """
@@ -219,11 +224,11 @@ class NumberedFiles(Generic[T]):
         return found
 
     def write(self, number: int, value: T) -> None:
-        """Write a value."""
+        """Write the value with the given number."""
         self._directory.write_json(self._name(number), value, indented=self._indented)
 
     def delete(self, number: int) -> None:
-        """Delete a value, if it exists."""
+        """Delete the value with the given number, if it exists."""
         self._directory.delete(self._name(number))
 
     def _name(self, number: int) -> str:

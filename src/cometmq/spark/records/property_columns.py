@@ -1,9 +1,9 @@
 """Decodes the properties of many records at once, as a map or as single properties by name.
 
 The text of a record is ``name 0x01 value 0x02 name 0x01 value 0x02 …`` with or without the last 0x02. All texts are in
-one buffer, in which separators are searched once. The rules are those of
-:func:`cometmq.message.properties.decode_properties`: pieces without name or value are dropped, the first 0x01 ends
-the name, and of two pieces with the same name the later one is used.
+one buffer, which is searched for separators once. The rules are the same as in
+:func:`cometmq.message.properties.decode_properties`: pieces without a name or value are dropped, the first 0x01 ends
+the name, and if two pieces have the same name, the later one is used.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The sink ``df.write.format("rocketmq")``: rows are sent as messages, in batches, with a guarantee that is chosen by
-name.
+"""The sink ``df.write.format("rocketmq")``: rows are sent as messages in batches. The user chooses the delivery
+guarantee by name.
 
 ====================  ===========================================================================
 ``options``           options and columns of a writer, and the check of a schema

@@ -1,18 +1,18 @@
-"""Delivery of a task's chunks: a guard decides which rows are sent, and the client's sender sends and resends them.
+"""Delivers a task's chunks: a guard decides which rows are sent, and the client's sender sends and resends them.
 
-While brokers store the chunks of some queues, the task encodes those of the next. Delivery adds three features to
-:mod:`cometmq.client.blocking.outbox`, whose theory of operation applies here too:
+While brokers store the chunks for some queues, the task encodes chunks for the next queues. Delivery adds three
+features to :mod:`cometmq.client.blocking.outbox`, whose theory of operation also applies here:
 
-* Before a chunk is sent the guard removes the rows that an earlier attempt of the task has stored.
-* After a failure the guard decides which rows of the chunk are sent again. :class:`RowGuard` itself chooses all rows;
-  :mod:`~cometmq.spark.sink.effectively_once` asks the broker which rows it finds;
-  :mod:`~cometmq.spark.sink.exactly_once` chooses all rows, and the broker drops the rows that it has already stored, by
-      their numbers.
+* Before a chunk is sent, the guard removes the rows that an earlier attempt of the task has stored.
+* After a failure, the guard decides which rows of the chunk are resent. :class:`RowGuard` itself resends all rows.
+  :mod:`~cometmq.spark.sink.effectively_once` asks the broker which rows it has stored.
+  :mod:`~cometmq.spark.sink.exactly_once` resends all rows, and the broker uses their numbers to drop those that it has
+  already stored.
 * A failing task first waits for the answers to its requests, since the next attempt immediately asks which rows are
   stored.
 
-A task's commit message is created after ``finish``. At that point every row is acknowledged, or was skipped because it
-is stored.
+A task's commit message is created after ``finish``. At that point, every row has been acknowledged, or was skipped
+because it is already stored.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _TOO_LARGE: Final = "options maxMessageSize and maxBatchBytes must not exceed th
 
 
 class RowGuard:
-    """Decides which rows of a repeated task are sent. A guard receives the rows of each queue in their order.
+    """Decides which rows of a repeated task are sent. A guard receives each queue's rows in order.
 
-    This class guarantees at-least-once: it sends everything, and sends again when a result is unknown.
+    This class guarantees at-least-once delivery: it sends all rows, and resends them if a result is unknown.
     """
 
     def choose_queues(self, _topic: str, route: WriteRoute) -> WriteRoute:
@@ -50,23 +50,23 @@ class RowGuard:
         return route
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of a chunk to send; None if the whole chunk is already stored."""
+        """Return the part of a chunk to send, or None if the entire chunk is already stored."""
         return chunk
 
     def properties(self, _chunk: Chunk) -> str:
-        """Return the properties of the request that sends what :meth:`unsent` left."""
+        """Return the properties of the request that sends the part returned by :meth:`unsent`."""
         return ""
 
     def still_unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of a chunk to send again when the result of the first request is unknown."""
+        """Return the part of a chunk to resend if the first request's result is unknown."""
         return chunk
 
     def finish(self) -> None:
-        """Make the final checks after the last row."""
+        """Perform the final checks after the last row."""
 
 
 class Delivery(Sender):
-    """Sends the chunks of one task; ``close`` must be called at the end."""
+    """Sends the chunks of one task. ``close`` must be called at the end."""
 
     def __init__(self, options: SinkOptions, routes: Routes, guard: RowGuard, *, clock: Clock = SYSTEM_CLOCK) -> None:
         security = options.access.security()
@@ -88,12 +88,12 @@ class Delivery(Sender):
         self._now_ms = clock.now_ms
         self.guard = guard
         self.already_stored = 0
-        """Number of messages that an earlier attempt has stored."""
+        """Number of messages that an earlier attempt had already stored."""
 
     def deliver(self, chunk: Chunk) -> None:
-        """Send the part of a chunk that the guard chooses, after the queue's previous chunk is acknowledged.
+        """After the queue's previous chunk is acknowledged, send the part of this chunk that the guard chooses.
 
-        :raises SinkError: a broker rejects messages, or did not acknowledge some in time.
+        :raises SinkError: a broker rejected messages, or did not acknowledge some of them in time.
         """
         self.wait_for(chunk.queue)
         unsent = self.guard.unsent(chunk)

@@ -1,22 +1,25 @@
-"""Effectively once, with any broker: before a task adds rows to a queue it asks the broker which of them are stored.
+"""Effectively-once delivery, with any broker: before a task adds rows to a queue, it asks the broker which of them are
+stored.
 
 Theory of operation. A row has the same message id (UNIQ_KEY) whenever it is sent, and a broker finds messages by their
-ids in its index (QUERY_MESSAGE). A task sends the rows of one queue in their order, one request at a time, so the rows
-that an earlier attempt stored are the first rows of the queue:
+ids in its index (QUERY_MESSAGE). A task sends one queue's rows in order, one request at a time. So the rows that an
+earlier attempt stored are the queue's first rows:
 
-1. Before the first chunk of a queue is sent, one query checks whether its first row is stored. If it is not, no row is
-   stored, and no further queries are needed. If it is, a binary search finds the first row that is not stored.
-2. When the result of a request is unknown (the broker was too busy, or the connection broke), the chunk is searched
-   again in the same way, and only its unstored end is sent again.
-3. After the last chunk the task verifies, once for each broker and worker, that the broker finds the last row by its
-   id. A broker whose index is switched off finds nothing, and would store every row of a repeated task twice.
+1. Before a queue's first chunk is sent, one query checks whether its first row is stored. If that row is not stored, no
+   row is stored, and no further queries are needed. If it is stored, a binary search finds the first row that is not
+   stored.
+2. If a request's result is unknown (because the broker was too busy or the connection broke), the chunk is searched
+   again in the same way, and only its unstored end is resent.
+3. After the last chunk, the task verifies that the broker finds the last row by its id. It does this once for each
+   broker and worker. A broker whose index is switched off finds nothing, so every row of a repeated task would be
+   stored twice.
 
-Faults. A broker answers a send as soon as its log has the message; the index follows some milliseconds later, so a
-stored message may not be found yet. Therefore a broker is queried only after its index contains everything that its log
-held when the search began (:func:`await_dispatch`). A request of a dead attempt or a broken connection may still reach
-the log; therefore the task first waits ``STORE_SECONDS``. Only a request that takes longer to arrive can store a row
-twice; :mod:`~cometmq.spark.sink.exactly_once` has no such case. A row stored in a topic that was then deleted and
-created again does not count as stored, although the index finds it.
+Faults. A broker answers a send request as soon as its log contains the message. The index follows several milliseconds
+later, so a stored message may not be found yet. Therefore a broker is queried only after its index contains all
+messages that were in its log when the search began (:func:`await_dispatch`). A request of a dead attempt or a broken
+connection may still reach the log, so the task first waits ``STORE_SECONDS``. Only a request that takes longer to
+arrive can store a row twice; :mod:`~cometmq.spark.sink.exactly_once` excludes even this case. A row in a topic that was
+later deleted and recreated does not count as stored, although the index finds it.
 """
 
 from __future__ import annotations
@@ -46,27 +49,27 @@ from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk, WriteRoute
 
 STORE_SECONDS: Final = 1.0
-"""Time for a broker to store a request whose connection broke or whose sender was killed."""
+"""Time that a broker may need to store a request whose connection broke or whose sender was killed."""
 PROOF_SECONDS: Final = 10.0
-"""Time for a broker to index the last message of a task, before its index is assumed to be switched off."""
+"""Time that a broker may need to index a task's last message, before its index is assumed to be switched off."""
 UNTOLD_SECONDS: Final = 1.0
-"""Time to wait for the index of a broker that does not report its progress."""
+"""Time to wait for a broker's index if the broker does not report its progress."""
 _PAUSE_SECONDS: Final = 0.1
 _DISPATCH_PAUSE_SECONDS: Final = 0.01
 _QUERY_MESSAGES: Final = 32
 _FOR_EVER_MS: Final = 2**63 - 1
 
 _proven: set[str] = set()
-"""Addresses of the brokers whose index is known to work, as long as this worker runs."""
+"""Addresses of the brokers whose index is known to work. The set is kept as long as this worker runs."""
 
 
 class EffectivelyOnce(RowGuard):
-    """The guard that searches brokers for the rows of one task."""
+    """The guard that searches brokers for one task's rows."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0) -> None:
         self._options = options
         self._is_unsettled = attempt > 0
-        """True while a request of another attempt, or of a broken connection, may still arrive."""
+        """True while a request from another attempt or a broken connection may still arrive."""
         self._identity = identity
         self._answer_s = min(ANSWER_SECONDS, options.send_timeout_s)
         self._masters: dict[str, str] = {}
@@ -82,7 +85,7 @@ class EffectivelyOnce(RowGuard):
         return route
 
     def unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the rows that the broker does not find.
+        """Return the rows that the broker has not stored.
 
         :raises SinkError: the broker does not answer.
         """
@@ -93,13 +96,13 @@ class EffectivelyOnce(RowGuard):
         return unsent
 
     def still_unsent(self, chunk: Chunk) -> Chunk | None:
-        """Return the rows that the broker does not find after some time to store them."""
+        """Return the rows that the broker has not stored after some time."""
         self._indexed.discard(chunk.queue.broker)
         self._is_unsettled = True
         return self._search(chunk)
 
     def finish(self) -> None:
-        """Verify, once for each broker, that it finds messages by their ids.
+        """Verify for each broker, only once, that it finds messages by their ids.
 
         :raises SinkError: the broker does not find them.
         """
@@ -175,13 +178,13 @@ class EffectivelyOnce(RowGuard):
 
 
 def await_dispatch(broker: str, address: str, security: Security, *, patience_s: float, clock: Clock) -> None:
-    """Wait until the index of a broker contains all messages that the broker has acknowledged.
+    """Wait until a broker's index contains all messages that the broker has acknowledged.
 
     The broker's runtime information (GET_BROKER_RUNTIME_INFO, ``AdminBrokerProcessor.prepareRuntimeInfo``) contains the
-    end of the log and, read after it, the number of bytes that are not dispatched yet. Their difference never exceeds
-    the dispatched offset.
+    end of the log, followed by the number of bytes that are not dispatched yet, which the broker reads later. Their
+    difference never exceeds the dispatched offset.
 
-    :param patience_s: time limit in total, and for each answer.
+    :param patience_s: time limit in seconds, for the entire wait and for each answer.
     :raises BlockingConnectionError: the broker does not answer.
     :raises SinkError: the index does not reach this state within ``patience_s``.
     """
@@ -209,7 +212,7 @@ def await_dispatch(broker: str, address: str, security: Security, *, patience_s:
 
 
 def _is_in_queue(link: BlockingConnection, queue: Queue, record: StoredRecord) -> bool:
-    """Return whether an indexed message is in its queue; the index also contains messages of deleted topics.
+    """Return True if an indexed message is in its queue. The index also contains messages from deleted topics.
 
     A message that expired from its queue, or about which the broker returns no information, counts as being in its
     queue.

@@ -1,11 +1,12 @@
-"""Arrow batches → messages as in the body of a SEND_BATCH_MESSAGE, vectorised; rejects rows that cannot be sent.
+"""Encodes Arrow batches as messages in the layout of a SEND_BATCH_MESSAGE body, vectorised, and rejects rows that
+cannot be sent.
 
-The few rows that must be sent alone (delayed, or with a compressed body) are encoded in the same form, and decoded
-again when they are sent.
+The few rows that must be sent alone, because they are delayed or have a compressed body, are encoded in the same layout
+and decoded when they are sent.
 
-Rows get the same message ids each time they are sent. An id (UNIQ_KEY) has 32 hex digits in the layout of RocketMQ's
-clients: ten bytes of a hash of the task and of the row's number without its low 16 bits, four zero bytes where clients
-store a time, and the low 16 bits.
+A row gets the same message id each time it is sent. An id (UNIQ_KEY) has 32 hex digits in the layout that RocketMQ's
+clients use: ten bytes of a hash of the task and of the row's number without its low 16 bits, four zero bytes where
+clients store a time, and the low 16 bits.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _SHORT: Final = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """The rows of one Arrow batch as messages."""
+    """The rows of one Arrow batch, encoded as messages."""
 
     batch: pa.RecordBatch
     where: RowPlace
     pieces: pa.BinaryArray
     alone: npt.NDArray[np.bool_]
-    """For each row, True if it is not allowed in a batch of messages."""
+    """For each row, True if the row must be sent alone."""
 
 
 class MessageParts(NamedTuple):
@@ -71,7 +72,7 @@ class MessageParts(NamedTuple):
 
 
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a Spark batch that is too large to be encoded at once."""
+    """Split a Spark batch that is too large to be encoded in one step."""
     if batch.nbytes <= MAX_SPARK_BATCH_BODY_BYTES or batch.num_rows == 1:
         yield batch
         return
@@ -81,9 +82,9 @@ def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, options: SinkOptions) -> EncodedRows:
-    """Encode the rows of a batch.
+    """Encode the rows of an Arrow batch.
 
-    :raises SinkError: a row cannot be sent; the error names the first one and the reason.
+    :raises SinkError: a row cannot be sent; the error names the first such row and the reason.
     """
     where = RowPlace(identity.partition, first_row)
     count = batch.num_rows
@@ -214,8 +215,8 @@ def _scalar(text: str) -> Any:
 
 
 def _piece(name: str, column: Any) -> tuple[list[Any], int]:
-    """Return the parts of one property to join, and the number of rows that have the property. Null and empty values
-    are left out.
+    """Return the text parts of one property, which are later joined, and the number of rows with the property. Null and
+    empty values are left out.
     """
     values = _bytes(column)
     empty = pc.equal(pc.binary_length(values), 0)
@@ -257,12 +258,12 @@ def _keys(batch: pa.RecordBatch, column: Any, where: RowPlace) -> Any:
 
 
 def _joined(column: Any) -> Any:
-    """Join arrays of keys. Arrow can only join lists whose elements may be null."""
+    """Join arrays of keys into text. Arrow can only join lists whose elements may be null."""
     return pc.binary_join(column.cast(pa.list_(pa.string())), KEY_SEPARATOR)
 
 
 def _own(batch: pa.RecordBatch, column: Any, where: RowPlace) -> tuple[Any, int]:
-    """Encode the application's properties of each row; return them and their number."""
+    """Encode each row's application properties. Return them and their number."""
     if column.offset:
         column = pa.concat_arrays([column])
     offsets = column.offsets
@@ -288,7 +289,7 @@ def _own(batch: pa.RecordBatch, column: Any, where: RowPlace) -> tuple[Any, int]
 
 
 def _refuse_entry(batch: pa.RecordBatch, offsets: Any, bad: Any, where: RowPlace, fault: str, next_step: str) -> None:
-    """Reject the row of the first map entry that is marked."""
+    """Reject the row that contains the first marked map entry."""
     marked = np.flatnonzero(np.asarray(bad.fill_null(False)))
     if len(marked):
         rows = np.zeros(batch.num_rows, bool)
@@ -297,8 +298,8 @@ def _refuse_entry(batch: pa.RecordBatch, offsets: Any, bad: Any, where: RowPlace
 
 
 def _check_separators(batch: pa.RecordBatch, texts: pa.BinaryArray, expected: int, where: RowPlace) -> None:
-    """Count the separators. If there are more than the sink wrote, a value contains one, which
-    would not be readable.
+    """Count the separators. If there are more than the sink wrote, a value contains a separator and could not be read
+    back.
     """
     data = np.frombuffer(texts.buffers()[2], np.uint8)[: pc.sum(pc.binary_length(texts)).as_py()]
     if all(np.count_nonzero(data == separator) == expected for separator in _SEPARATORS):
@@ -320,7 +321,7 @@ def _has_separator(texts: Any) -> Any:
 
 
 class RowPlace(NamedTuple):
-    """Partition and number of the first row of a batch."""
+    """The partition number and row number of a batch's first row, for error texts."""
 
     partition: int
     first_row: int
@@ -331,7 +332,7 @@ _SHOWN_CHARS: Final = 80
 
 
 def refuse_first(batch: pa.RecordBatch, bad: Any, where: RowPlace, fault: str, next_step: str) -> None:
-    """Reject the first row of a batch that is marked.
+    """Reject the first marked row in a batch.
 
     :param bad: a boolean for each row, as an Arrow or numpy array without nulls.
     :raises SinkError: a row is marked.
@@ -364,20 +365,20 @@ _BLOCK_BITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """The identity of a task, which is the same for every attempt."""
+    """A task's identity, which is the same in every attempt."""
 
     producer: str
-    """The id of a stream's query, or of one batch write."""
+    """Id of a stream's query, or of one batch write."""
     batch: int
-    """The micro-batch of a stream; 0 for a batch."""
+    """Number of the micro-batch in a stream; 0 for a batch write."""
     partition: int
 
     def message_id(self, row: int) -> str:
-        """Return the id of one row."""
+        """Return the message id of one row."""
         return f"{self._prefix(row >> _BLOCK_BITS)}{row & 0xFFFF:04X}"
 
     def message_ids(self, first: int, count: int) -> npt.NDArray[np.uint8]:
-        """Return the ids of ``count`` rows from ``first`` on, as ASCII of shape ``(count, 32)``."""
+        """Return the message ids of ``count`` rows starting at ``first``, as ASCII with shape ``(count, 32)``."""
         ids = np.empty((count, ID_CHARS), np.uint8)
         done = 0
         while done < count:
@@ -395,14 +396,14 @@ class TaskIdentity:
 
 @cache
 def _low_digits() -> npt.NDArray[np.uint8]:
-    """Return ``0000`` to ``FFFF`` as ASCII, shape ``(65536, 4)``."""
+    """Return ``0000`` to ``FFFF`` as ASCII with shape ``(65536, 4)``."""
     digits = np.frombuffer(b"0123456789ABCDEF", np.uint8)
     numbers = np.arange(1 << _BLOCK_BITS)
     return digits[np.stack([numbers >> shift & 15 for shift in (12, 8, 4, 0)], axis=1)]
 
 
 def task_attempt() -> int:
-    """Return the number of the attempt that this process is running, counted from 0. Call this only inside a Spark
+    """Return the number of the attempt that this process is running, starting at 0. Call this only inside a Spark
     task.
     """
     from pyspark import TaskContext

@@ -1,26 +1,26 @@
-"""Exactly once, with brokers that know producer sequences (CometMQ): the sink numbers the rows of each queue.
+"""Exactly-once delivery, with brokers that support producer sequences (CometMQ): the sink numbers each queue's rows.
 
-Theory of operation. The *producer* of a task is its query and partition, and a *lane* is the rows that it sends to one
-queue in one batch. Every attempt of the task has the same rows in the same order, so row ``n`` of a lane is the same
-message in every attempt.
+Theory of operation. A task's *producer* is its query and partition. A *lane* is the sequence of rows that the task
+sends to one queue in one batch. Every attempt of the task has the same rows in the same order, so row ``n`` of a lane
+is the same message in every attempt.
 
-1. Before its first message to a broker a task opens its producer there (OPEN_PRODUCER). The answer contains a higher
-   epoch than that of every earlier attempt, and the state of each lane: how many rows are stored, a CRC over them, and
-   a note of the queues over which the rows were distributed. From then on the broker rejects requests of lower epochs
+1. Before its first message to a broker, a task opens its producer there (OPEN_PRODUCER). The answer contains an epoch
+   that is higher than in every earlier attempt, and the state of each lane: the number of stored rows, their CRC, and a
+   note of the queues over which the rows were distributed. Afterwards, the broker rejects requests with lower epochs
    (PRODUCER_FENCED).
-2. Rows are distributed over the queues of the note, or over the topic's current queues if no attempt has stored
-   anything.
-3. The stored rows of a lane are skipped, and their CRC is compared: different rows are an error.
+2. Rows are distributed over the queues in the note, or over the topic's current queues if no attempt has stored any
+   rows.
+3. A lane's stored rows are skipped, and their CRC is compared: if the rows differ, the task fails.
 4. Each request contains its sequence: producer, batch, epoch, number of its first row, number of rows, CRC. The broker
    stores a request that begins at its next row, acknowledges a request that it has already stored, and rejects a
    request that would leave a gap.
 5. At the end, no lane may contain more rows than this attempt had.
 
-Faults. A request with an unknown result is sent again unchanged. A failed task is repeated by Spark with a higher
-epoch; an executor that Spark has given up, but that still runs, is fenced. A broker that lost acknowledged rows answers
-SEQUENCE_GAP: the task fails, and its next attempt receives the number of remaining rows and sends the other rows again.
-The CRC detects rows in another order (``rand()``, another number of cores): they are an error, never a silent loss.
-``docs/exactly-once.md`` describes the broker's side.
+Faults. A request whose result is unknown is resent unchanged. A failed task is repeated by Spark with a higher epoch;
+an executor that Spark has given up but that is still running is fenced. A broker that lost acknowledged rows answers
+SEQUENCE_GAP: the task fails, and its next attempt receives the number of remaining rows and resends the other rows. The
+CRC detects rows in a different order (caused by ``rand()`` or a different number of cores), so they cause an error and
+never a silent loss. ``docs/exactly-once.md`` describes the broker's side.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ _ORDER_ADVICE: Final = (
 
 @dataclass(slots=True)
 class _Lane:
-    """The rows of this task in one queue so far."""
+    """The rows that this task has sent to one queue."""
 
     stored: ProducerLane
-    """The state of the lane on the broker when the task began."""
+    """State of the lane on the broker when the task began."""
     rows: int = 0
     crc: int = 0
 
 
 class ExactlyOnce(RowGuard):
-    """The guard that numbers the rows of one task."""
+    """The guard that numbers one task's rows."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
         self._options = options
@@ -80,7 +80,8 @@ class ExactlyOnce(RowGuard):
         self._properties: dict[Queue, str] = {}
 
     def choose_queues(self, topic: str, route: WriteRoute) -> WriteRoute:
-        """Return the queues over which an earlier attempt distributed the rows, else the current queues.
+        """Return the queues over which an earlier attempt distributed the rows, or the current queues if there are
+        none.
 
         :raises SinkError: a broker does not support sequences, does not answer, or knows a later run of this task.
         """
@@ -109,7 +110,7 @@ class ExactlyOnce(RowGuard):
     def unsent(self, chunk: Chunk) -> Chunk | None:
         """Return the rows that the broker has not stored, after checking the rows that it has stored.
 
-        :raises SinkError: the broker has stored other rows in their place.
+        :raises SinkError: the broker has stored different rows in their place.
         """
         queue = chunk.queue
         lane = self._lanes.get(queue)
@@ -176,7 +177,7 @@ class ExactlyOnce(RowGuard):
             self._known[Queue(topic, broker, int(queue_id))] = lane
 
     def _ask(self, broker: str, address: str) -> RemotingCommand:
-        """Open the producer. While the broker is busy or absent, retry until the time limit is reached."""
+        """Open the producer. Retry until the time limit while the broker is busy or absent."""
         header = OpenProducerRequestHeader(producer=self._producer, batch=self._batch)
         patience = Patience(SYSTEM_CLOCK, self._options.send_timeout_s, _PAUSE_SECONDS)
         while True:
@@ -196,7 +197,7 @@ class ExactlyOnce(RowGuard):
 
 
 def _note_of(route: WriteRoute) -> str:
-    """Write the queues of a route as text, ``broker:count,broker:count``."""
+    """Return a route's queues as the text ``broker:count,broker:count``."""
     return ",".join(
         f"{broker}:{sum(1 for _ in queues)}"
         for broker, queues in itertools.groupby(route.queues, lambda queue: queue.broker)

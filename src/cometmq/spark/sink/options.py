@@ -1,4 +1,6 @@
-"""Options and columns of the rocketmq sink: names in the manner of Spark's Kafka connector, words of RocketMQ."""
+"""The rocketmq sink's options and columns. Their names follow the style of Spark's Kafka connector and use RocketMQ's
+terms.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from cometmq.spark.options import (
 from cometmq.spark.security_options import ACCESS_OPTION_NAMES, Access, parse_access
 
 _MAX_ID_CHARS: Final = 128
-"""Maximum length of a producer id, which leaves space for the partition's number in the name that brokers receive."""
+"""Maximum length of a producer id. It leaves space for the partition number in the name that brokers receive."""
 COMPRESSIONS: Final = {
     "none": None,
     "zlib": CompressionType.ZLIB,
@@ -56,7 +58,7 @@ _PRODUCER_ID: Final = Form(
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of a writer, one field each (see ``docs/spark-sink.md``)."""
+    """A writer's options, one field each (see ``docs/spark-sink.md``)."""
 
     namesrv_addr: tuple[str, ...]
     access: Access
@@ -72,7 +74,7 @@ class SinkOptions:
 
     @property
     def send_timeout_s(self) -> float:
-        """Maximum time for the acknowledgement of a chunk, in seconds."""
+        """Maximum time until a chunk is acknowledged, in seconds."""
         return self.send_timeout_ms / 1000
 
 
@@ -81,14 +83,14 @@ _FOLDED: Final = folded_names(
     SINK_OPTION_NAMES, {"nameServer": "namesrvAddr", "delivery.guarantee": "deliveryGuarantee"}
 )
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
-"""Options that Spark passes to every sink of a stream, and that this sink ignores."""
+"""Options that Spark passes to every streaming sink, and that this sink ignores."""
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Parse the options of a writer.
+    """Parse a writer's options.
 
-    :raises OptionError: an option is unknown (the error names the nearest known option), missing, given twice or has an
-        invalid value.
+    :raises OptionError: an option is unknown (the error suggests the nearest known option), is missing, is given twice
+        or has an invalid value.
     """
     named = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
     values = canonical_options("the rocketmq sink", named, _FOLDED)
@@ -147,10 +149,10 @@ def check_sink_schema(
     """Check that every ``(name, Spark type)`` is a column of the sink, and that all columns that a message needs are
     present.
 
-    :param topic_given: True when option ``topic`` names a topic for rows without one.
-    :param guarantee: the stronger guarantees do not allow delayed messages.
-    :raises OptionError: a column is unknown, has a wrong type or is missing. The error names it, and the nearest known
-        column or the allowed types.
+    :param topic_given: True if the option ``topic`` names a topic for rows that have none.
+    :param guarantee: delivery guarantee; the stronger guarantees do not allow delayed messages.
+    :raises OptionError: a column is unknown, has a wrong type or is missing. The error names the column, and the
+        nearest known column or the allowed types.
     """
     names = set()
     for name, kind in fields:

@@ -1,11 +1,11 @@
-"""Routes of a sink; the queue of each row, and the chunks of rows that are sent in one request.
+"""A sink's routes, the choice of a queue for each row, and the chunks of rows that are sent in one request.
 
 The choice depends only on the row, its number in the partition and the topic's queues, so that a repeated task sends
 the same rows to the same queues in the same order:
 
 * a row with ``queueId`` goes to that queue;
 * a row with ``shardingKey`` goes to the queue that Java's ``SelectMessageQueueByHash`` chooses for that string;
-* all other rows go, in blocks of ``BLOCK_ROWS``, to one queue after the other.
+* all other rows go to one queue after another, in blocks of ``BLOCK_ROWS``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteRoute:
-    """The route of one topic for writing."""
+    """One topic's route for writing."""
 
     queues: tuple[Queue, ...]
-    """The write queues, sorted by broker and number: the order in which RocketMQ's selectors number the queues."""
+    """Write queues, sorted by broker and number. RocketMQ's selectors number the queues in this order."""
     masters: dict[str, str]
     """Address of each broker's master."""
 
@@ -51,7 +51,7 @@ class _Cluster(BlockingCluster):
 
 
 def look_up_route(options: SinkOptions, topic: str) -> WriteRoute:
-    """Query a nameserver for the route of a topic.
+    """Query a nameserver for a topic's route.
 
     :raises UnreachableError: no nameserver answers.
     :raises SinkError: the topic does not exist, or is not writable.
@@ -78,7 +78,7 @@ def look_up_route(options: SinkOptions, topic: str) -> WriteRoute:
 
 
 class Routes:
-    """The routes of the topics that a task has sent to so far. Each route is looked up once."""
+    """The routes of the topics to which a task has sent rows. Each route is looked up only once."""
 
     def __init__(
         self,
@@ -86,7 +86,9 @@ class Routes:
         known: dict[str, WriteRoute],
         choose_queues: Callable[[str, WriteRoute], WriteRoute] = lambda _, route: route,
     ) -> None:
-        """Start with the routes that the driver knows; ``choose_queues`` returns the queues to use for each topic."""
+        """Store the routes that the driver already knows. ``choose_queues`` returns the queues to use for each
+        topic.
+        """
         self._options = options
         self._planned = known
         self._choose_queues = choose_queues
@@ -95,7 +97,7 @@ class Routes:
     def of(self, topic: str) -> WriteRoute:
         """Return the route of a topic.
 
-        :raises SinkError: as :func:`look_up_route`.
+        :raises SinkError: see :func:`look_up_route`.
         """
         route = self._known.get(topic)
         if route is None:
@@ -104,9 +106,9 @@ class Routes:
         return route
 
     def address_of(self, queue: Queue, again: bool = False) -> str:
-        """Return the address of a queue's master. With ``again``, query the nameserver again.
+        """Return the address of a queue's master. If ``again`` is true, query the nameserver again.
 
-        :raises UnreachableError: the broker is not registered now, or no nameserver answers.
+        :raises UnreachableError: the broker is not registered at the moment, or no nameserver answers.
         """
         masters = look_up_route(self._options, queue.topic).masters if again else self.of(queue.topic).masters
         if queue.broker not in masters:
@@ -115,30 +117,30 @@ class Routes:
 
 
 BLOCK_ROWS: Final = 512
-"""Number of rows without a key that are sent to one queue together: half a megabyte of usual messages, for which a
-broker needs 3 ms.
+"""Number of rows without a key that are sent to one queue together. With typical messages, they have half a megabyte,
+for which a broker needs 3 ms.
 """
 RUN_BYTES: Final = 256 * 1024
-"""Minimum number of bytes of adjacent rows for one queue that are sent without regrouping."""
+"""Minimum number of bytes in adjacent rows for one queue that are sent without regrouping."""
 MAX_CHUNK_ROWS: Final = 4096
-"""Maximum number of messages in a request, so that small messages do not block a broker's loop for long (brokers accept
-10,000).
+"""Maximum number of messages in a request, so that small messages do not block a broker's loop for long. Brokers accept
+10,000 messages.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages of one queue for one request."""
+    """One queue's messages for one request."""
 
     queue: Queue
     data: memoryview
-    """The messages, concatenated."""
+    """The encoded messages, concatenated."""
     offsets: npt.NDArray[np.int64]
     """Start of each message in ``data``, and the end of the last message."""
     rows: npt.NDArray[np.int64]
-    """The number of each message's row in the partition."""
+    """Row number of each message in the partition."""
     alone: bool
-    """True for a single message that is not allowed in a batch."""
+    """True if the chunk is a single message that is not allowed in a batch."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -149,12 +151,12 @@ class Chunk:
 
     @property
     def pieces(self) -> memoryview:
-        """Return the bytes of its messages."""
+        """Return the bytes of the chunk's messages."""
         return self.data[self.offsets[0] : self.offsets[-1]]
 
 
 class Placing:
-    """Places the rows of one partition."""
+    """Assigns the rows of one partition to queues."""
 
     def __init__(self, options: SinkOptions, routes: Routes, partition: int) -> None:
         self._options = options
@@ -164,7 +166,7 @@ class Placing:
         self._first_of: dict[str, int] = {}
 
     def chunks(self, encoded: EncodedRows) -> Iterator[Chunk]:
-        """Split encoded rows into chunks. The chunks of one queue are in the order of their rows.
+        """Split encoded rows into chunks. One queue's chunks are in the order of their rows.
 
         :raises SinkError: a row has no topic, a topic that does not exist, or a queue that the topic does not have.
         """
@@ -189,9 +191,9 @@ class Placing:
                 first = end
 
     def _is_mixed(self, targets: npt.NDArray[np.int64], encoded: EncodedRows) -> bool:
-        """Return True if rows should be regrouped by queue, because adjacent rows for one queue have few bytes.
+        """Return True if rows should be regrouped by queue because adjacent rows for one queue have few bytes.
 
-        For large rows, copying takes longer than the additional requests.
+        If rows are large, copying takes longer than the additional requests.
         """
         if not np.any(targets[1:] < targets[:-1]):
             return False
@@ -278,7 +280,7 @@ def _chosen(column: Any, chosen: npt.NDArray[np.intp] | None) -> Any:
 
 
 def _by_key(keys: Any, queues: int) -> npt.NDArray[np.int64]:
-    """Return the queue for each key; each distinct key is hashed once."""
+    """Return the queue for each key. Each distinct key is hashed only once."""
     named = keys.dictionary_encode()
     of_key = key_hashes(named.dictionary.to_pylist()).astype(np.int64) % queues
     chosen: npt.NDArray[np.int64] = of_key[np.asarray(named.indices)]

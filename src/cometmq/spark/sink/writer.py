@@ -1,8 +1,8 @@
 """The writers that Spark calls, for batches and streams, and one task of a write.
 
 Spark creates a writer on the driver and sends it to the tasks; ``commit`` and ``abort`` run on another copy of it.
-Consumers see a message as soon as its broker has it, so ``commit`` has nothing to publish and ``abort`` nothing to
-undo.
+Consumers see a message as soon as its broker has stored it, so ``commit`` has nothing to publish and ``abort`` has
+nothing to undo.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _TaskWriter:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
         """Send the rows of one task.
 
-        :raises SinkError: as :func:`write_rows`.
+        :raises SinkError: see :func:`write_rows`.
         """
         identity = task_identity(self._plan.producer, streaming=self._plan.streaming)
         return write_rows(self._plan, identity, iterator, attempt=task_attempt())
@@ -77,8 +77,8 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> RocketMQStreamWriter:
     """Create the writer for ``df.writeStream``.
 
-    :raises OptionError: as :func:`batch_writer`, or the output mode is ``complete``.
-    :raises SinkError: as :func:`batch_writer`.
+    :raises OptionError: see :func:`batch_writer`; or the output mode is ``complete``.
+    :raises SinkError: see :func:`batch_writer`.
     """
     if overwrite:
         raise OptionError("messages cannot be overwritten", next_step="use .outputMode('append')")
@@ -103,16 +103,16 @@ def _plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) -> S
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """The totals of one task; every message was acknowledged."""
+    """The totals of one task, in which every message was acknowledged."""
 
     messages: int
     bytes: int
-    """Bytes of bodies and properties."""
+    """Number of bytes in bodies and properties."""
     requests: int
     repeated: int
-    """Number of requests that were sent again."""
+    """Number of requests that were resent."""
     already_stored: int = 0
-    """Number of messages that an earlier attempt has stored."""
+    """Number of messages that an earlier attempt had already stored."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class SinkPlan:
 
     options: SinkOptions
     producer: str | None
-    """Id of a batch write; a stream's tasks look up the id of their query themselves."""
+    """Id of a batch write. A stream's tasks look up their query's id themselves."""
     streaming: bool = False
     routes: dict[str, WriteRoute] = field(default_factory=dict)
     """Routes that were looked up when the write was planned."""
@@ -132,7 +132,7 @@ def write_rows(
 ) -> SinkCommit:
     """Send the rows of one task. Return when all rows are acknowledged.
 
-    :param attempt: number of this attempt, from 0.
+    :param attempt: number of this attempt, starting at 0.
     :raises SinkError: a row cannot be sent, or a broker rejects or does not acknowledge messages.
     """
     from cometmq.spark.sink.delivery import Delivery
@@ -171,7 +171,7 @@ def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> RowGua
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """Sum up the tasks of a write in one line."""
+    """Return one line with the totals of all tasks in a write."""
     commits = [message for message in messages if isinstance(message, SinkCommit)]
     repeated = sum(commit.repeated for commit in commits)
     already_stored = sum(commit.already_stored for commit in commits)

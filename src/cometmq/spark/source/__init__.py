@@ -1,1 +1,1 @@
-"""The source: ``format("rocketmq")`` in batches and streams, from brokers."""
+"""The source ``format("rocketmq")``, which reads from brokers in batches and streams."""

@@ -1,4 +1,6 @@
-"""The cluster of a reader's options, queried by the blocking client, with the errors of this package."""
+"""The cluster in a reader's options. It is queried with the blocking client, whose errors become this package's
+errors.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +28,26 @@ from cometmq.spark.source.planning import SizedRange, sample_places, sized_range
 log = logging.getLogger("cometmq.spark")
 
 _SAMPLE: Final = 32
-"""Number of records in a queue whose mean size is used for all its records."""
+"""Number of records whose mean size is used for all records in a queue."""
 _MARKS_AT_ONCE: Final = 32
-"""Messages that are requested from one broker together: 128 MiB at their largest size."""
+"""Number of messages that are requested from one broker at a time: 128 MiB if they have the maximum size."""
 
 
 class Life(Enum):
-    """The change of a queue since a mark."""
+    """A change to a queue since its mark was taken."""
 
     ANEW = auto()
-    """The queue was deleted and created again: its first message is newer than the mark's message."""
+    """The queue was deleted and recreated: its first message is newer than the mark's message."""
     CUT = auto()
-    """The queue contains older messages, but not the mark's message: the end of the queue was lost because a backup was
-    restored or a slave promoted.
+    """The queue contains older messages, but not the mark's message: the queue's end was lost because a backup was
+    restored or a slave was promoted.
     """
 
 
 class Cluster(OffsetClient):
     """The brokers behind ``namesrvAddr``, and the requested topics.
 
-    Its methods raise UnreachableError when servers do not answer, and SparkSourceError when they return an error.
+    All methods raise UnreachableError if servers do not answer, and SparkSourceError if they return an error.
     """
 
     unreachable: ClassVar[type[CometMQError]] = UnreachableError
@@ -57,7 +59,7 @@ class Cluster(OffsetClient):
         self._options = options
         self._asked_at = clock.monotonic
         self.latency_ms: dict[str, float] = {}
-        """Time that each broker needed for its last answer about the bounds of its queues."""
+        """Time that each broker needed for its last answer about its queues' bounds."""
         super().__init__(
             ClusterOptions(
                 options.namesrv_addr,
@@ -73,7 +75,7 @@ class Cluster(OffsetClient):
         )
 
     def queues(self) -> list[Queue]:
-        """Look up every requested readable queue on the registered brokers."""
+        """Look up all requested readable queues on the registered brokers."""
         return [queue for queue in super().queues() if self._options.assigns(queue)]
 
     def _bounds_of(self, members: Sequence[Queue], patience_s: float) -> dict[Queue, Bounds]:
@@ -83,7 +85,8 @@ class Cluster(OffsetClient):
         return found
 
     def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
-        """Return the mean size in bytes of stored records at each place: queue, offset, number of records.
+        """Return the mean size in bytes of the stored records at each place. A place is a queue, an offset and a number
+        of records.
 
         ``None`` means that nothing is stored at the place, or that the broker does not support the request.
         """
@@ -91,8 +94,8 @@ class Cluster(OffsetClient):
         return self.ask(asked, self._options.poll_timeout_s)
 
     def mean_sizes(self, start: Mapping[Queue, int], bounds: Mapping[Queue, Bounds]) -> dict[Queue, float]:
-        """Return the mean size, in bytes, of the stored records of each queue that contains records
-        from ``start`` on.
+        """Return the mean size in bytes of each queue's stored records, for queues that contain records at or after
+        ``start``.
         """
         places = [
             (queue, start.get(queue, held.first), _SAMPLE)
@@ -113,8 +116,8 @@ class Cluster(OffsetClient):
     # Lives ----------------------------------------------------------------------------------------
 
     def marks(self, places: Mapping[Queue, int]) -> dict[Queue, Mark]:
-        """Return the mark of the message at an offset of each queue. Queues without a message at that offset are left
-        out.
+        """Return the mark of the message at the given offset in each queue. Queues without a message at that offset are
+        left out.
         """
         found: dict[Queue, Mark] = {}
         queues = sorted(places, key=lambda queue: queue.broker)
@@ -126,7 +129,7 @@ class Cluster(OffsetClient):
         return found
 
     def marks_before(self, offsets: Offsets) -> dict[Queue, Mark]:
-        """Return the marks of the messages before some offsets, if these messages still exist."""
+        """Return the marks of the messages before the given offsets, if these messages still exist."""
         return self.marks({queue: offset - 1 for queue, offset in offsets.items() if offset > 0})
 
     def _mark(self, queue: Queue, offset: int) -> Query[Mark | None]:
@@ -141,7 +144,7 @@ class Cluster(OffsetClient):
         return pull_one(queue, offset, self._options.consumer_group, read)._replace(answers=EVERY_ANSWER)
 
     def changed_lives(self, marks: Marks, bounds: Mapping[Queue, Bounds]) -> dict[Queue, Life]:
-        """Return the queues whose message at the offset of their mark differs from the mark.
+        """Return the queues whose message at their mark's offset differs from the mark.
 
         Messages that retention has deleted are not compared.
         """
@@ -153,17 +156,15 @@ class Cluster(OffsetClient):
         return {queue: Life.ANEW if _is_newer(first[queue], marks[queue]) else Life.CUT for queue in first}
 
     def changed_queues(self, marks: Marks) -> dict[Queue, Life]:
-        """Return the queues that were created again since their marks were taken, according to the masters that
-        answer.
-        """
+        """Return the queues that were recreated since their marks were taken, according to the masters that answer."""
         bounds = self.bounds([queue for queue in self.queues() if queue in marks], on_silent=_warn)
         changed = self.changed_lives({queue: marks[queue] for queue in bounds}, bounds)
         return {queue: life for queue, life in changed.items() if self.has_master(queue)}
 
     def changed_meanwhile(self, marks: Marks) -> list[Queue]:
-        """Return the queues that were created again since their marks were taken, a short time ago.
+        """Return the queues that were recreated since their marks were taken a short time ago.
 
-        The check takes one request for each queue, and more only if a mark's message was deleted.
+        The check takes one request per queue. It takes more requests only if a mark's message was deleted.
         """
         now = self.marks({queue: mark.offset for queue, mark in marks.items()})
         changed = [queue for queue, mark in now.items() if mark != marks[queue]]
@@ -177,7 +178,7 @@ def _warn(error: CometMQError) -> None:
 
 
 def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:
-    """Request the mean size of some records. The result is None if the broker does not report it."""
+    """Request the mean size of some records. The result is None if the broker does not support the request."""
 
     def read(answer: RemotingCommand) -> float | None:
         if answer.code != ResponseCode.SUCCESS or not answer.body:

@@ -1,14 +1,14 @@
 """Pulls ranges of queue offsets as raw record bytes, with many requests in flight on one connection.
 
 A broker answers one pull with at most 32 messages or 256 KiB (Apache's defaults), so waiting for each answer would
-leave the connection idle most of the time. Ranges are cut into segments of one answer each; the length of a segment is
-adjusted to the number of messages in the answers. The first few unfinished segments are pulled in parallel. Most
+leave the connection idle most of the time. Ranges are cut into segments that need one answer each. A segment's length
+is adjusted to the number of messages in the answers. The first few unfinished segments are pulled in parallel. Most
 segments need one answer, so answers arrive in the order in which they are needed. Their bytes are yielded in order,
 written next to each other into one block of memory, so that many of them form one chunk without a copy. Memory is
-bounded: when later segments hold ``_AHEAD_BYTES``, only the first one continues.
+bounded: if later segments hold ``_AHEAD_BYTES``, only the first segment continues.
 
-A broken connection is opened again after the address is looked up, and the segments continue where they were, until
-nothing has arrived for ``pollTimeoutMs``.
+If the connection breaks, the address is looked up and the connection is opened again. The segments then continue where
+they stopped. Reading fails if nothing has arrived for ``pollTimeoutMs``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_IN_FLIGHT: Final = 12
 
 @dataclass(slots=True)
 class Segment:
-    """A part of a range, with the bytes that have arrived and the next offset."""
+    """Part of a range, with the bytes that have arrived and the next offset."""
 
     part: OffsetRange
     at: int
@@ -60,14 +60,14 @@ class Segment:
 
     @property
     def done(self) -> bool:
-        """Return True when the whole segment has arrived."""
+        """Return True if the entire segment has arrived."""
         return self.at >= self.part.end
 
 
 class Segments:
     """Splits ranges into segments, one by one, in order.
 
-    :param most_offsets: number of offsets of a segment until an answer shows that answers contain fewer.
+    :param most_offsets: number of offsets in a segment, used until an answer shows that answers contain fewer messages.
     """
 
     def __init__(self, ranges: Iterable[OffsetRange], most_offsets: int) -> None:
@@ -75,7 +75,7 @@ class Segments:
         self._most_offsets = most_offsets
         self._offsets = most_offsets
         self._most_bytes = 0
-        """Size of the largest answer so far."""
+        """Size of the largest answer that has arrived, in bytes."""
         self.in_flight = 1
 
     def __bool__(self) -> bool:
@@ -83,7 +83,7 @@ class Segments:
 
     @property
     def next_queue(self) -> Queue:
-        """Return the queue of the next segment."""
+        """Return the queue that the next segment belongs to."""
         return self._waiting[0].queue
 
     def next_segment(self) -> Segment:
@@ -95,7 +95,9 @@ class Segments:
         return Segment(OffsetRange(part.queue, part.first, end), part.first)
 
     def adjust_to_answer(self, segment: Segment, before: int, size: int) -> None:
-        """Adjust the segment length to an answer of ``size`` bytes that advanced a segment from offset ``before``."""
+        """Adjust the segment length after an answer of ``size`` bytes that moved a segment forward from offset
+        ``before``.
+        """
         self.in_flight = MAX_IN_FLIGHT
         self._most_bytes = max(self._most_bytes, size)
         if not segment.done:  # a little fewer than in this answer, since sizes differ
@@ -121,7 +123,7 @@ class Piece:
         return self.block[self.begin : self.end]
 
     def is_followed_by(self, other: Piece) -> bool:
-        """Return whether ``other`` begins where this piece ends."""
+        """Return True if ``other`` begins where this piece ends."""
         return self.block is other.block and self.end == other.begin
 
     def shortened(self, size: int) -> Piece:
@@ -147,24 +149,25 @@ class Blocks:
 
 
 def contiguous(pieces: Sequence[Piece]) -> memoryview:
-    """Join pieces: in place if they are adjacent, else by copying."""
+    """Join pieces: in place if they are adjacent, otherwise by copying."""
     if all(piece.is_followed_by(after) for piece, after in pairwise(pieces)):
         return pieces[0].block[pieces[0].begin : pieces[-1].end]
     return memoryview(b"".join(piece.data for piece in pieces))
 
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Number of bytes that are yielded at a time. At this size the fixed cost of a chunk is a tenth of its time, and larger
-chunks are not faster.
+"""Number of bytes that are yielded at a time. At this size, a chunk's fixed cost is a tenth of its total time, and
+larger chunks are not faster.
 """
 _SEPARATE_BYTES: Final = CHUNK_BYTES // 2
-"""A chunk of at least this size is yielded as it is; smaller chunks are joined by copying."""
+"""Minimum size of a chunk that is yielded without joining. Smaller chunks are joined by copying."""
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""Maximum number of bytes of answers for later segments while the first is unfinished, in addition to frames in flight.
+"""Maximum number of answer bytes for later segments while the first segment is unfinished. Frames in flight are not
+included.
 """
 _ANSWER_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.2
-"""Pause before a request is repeated, after the broker was busy or the connection broke."""
+"""Pause before a request is repeated because the broker was busy or the connection broke."""
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 log = logging.getLogger("cometmq.spark")
@@ -172,7 +175,7 @@ log = logging.getLogger("cometmq.spark")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Complete records of one queue, in the order of their offsets."""
+    """Complete records from one queue, in offset order."""
 
     queue: Queue
     data: memoryview
@@ -187,13 +190,16 @@ class Fetcher:
         self._pause = threading.Event()
         self._blocks = Blocks(CHUNK_BYTES)
         self.lost: list[OffsetRange] = []
-        """Skipped ranges of lost messages (only without ``failOnDataLoss``); neighbours are joined."""
+        """Ranges of lost messages that were skipped, which happens only if ``failOnDataLoss`` is false. Adjacent ranges
+        are joined.
+        """
 
     def fetch(self, ranges: Sequence[OffsetRange], marks: Marks = NO_MARKS) -> Iterator[Chunk]:
         """Yield the records of ``ranges``, in order, in chunks of about ``CHUNK_BYTES``.
 
         :param marks: for each queue, a message that it contained when the ranges were planned.
-        :raises DataLossError: messages are lost and ``failOnDataLoss`` is true, or a topic was created again meanwhile.
+        :raises DataLossError: messages are lost and ``failOnDataLoss`` is true, or a topic was recreated during the
+            read.
         :raises UnreachableError: nothing arrived for ``pollTimeoutMs``.
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
@@ -219,7 +225,7 @@ class Fetcher:
                 yield Chunk(queue, contiguous(gathered))
 
     def _pieces(self, waiting: Segments) -> Iterator[tuple[Queue, Piece]]:
-        """Yield the bodies of answers in order; reconnect when the connection breaks."""
+        """Yield the answers' bodies in order. Reconnect if the connection breaks."""
         active: deque[Segment] = deque()
         progress_at = SYSTEM_CLOCK.monotonic()
         while waiting or active:
@@ -251,7 +257,7 @@ class Fetcher:
     def _exchange(
         self, connection: BlockingConnection, waiting: Segments, active: deque[Segment]
     ) -> Iterator[tuple[Queue, Piece]]:
-        """Keep requests in flight, and yield the bytes of the first segment as they arrive, until all are done."""
+        """Keep requests in flight, and yield the first segment's bytes as they arrive, until all segments are done."""
         asked: dict[int, Segment] = {}
         while waiting or active or asked:
             while waiting and len(active) < waiting.in_flight:
@@ -287,7 +293,7 @@ class Fetcher:
         asked[segment.asked] = segment
 
     def _apply_answer(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:
-        """Advance a segment by an answer."""
+        """Move a segment forward by an answer."""
         if answer.code == ResponseCode.SYSTEM_BUSY:  # tried again on a new connection, after a pause
             raise UnreachableError(f"the broker is busy: {answer.remark}")
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -316,7 +322,7 @@ class Fetcher:
             self._skip_lost(segment, segment.part.end, _AT_END if after <= segment.at else "they were deleted")
 
     def _skip_lost(self, segment: Segment, until: int, why: str) -> None:
-        """Skip messages up to ``until``, or fail."""
+        """Skip lost messages up to ``until``, or fail if ``failOnDataLoss`` is true."""
         if self._cluster.reads_slave(segment.queue):  # which proves nothing
             self._leave_slave(segment, why)
         gone = OffsetRange(segment.queue, segment.at, min(until, segment.part.end))
@@ -330,7 +336,7 @@ class Fetcher:
         segment.at = gone.end
 
     def _leave_slave(self, segment: Segment, why: str) -> NoReturn:
-        """Request the segment again: from the slave if the slave is only behind, else from the master.
+        """Request the segment again: from the slave if the slave is only behind, otherwise from the master.
 
         :raises UnreachableError: always.
         """
@@ -353,6 +359,6 @@ _PULL_CODES: Final = frozenset(
 
 
 def _up_to_end(body: Piece, part: OffsetRange) -> Piece:
-    """Cut off the records of an answer after the end of its segment."""
+    """Remove the records after the end of the segment from its answer."""
     inside = Records(body.data).between(part.first, part.end)
     return body.shortened(int(inside.sizes.sum()))

@@ -1,8 +1,7 @@
-"""The lag of streaming queries by queue, in totals such as those of Spark's Kafka connector, and for logs and
-Prometheus.
+"""The lag of streaming queries: by queue, as totals like those of Spark's Kafka connector, and for logs and Prometheus.
 
-A source in Python cannot add metrics to a query's progress. The source can only report offsets: the end of a
-micro-batch (``endOffset``), and the ends of the queues when the micro-batch was planned (``latestOffset``).
+A source in Python cannot add metrics to a query's progress. It can only report offsets: the end of a micro-batch
+(``endOffset``), and the queues' ends when the micro-batch was planned (``latestOffset``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
 
 ASSIGNED: Final = "assigned"
-"""Key in the offset of a query that reads only the queues in its option ``assign``."""
+"""Key in a query's offset if the query reads only the queues in its option ``assign``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of the queues of a source."""
+    """The lag of a source's queues."""
 
     queues: tuple[QueueLag, ...]
 
@@ -58,7 +57,7 @@ class Lag:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the totals of the queues. The first three have the names that Spark's Kafka connector uses."""
+        """Return totals over all queues. The first three have the same names as in Spark's Kafka connector."""
         behind = [of.behind for of in self.queues] or [0]
         return {
             "minOffsetsBehindLatest": min(behind),
@@ -69,12 +68,14 @@ class Lag:
 
 
 def lag_between(reached: Mapping[Queue, int], latest: Mapping[Queue, int]) -> Lag:
-    """Compare the offsets that were read with the queues' ends. A queue that is not in ``reached`` was not read yet."""
+    """Compare the offsets that were read with the queues' ends. A queue that is not in ``reached`` has not been read
+    yet.
+    """
     return Lag(tuple(QueueLag(queue, reached.get(queue, 0), latest[queue]) for queue in sorted(latest)))
 
 
 def lag_of(source: Mapping[str, Any]) -> Lag:
-    """Return the lag when the last micro-batch was planned.
+    """Return the lag at the time when the last micro-batch was planned.
 
     :param source: an element of ``query.lastProgress["sources"]``; offsets may be JSON or text.
     :raises OptionError: ``source`` is not a source of format ``rocketmq``.
@@ -83,9 +84,10 @@ def lag_of(source: Mapping[str, Any]) -> Lag:
 
 
 def lag_now(source: Mapping[str, Any], namesrv: str, access: Mapping[str, str] | None = None) -> Lag:
-    """Return the lag behind the brokers' current offsets: messages that arrived during a long micro-batch count too.
+    """Return the lag behind the brokers' current offsets, which includes messages that arrived during a long
+    micro-batch.
 
-    :param source: as with :func:`lag_of`.
+    :param source: see :func:`lag_of`.
     :param namesrv: nameservers, ``host:port`` separated by ``;``.
     :param access: credentials and TLS, as options of the source; missing options are read from the environment.
     :raises OptionError: ``source`` is not a source of format ``rocketmq``, or an option in ``access`` is invalid.
@@ -125,29 +127,29 @@ log = logging.getLogger("cometmq.spark")
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """The last progress of a query."""
+    """A query's last progress."""
 
     name: str
-    """The query's name, else its id."""
+    """The query's name, or its id if it has no name."""
     batch_id: int
     input_rows_per_second: float
     processed_rows_per_second: float
     lag: Lag
-    """The total of all its sources of format ``rocketmq``."""
+    """Total lag of all its sources with the format ``rocketmq``."""
 
 
 class LagListener(StreamingQueryListener):
     """Keeps, logs and writes the lag of queries: ``spark.streams.addListener(LagListener())``.
 
-    For each progress, the listener logs one line to the logger ``cometmq.spark`` at level INFO. Queries that do not
-    read RocketMQ are ignored.
+    For each progress event, the listener logs one line to the logger ``cometmq.spark`` at level INFO. Queries that do
+    not read RocketMQ are ignored.
     """
 
     def __init__(self, prometheus: str | Path | None = None) -> None:
         """Create a listener.
 
-        :param prometheus: file for the result of :meth:`prometheus`, which is replaced with each progress. The textfile
-            collector of Prometheus' node exporter can read it; the name must end in ``.prom``.
+        :param prometheus: file for the result of :meth:`prometheus`, which is replaced at each progress event. The
+            textfile collector in Prometheus' node exporter can read it; the name must end in ``.prom``.
         """
         self._file = None if prometheus is None else local_path(prometheus)
         self._queries: dict[str, QueryLag] = {}
@@ -160,7 +162,7 @@ class LagListener(StreamingQueryListener):
             return tuple(sorted(self._queries.values(), key=lambda of: of.name))
 
     def prometheus(self) -> str:
-        """Return the lag by queue and the speed of each query in Prometheus' text format."""
+        """Return each query's lag by queue and its speed in Prometheus' text format."""
         lines = _HEAD_LAG.copy()
         speeds = _HEAD_SPEED.copy()
         for of in self.queries:
@@ -207,7 +209,7 @@ class LagListener(StreamingQueryListener):
         """Do nothing. The listener interface requires this method."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Forget the query."""
+        """Forget a query that has ended."""
         with self._lock:
             known = self._queries.pop(str(event.runId), None)
         if known is not None:

@@ -1,12 +1,12 @@
-"""Continues reading queues where an earlier read ended, or reports why that is impossible.
+"""Determines where reading continues after an earlier read, or reports why it cannot continue.
 
-A topic that was deleted and created again is another topic, which counts its messages from 0. So a read that can be
-continued stores, with the offset of each queue, a mark: a message that the queue contained
-(:class:`~cometmq.spark.records.queues.Mark`). If the queue now contains another message at the mark's offset, it is
-another queue, and none of its messages was read.
+A topic that was deleted and recreated is a different topic, which counts its messages from 0. So a read that can be
+continued stores a mark with each queue's offset: a message that the queue contained
+(:class:`~cometmq.spark.records.queues.Mark`). If the queue now contains a different message at the mark's offset, it is
+a different queue, and none of its messages has been read.
 
-Only a master proves that something is lost. A slave may be behind, or not know a topic yet. While it answers because no
-master is registered, the queues on which it is behind keep their offsets.
+Only a master can prove that messages are lost. A slave may be behind, or may not know a topic yet. While a slave
+answers because no master is registered, the queues on which it is behind keep their offsets.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger("cometmq.spark")
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The offsets at which reading continues in some queues."""
+    """The offsets at which reading continues."""
 
     offsets: Offsets
     doubtful: frozenset[Queue]
-    """Queues that seem to be lost, but only according to a slave. They keep their offsets, and must not be read."""
+    """Queues that are lost according to a slave. They keep their offsets and must not be read."""
 
 
 def continue_reading(
@@ -43,7 +43,7 @@ def continue_reading(
     """Return the offsets at which reading continues in the queues in ``bounds``. Queues that are not in ``reached`` are
     read from their start.
 
-    :param changed: queues that were created again since they were read.
+    :param changed: queues that were recreated after they were read.
     :raises DataLossError: messages are lost and ``failOnDataLoss`` is true.
     """
     offsets: Offsets = {}
@@ -79,9 +79,9 @@ def _begin_in_changed_queue(options: SourceOptions, queue: Queue, held: Bounds, 
 def start_in_recreated_queues(
     options: SourceOptions, cluster: Cluster, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks
 ) -> Offsets:
-    """Return the offsets at which reading begins in queues that were created again.
+    """Return the offsets at which reading begins in queues that were recreated.
 
-    :raises DataLossError: a queue was created again, and ``failOnDataLoss`` is true.
+    :raises DataLossError: a queue was recreated, and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
     """
     changed = cluster.changed_lives({queue: marks[queue] for queue in bounds}, bounds)
@@ -93,9 +93,9 @@ def start_in_recreated_queues(
 
 
 def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: int) -> int:
-    """Return ``offset`` if the queue contains it; else fail, or warn and return the nearest offset in the queue.
+    """Return ``offset`` if the queue contains it. Otherwise, fail, or warn and return the nearest offset in the queue.
 
-    :raises DataLossError: the queue does not contain it, and ``failOnDataLoss`` is true.
+    :raises DataLossError: the queue does not contain the offset, and ``failOnDataLoss`` is true.
     """
     if held.first <= offset <= held.end:
         return offset
@@ -108,10 +108,10 @@ def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: in
 
 
 def lost_queues(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue], marks: Marks) -> frozenset[Queue]:
-    """Return the queues that were created again since their marks were taken. The messages planned for these queues are
+    """Return the queues that were recreated since their marks were taken. The messages planned for these queues are
     lost.
 
-    :raises DataLossError: a queue was created again, and ``failOnDataLoss`` is true.
+    :raises DataLossError: a queue was recreated, and ``failOnDataLoss`` is true.
     :raises UnreachableError: a broker does not answer.
     """
     lost = frozenset(cluster.changed_queues({queue: marks[queue] for queue in queues if queue in marks}))

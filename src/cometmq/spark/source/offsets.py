@@ -1,8 +1,8 @@
-"""Resolves the options for start and end of a read to offsets, and stores the start of a stream.
+"""Resolves the options for the start and end of a read into offsets, and stores a stream's start.
 
-``latest`` depends on when it is resolved. Spark writes the offsets of a stream's first batch into its checkpoint, and
-from then on they are fixed; a driver that is killed before that and started again later would skip the messages in
-between. Offsets that are resolved once and stored in a file are the same for every start.
+``latest`` depends on when it is resolved. Spark writes the offsets of a stream's first batch to its checkpoint, after
+which they are fixed. A driver that is killed before that and restarted later would skip the messages in between.
+Offsets that are resolved once and stored in a file are the same for every start.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def resolve_start(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, 
 def resolve_end(options: SourceOptions, cluster: Cluster, bounds: dict[Queue, Bounds]) -> Offsets:
     """Return the offset at which reading ends in each queue.
 
-    :raises DataLossError: as :func:`resolve_start`.
+    :raises DataLossError: see :func:`resolve_start`.
     """
     if options.ending_timestamp is not None:
         last = {queue: held.end for queue, held in bounds.items()}
@@ -82,7 +82,7 @@ def demand_forward(start: Offsets, end: Offsets) -> None:
 
 
 def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
-    """Check that times by topic name only topics that are read."""
+    """Check that an option with times by topic contains only topics that are read."""
     if isinstance(times, dict) and (absent := sorted(set(times) - {queue.topic for queue in queues})):
         raise OptionError(f"names topic {absent[0]}, which is not read", option=name)
     return times
@@ -91,7 +91,7 @@ def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
 def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
     """Check that every named topic has readable queues, and that assigned queues exist.
 
-    :raises OptionError: topics or queues are missing; the error names them.
+    :raises OptionError: topics or queues are missing; the error lists them.
     """
     if options.assign is not None:
         queues = _demand_assigned(options)
@@ -116,7 +116,7 @@ def closed_topic(topic: str) -> OptionError:
 
 
 def _demand_assigned(options: SourceOptions) -> list[Queue]:
-    """Check that the queues in ``assign`` exist; return all queues of their topics."""
+    """Check that the queues in ``assign`` exist. Return all queues in their topics."""
     queues = Cluster(replace(options, assign=None)).queues()
     there = {path for queue in queues for path in ((queue.topic,), (queue.topic, queue.queue_id), tuple(queue))}
     for path in _assigned_paths(options):
@@ -138,7 +138,7 @@ def _assigned_paths(options: SourceOptions) -> Iterator[tuple[str | int, ...]]:
 
 
 def _demand_known(name: str, start: Start, queues: Iterable[Queue]) -> None:
-    """Check that offsets in JSON name only existing queues."""
+    """Check that JSON offsets contain only existing queues."""
     if isinstance(start, str):
         return
     known = {queue[:depth] for queue in queues for depth in (1, 2, 3)}
@@ -171,12 +171,12 @@ def _resolved(
 
 
 def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
-    """Return ``startingOffsets`` as JSON: the offsets stored in ``path``, else the offsets that ``options`` describe,
-    which are then stored.
+    """Return ``startingOffsets`` as JSON: the offsets stored in ``path`` or, if there are none, the offsets that
+    ``options`` describe, which are then stored.
 
-    New topics are resolved in this call, and all topics if the options for the start have changed.
+    This call resolves the offsets of new topics, or of all topics if the start options have changed.
 
-    :param options: options of the source, by their documented names.
+    :param options: source options, by their documented names.
     :raises OptionError: an option is invalid, or a topic does not exist.
     :raises SparkSourceError: the file was not written by this function.
     :raises UnreachableError: nameservers or brokers do not answer.

@@ -1,4 +1,4 @@
-"""The options of the rocketmq source: names in the manner of Spark's Kafka connector, words of RocketMQ."""
+"""The rocketmq source's options. Their names follow the style of Spark's Kafka connector and use RocketMQ's terms."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from cometmq.spark.security_options import ACCESS_OPTION_NAMES, Access, parse_ac
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _CODES: Final = {-2: EARLIEST, -1: LATEST}
-"""The numbers that stand for earliest and latest in Kafka's JSON."""
+"""The numbers that mean earliest and latest in Kafka's JSON."""
 
 MAX_PARTITION_BYTES: Final = 128 * 1024 * 1024
 """The size of the partitions into which Spark divides files (``spark.sql.files.maxPartitionBytes``)."""
 MAX_TRIGGER_DELAY_SECONDS: Final = 900.0
-"""The default of Spark's Kafka connector."""
+"""The default of the same option in Spark's Kafka connector."""
 
 Start = str | dict[str, Any]
-"""``earliest``, ``latest``, or offsets nested by topic, broker and queue. One word may replace a whole level."""
+"""``earliest``, ``latest``, or offsets nested by topic, broker and queue. One word may replace an entire level."""
 
 
 Assigned = Mapping[str, frozenset[int] | Mapping[str, frozenset[int]]]
-"""Numbers of the queues to read, by topic, or by topic and broker."""
+"""Queue numbers to read, by topic, or by topic and broker."""
 
 
 Times = int | dict[str, int]
@@ -123,7 +123,7 @@ _TAGS: Final = Form("tags", _read_tags, keeps_blanks=True)
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a reader, one field each (see ``docs/spark.md``)."""
+    """A reader's options, one field each (see ``docs/spark.md``)."""
 
     namesrv_addr: tuple[str, ...]
     topics: tuple[str, ...]
@@ -154,7 +154,7 @@ class SourceOptions:
     bad_records_path: str | None = option(None, form=PATH)
 
     def assigns(self, queue: Queue) -> bool:
-        """Return whether a queue of the topics is read: without ``assign`` every queue, otherwise only the queues in
+        """Return True if a queue is read. If ``assign`` is not set, all queues are read; otherwise, only the queues in
         it.
         """
         of_topic = None if self.assign is None else self.assign[queue.topic]
@@ -163,7 +163,7 @@ class SourceOptions:
 
     @property
     def poll_timeout_s(self) -> float:
-        """Maximum time without progress, in seconds."""
+        """Maximum time in seconds during which nothing arrives."""
         return self.poll_timeout_ms / 1000
 
     @property
@@ -177,10 +177,10 @@ _FOLDED: Final = folded_names(OPTION_NAMES, {"nameServer": "namesrvAddr", "pull.
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of a reader.
+    """Parse a reader's options.
 
-    :raises OptionError: an option is unknown (the error names the nearest known option), missing, given twice or has an
-        invalid value.
+    :raises OptionError: an option is unknown (the error suggests the nearest known option), is missing, is given twice
+        or has an invalid value.
     """
     values = canonical_options("the rocketmq source", given, _FOLDED)
     declared = parse_declared(SourceOptions, values)
@@ -220,7 +220,7 @@ def _demand_forward(start: Times, end: Times) -> None:
 
 
 def demand_batch(options: SourceOptions) -> None:
-    """Reject options that a batch cannot have.
+    """Reject options that are not allowed for a batch.
 
     :raises OptionError: the batch would begin at the latest or end at the earliest offsets, or has a rate limit.
     """
@@ -244,7 +244,7 @@ def demand_batch(options: SourceOptions) -> None:
 
 
 def demand_stream(options: SourceOptions) -> None:
-    """Reject options that a stream cannot have.
+    """Reject options that are not allowed for a stream.
 
     :raises OptionError: the stream has an end, or filters that Spark pushes down only for batches.
     """
@@ -258,7 +258,7 @@ def demand_stream(options: SourceOptions) -> None:
 
 
 def _words(offsets: Start | None, others: Start | None) -> set[str]:
-    """Return the words that offsets contain for any queue, in every way of writing them.
+    """Return the words that JSON offsets contain for any queue, at any level.
 
     A queue is left out on purpose if ``others``, the offsets for the other end, contain the same word for it.
     """

@@ -1,8 +1,9 @@
-"""Plans a batch: its offsets, the size of its messages, and its Spark partitions.
+"""Plans a batch: its offsets, its messages' sizes, and its Spark partitions.
 
-Sizes come from the brokers: a consume queue has the size of every record, so a few of its units (QUERY_CONSUME_QUEUE,
-which Apache RocketMQ has too) are enough, without reading a message. Each queue is sampled in several places, since
-sizes change with time. The same batch always has the same plan, so a repeated batch is divided as before.
+Brokers supply the sizes: a consume queue contains every record's size, so reading a few of its units is enough
+(QUERY_CONSUME_QUEUE, which Apache RocketMQ also supports), and no message must be read. Each queue is sampled in
+several places, since sizes change with time. The same batch always has the same plan, so a repeated batch is divided as
+before.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from typing import Final
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, joined
 
 SMALL_PARTITION: Final = 20_000
-"""Minimum number of offsets for a Spark partition: at 300 k rows/s they take twice the 30 ms that a partition costs."""
+"""Minimum number of offsets in a Spark partition. At 300,000 rows per second, they take twice the 30 ms that a
+partition costs.
+"""
 SMALL_PARTITION_BYTES: Final = 32 * 1024 * 1024
-"""Minimum number of bytes for a Spark partition, which applies to large messages."""
+"""Minimum number of bytes in a Spark partition, for large messages."""
 LARGE_PARTITION: Final = 250_000
-"""Maximum number of offsets of a partition, so that a failed task repeats little work."""
+"""Maximum number of offsets in a partition, so that a failed task repeats little work."""
 _SLIVER: Final = 0.1
-"""Minimum remainder after a cut, as a share of a partition's bytes. A cut with a smaller remainder is moved to the end
-of the range.
+"""Minimum remainder after a cut, as a share of a partition's bytes. If the remainder is smaller, the cut moves to the
+end of the range.
 """
 
 
@@ -41,7 +44,8 @@ class SizedRange:
 
 
 def limit_messages(start: Offsets, end: Offsets, most: int) -> Offsets:
-    """Shorten ``[start, end)`` to about ``most`` messages, each queue in proportion to its number of messages.
+    """Shorten ``[start, end)`` to about ``most`` messages. Each queue gets a share in proportion to its number of
+    messages.
 
     At least one message is read from every queue that has messages, so that small queues do not starve. The sum may
     exceed ``most`` by less than the number of queues.
@@ -57,9 +61,9 @@ def limit_messages(start: Offsets, end: Offsets, most: int) -> Offsets:
 
 
 def limit_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float], most: int) -> Offsets:
-    """Shorten ``[start, end)`` to about ``most`` bytes of records, by the mean size in each queue.
+    """Shorten ``[start, end)`` to about ``most`` bytes of records, based on the mean size in each queue.
 
-    As with :func:`limit_messages`, at least one message is read from every queue that has messages.
+    As in :func:`limit_messages`, at least one message is read from every queue that has messages.
     """
     held = {queue: max(last - start.get(queue, last), 0) for queue, last in end.items()}
     everything = sum(count * mean_sizes.get(queue, 0.0) for queue, count in held.items())
@@ -72,18 +76,18 @@ def limit_bytes(start: Offsets, end: Offsets, mean_sizes: Mapping[Queue, float],
 
 
 def partition_count(messages: int, size: float, at_least: int, most_bytes: int) -> int:
-    """Choose the number of Spark partitions: one for a small batch, the number of cores for a larger one, and more for
-    a very large one.
+    """Choose the number of Spark partitions: one for a small batch, the number of cores for a larger batch, and more
+    for a very large batch.
 
     :param size: approximate number of bytes of all records in the batch.
-    :param most_bytes: bytes of one partition (``maxPartitionBytes``).
+    :param most_bytes: maximum number of bytes in a partition (``maxPartitionBytes``).
     """
     wanted = max(-(-messages // SMALL_PARTITION), ceil(size / SMALL_PARTITION_BYTES))
     return max(min(wanted, os.cpu_count() or 1), -(-messages // LARGE_PARTITION), ceil(size / most_bytes), at_least, 1)
 
 
 def divide_ranges(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetRange]]:
-    """Divide sorted ranges into at most ``count`` partitions of about the same number of bytes.
+    """Divide sorted ranges into at most ``count`` partitions with about the same number of bytes.
 
     Many small queues share a partition, and a large queue is divided among several.
     """
@@ -110,14 +114,14 @@ def divide_ranges(pieces: Sequence[SizedRange], count: int) -> list[list[OffsetR
 
 
 UNITS: Final = 16
-"""Number of units in a sample."""
+"""Number of consume queue units in a sample."""
 _PARTS: Final = 512
-"""Number of samples of all queues together, at least one for each queue. A broker needs a tenth of a second for all
+"""Total number of samples over all queues; each queue has at least one. A broker needs a tenth of a second for all
 samples.
 """
 _PARTS_OF_QUEUE: Final = 8
 _UNKNOWN_BYTES: Final = 1024.0
-"""Assumed size of a record if no broker reports its size."""
+"""Assumed record size in bytes if no broker reports sizes."""
 
 
 def sample_places(ranges: Sequence[OffsetRange]) -> list[tuple[Queue, int, int]]:
@@ -130,7 +134,7 @@ def sized_ranges(
 ) -> list[SizedRange]:
     """Split ranges into parts, each with the mean size of sampled records at its start and end.
 
-    :param sampled: mean size by place; None if unknown. Parts without a known size have the mean size of the others.
+    :param sampled: mean size by place; None if unknown. Parts with unknown sizes get the mean size of the other parts.
     """
     known = [mean for mean in sampled.values() if mean is not None]
     otherwise = sum(known) / len(known) if known else _UNKNOWN_BYTES

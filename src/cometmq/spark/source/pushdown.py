@@ -1,4 +1,4 @@
-"""Spark's filters as bounds of a read: queues by name and number, offsets, store times.
+"""Converts Spark's filters to bounds of a read: queues by name and number, offsets, and store times.
 
 A filter only reduces the number of messages that are pulled; Spark applies the filter again to the rows. Narrowing by
 ``storeTimestamp`` relies on store times that do not decrease within a queue, which is not true if the broker's clock
@@ -29,7 +29,7 @@ _HIGHEST: Final = (1 << 63) - 1
 
 
 def asked_for_filters() -> bool:
-    """Return whether Spark's push-down worker is the caller."""
+    """Return True if Spark's push-down worker is the caller."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.removesuffix(".py").endswith(_WORKER):
@@ -40,7 +40,7 @@ def asked_for_filters() -> bool:
 
 @dataclass(slots=True)
 class _Interval:
-    """Whole numbers ``low <= n <= high``."""
+    """A range of integers, ``low <= n <= high``."""
 
     low: int = _LOWEST
     high: int = _HIGHEST
@@ -51,7 +51,7 @@ class _Interval:
 
 @dataclass(slots=True)
 class Window:
-    """Bounds of the messages to read, after some filters were applied."""
+    """The bounds of the messages to read after applying filters."""
 
     names: dict[str, frozenset[str]] = field(default_factory=dict)
     queue_ids: _Interval = field(default_factory=_Interval)
@@ -59,7 +59,7 @@ class Window:
     times_ms: _Interval = field(default_factory=_Interval)
 
     def holds(self, queue: Queue) -> bool:
-        """Return whether any message in a queue can pass the filters."""
+        """Return True if any message in a queue can pass the filters."""
         return (
             queue.topic in self.names.get("topic", (queue.topic,))
             and queue.broker in self.names.get("brokerName", (queue.broker,))
@@ -83,7 +83,7 @@ class Window:
 
 
 def window_of(filters: Iterable[Any]) -> Window:
-    """Combine filters that must all be true; filters on other columns are ignored."""
+    """Combine filters that must all be true. Filters on other columns are ignored."""
     window = Window()
     intervals = {"queueId": window.queue_ids, "queueOffset": window.offsets, "storeTimestamp": window.times_ms}
     for one in filters:
@@ -119,4 +119,4 @@ _BOUNDS: Final[dict[str, Callable[[Any], tuple[int, int]]]] = {
     "LessThan": lambda value: (_LOWEST, _floor(value)),
     "LessThanOrEqual": lambda value: (_LOWEST, _floor(value)),
 }
-"""Return inclusive bounds, which are never too narrow. The bounds of strict comparisons are too wide by one."""
+"""Return inclusive bounds, which are never too narrow. For strict comparisons, they are too wide by one."""

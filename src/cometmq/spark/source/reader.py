@@ -28,11 +28,11 @@ log = logging.getLogger("cometmq.spark")
 
 @dataclass
 class RangePartition(InputPartition):
-    """Ranges that one task reads, in order."""
+    """The ranges that one task reads, in order."""
 
     ranges: tuple[OffsetRange, ...]
     marks: Marks
-    """Marks of the queues, taken when the ranges were planned."""
+    """The queues' marks, taken when the ranges were planned."""
 
 
 def read_ranges(
@@ -58,7 +58,7 @@ def read_ranges(
 
 
 def divide_into_partitions(options: SourceOptions, pieces: Sequence[SizedRange], marks: Marks) -> list[RangePartition]:
-    """Divide ranges whose sizes are known into Spark partitions."""
+    """Divide ranges with known sizes into Spark partitions."""
     messages, size = sum(len(piece.part) for piece in pieces), sum(piece.size for piece in pieces)
     count = partition_count(messages, size, options.min_partitions, options.max_partition_bytes)
     return [
@@ -103,9 +103,11 @@ class RocketMQReader(DataSourceReader):
 
 
 class FilteringReader(RocketMQReader):
-    """A reader that narrows its offsets by Spark's filters. Spark still applies every filter itself."""
+    """A reader that uses Spark's filters to narrow its offsets. Spark still applies every filter itself."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 (Spark's name)
-        """Narrow the read by filters on topic, broker, queue, offset and store time. Return all filters to Spark."""
+        """Use filters on topic, broker, queue, offset and store time to narrow the read. Return all filters to
+        Spark.
+        """
         self._window = window_of(filters)
         yield from filters

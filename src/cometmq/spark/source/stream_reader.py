@@ -1,26 +1,26 @@
 """The reader behind ``spark.readStream``.
 
-Theory of operation. For each micro-batch Spark's driver asks ``latestOffset``, writes the answer into the offset log of
-the checkpoint, asks ``partitions`` for the ranges up to it, runs their tasks, and writes the commit log. After a crash
-it repeats the last batch of the offset log. So a batch must be determined by its end offset alone, whatever the queues
+Theory of operation. For each micro-batch, Spark's driver calls ``latestOffset``, writes the answer to the checkpoint's
+offset log, calls ``partitions`` for the ranges up to that offset, runs their tasks, and writes the commit log. After a
+crash, it repeats the last batch in the offset log. So a batch must depend only on its end offset, whatever the queues
 contain at that time: an offset contains both ends of its batch, ``{"v": 1, "from": …, "queues": …, "marks": …}``, and
 each end names every queue. A batch begins where the previous batch ended; a new queue begins at its first message. The
 marks are the last messages of the batch, which identify the queues later (:mod:`.lives`).
 
-The first batch: Spark asks for the initial offset again when a query fails in its first batch and is restarted. An
-offset resolved then would be later, and would skip messages in between. So the initial offset is always the same
-symbol, which ``latestOffset`` resolves by the options. The first answer of ``latestOffset`` always differs from the
-symbol, so that Spark stores it even if there is nothing to read.
+The first batch: if a query fails in its first batch and is restarted, Spark asks for the initial offset again. An
+offset that is resolved at that time would be later, so messages in between would be skipped. So the initial offset is
+always the same symbol, which ``latestOffset`` resolves by the options. The first answer of ``latestOffset`` always
+differs from the symbol, so that Spark stores it even if there is nothing to read.
 
-Faults. A nameserver or broker that does not answer delays the stream: its queues keep their offsets, other queues
+Faults. A nameserver or broker that does not answer delays the stream: its queues keep their offsets, and other queues
 continue. Only the first batch and a run with ``availableNow`` fail, since they would otherwise leave out the messages
 of that server. A queue that its broker no longer has, and messages that were deleted before they were read, are lost:
 ``failOnDataLoss`` decides between DataLossError and a warning. Only a master proves a loss: while only a slave is
 registered, the stream waits for the messages that the slave lacks.
 
 Limits. ``Trigger.Once`` reads everything in one batch: Spark then passes ReadAllAvailable in place of the reader's
-default limit, so the default is ReadMaxRows as soon as any limit is set. ``Trigger.AvailableNow`` keeps the limits, and
-does not wait for further messages.
+default limit, so the default is ReadMaxRows if any limit is set. ``Trigger.AvailableNow`` keeps the limits, and does
+not wait for further messages.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from cometmq.spark.source.reader import RangePartition, divide_into_partitions, 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
 LIFE_CHECK_SECONDS: Final = 10.0
-"""Interval between checks whether queues without new messages are still the same queues."""
+"""Interval at which queues without new messages are checked for being recreated."""
 _PAUSE_SECONDS: Final = 0.5
 _NO_LIMIT: Final = 10**18
 
@@ -70,7 +70,7 @@ log = logging.getLogger("cometmq.spark")
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads queues batch by batch; the driver has one reader for each query."""
+    """Reads queues batch by batch. The driver has one reader per query."""
 
     def __init__(self, options: SourceOptions, schema: StructType, *, clock: Clock = SYSTEM_CLOCK) -> None:
         """Check the options.
@@ -85,11 +85,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets = {}
         self._reached: Offsets = {}
         self._planned: dict[str, Any] | None = None
-        """The end offset that the last poll chose; None if there was nothing new …"""
+        """The end offset that the last poll chose (None if there were no new messages) …"""
         self._pieces: list[SizedRange] = []
         """… and the ranges of its micro-batch with their sizes."""
         self._committed: OffsetsJson = {}
-        """The offsets last committed to ``commitGroup``."""
+        """The offsets that were last committed to ``commitGroup``."""
         self._clock = clock
         self._planned_at = clock.monotonic()
         self._full_check_at = clock.monotonic()
@@ -97,11 +97,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets --------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's names here and below)
-        """Return the symbol that stands for the start that the options describe."""
+        """Return the symbol that represents the start described by the options."""
         return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger`` as a limit, or an unreachable one if only other limits are set."""
+        """Return ``maxOffsetsPerTrigger`` as a limit, or an unreachable limit if only other limits are set."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -110,7 +110,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of this run at the current ends of the queues."""
+        """Set the end of this run to the queues' current ends."""
         queues = self._cluster.queues()
         demand_topics(self._options, queues)
         bounds = self._cluster.bounds(queues)
@@ -118,11 +118,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Choose the end of the next batch. Return ``start`` itself if there is nothing new.
+        """Choose the end of the next batch. Return ``start`` itself if there are no new messages.
 
         :raises DataLossError: messages after ``start`` are lost and ``failOnDataLoss`` is true.
-        :raises SparkSourceError: the query begins, and one of its topics is on no broker.
-        :raises UnreachableError: the query begins, or reads what is available now, and no server answers.
+        :raises SparkSourceError: the query is starting, and no broker has one of its topics.
+        :raises UnreachableError: the query is starting or uses ``availableNow``, and no server answers.
         """
         self._commit_to_group(start)
         try:
@@ -182,7 +182,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset if self._options.assign is None else offset | {ASSIGNED: True}
 
     def _resolve_begin(self, start: dict[str, Any] | None) -> tuple[dict[Queue, Bounds], Offsets, dict[Queue, Mark]]:
-        """Return, for these queues, the readable offsets, the offsets at which reading begins, and the known marks.
+        """Return the readable offsets, the offsets at which reading begins, and the known marks for these queues.
 
         :param start: start of the batch; None for the first batch.
         """
@@ -218,7 +218,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds
 
     def _waits_for_more(self, begin: Offsets, end: Offsets, bounds: Mapping[Queue, Bounds]) -> bool:
-        """Return whether the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
+        """Return True if the next batch waits for more messages (``minOffsetsPerTrigger``, ``maxTriggerDelay``).
 
         A batch that ``maxBytesPerTrigger`` fills never waits for more messages.
         """
@@ -236,10 +236,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum((last - begin[queue]) * means.get(queue, 0.0) for queue, last in end.items()) < most_bytes
 
     def _marks_to_check(self, bounds: Mapping[Queue, Bounds], reached: Offsets, marks: Marks) -> Marks:
-        """Return the marks to check: the marks of queues with new messages, and at intervals those of all queues.
+        """Return the marks to check: usually those of queues with new messages, and at intervals those of all queues.
 
-        An idle query polls many times per second. A queue that was created again and soon contains as many messages as
-        before is detected a little later.
+        An idle query polls many times per second. If a queue was recreated and soon contains as many messages as
+        before, this is detected slightly later.
         """
         now = self._clock.monotonic()
         checks_all = now >= self._full_check_at
@@ -252,7 +252,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _report_doubtful(self, doubtful: frozenset[Queue]) -> None:
-        """Warn about queues in which a slave is behind the read offsets, or fail in a run that ends with this batch."""
+        """Warn about queues in which a slave is behind the offsets that were read, or fail if the run ends with this
+        batch.
+        """
         if not doubtful:
             return
         what = (
@@ -264,7 +266,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; the stream waits for them", what)
 
     def _deleted_queues(self, unrouted: set[Queue]) -> list[Queue]:
-        """Return the queues of the last batch that a registered master no longer has. Their remaining messages are
+        """Return the queues in the last batch that a registered master no longer has. Their remaining messages are
         lost.
         """
         here = self._cluster.masters() if unrouted else frozenset()
@@ -281,7 +283,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return gone
 
     def _report_absent(self, absent: set[Queue]) -> None:
-        """Warn about queues of the last batch whose broker is not registered. These queues keep their offsets."""
+        """Warn about queues in the last batch whose broker is not registered. These queues keep their offsets."""
         if not absent:
             return
         what = f"{len(absent)} queues are on brokers that are away, the first is {min(absent)}"
@@ -290,7 +292,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; the stream waits for them", what)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the queues' ends at the last poll, and figures of the micro-batch chosen then.
+        """Return the queues' ends at the last poll, and figures about the micro-batch chosen at that time.
 
         A Python source has no other way to add figures to the query's progress.
         """
@@ -310,7 +312,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading --------------------------------------------------------------------------------------
 
     def ranges(self, end: dict[str, Any]) -> list[OffsetRange]:
-        """List the ranges of a batch from its end offset."""
+        """List a batch's ranges, which its end offset contains."""
         begin = offsets_from_json(end["from"])
         ends = offsets_from_json(end["queues"])
         return [OffsetRange(queue, begin[queue], ends[queue]) for queue in sorted(ends)]
@@ -337,7 +339,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class WrongStreamReader(DataSourceStreamReader):
-    """A reader with invalid options. Its first use raises the error."""
+    """A reader whose options are invalid. Its first use raises the error."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error

@@ -1,8 +1,8 @@
-"""The files of a store without a running broker, such as a backup or the disk of a dead broker. Files are read, never
-changed.
+"""Reads a store's files without a running broker, for example from a backup or a dead broker's disk. The files are
+never changed.
 
-The name of a log file, or of a consume queue's file, is the offset of its first byte. The units of a consume
-queue have 20 bytes: ``int64 log offset, int32 size, int64 tags code``.
+A log file or consume queue file is named after the offset of its first byte. Each unit in a consume queue has 20 bytes:
+``int64 log offset, int32 size, int64 tags code``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SIZE: Final = RECORD.struct("size")
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of the log, which contains the bytes ``start <= log offset < end``."""
+    """One log file, which contains the bytes ``start <= log offset < end``."""
 
     path: str
     start: int
@@ -80,7 +80,7 @@ def _is_reserved(path: Path) -> bool:
 
 
 class QueueUnits:
-    """The units of one consume queue, from all of its files."""
+    """The units in one consume queue, read from all of its files."""
 
     def __init__(self, directory: Path) -> None:
         self._starts: list[int] = []
@@ -94,7 +94,7 @@ class QueueUnits:
                 self._units.append(np.memmap(path, UNIT_DTYPE, "r", shape=(count,)))
 
     def disowned(self, queue_offsets: Positions, log_offsets: Positions) -> npt.NDArray[np.bool_]:
-        """Mark records that differ from the queue's records at their offsets.
+        """Mark records that differ from the queue's records at the same offsets.
 
         Records at offsets with an empty unit, or after the queue's last offset, are not marked, since the queue may end
         before the log. But if the queue's last record is later in the log, a record belongs to an earlier generation of
@@ -111,7 +111,7 @@ class QueueUnits:
         return wrong
 
     def has_other(self, mark: Mark) -> bool:
-        """Return whether the queue's message at the offset of a mark differs from the mark."""
+        """Return True if the queue's message at a mark's offset differs from the mark."""
         return bool(self.disowned(np.array([mark.offset]), np.array([mark.physical_offset]))[0])
 
     def bounds(self) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class QueueUnits:
         return 0, 0
 
     def last_record(self) -> int | None:
-        """Return the log offset of the queue's last message, ``None`` for an empty queue."""
+        """Return the log offset of the queue's last message, or ``None`` if the queue is empty."""
         for units in reversed(self._units):
             filled = int(np.count_nonzero(units["size"]))
             if filled:
@@ -140,7 +140,7 @@ class QueueUnits:
 
 
 class ConsumeQueues:
-    """The consume queues of a store. A backup that contains only the log has no consume queues."""
+    """A store's consume queues. A backup that contains only the log has none."""
 
     def __init__(self, directory: str | Path) -> None:
         directory = local_path(directory)
@@ -150,15 +150,17 @@ class ConsumeQueues:
         self._known: dict[tuple[str, int], QueueUnits | None] = {}
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether the topic exists. A deleted topic has records, but no queue and no configuration."""
+        """Return True if the topic exists. A deleted topic may still have records, but has no queues and no
+        configuration.
+        """
         return any((self._root / topic).glob("*/*")) or topic in (self._topics.names or ())
 
     def begin_of(self, topic: str) -> int:
-        """Return the log offset below which all records of the topic belong to earlier generations."""
+        """Return the log offset below which all of the topic's records belong to earlier generations."""
         return self._topics.begin_of(topic)
 
     def topics(self) -> set[str]:
-        """Return every topic that exists."""
+        """Return all topics that exist."""
         found = {topic.name for topic in self._root.iterdir() if self.has_topic(topic.name)} if self.present else set()
         return found | (self._topics.names or set())
 
@@ -171,7 +173,7 @@ class ConsumeQueues:
         return self._known[key]
 
     def named(self) -> list[tuple[str, int]]:
-        """Return topic and id of every queue, sorted."""
+        """Return the topic and id of every queue, sorted."""
         if not self.present:
             return []
         return sorted(
@@ -183,7 +185,7 @@ class ConsumeQueues:
         )
 
     def largest(self, count: int) -> list[QueueUnits]:
-        """Return the ``count`` largest queues by the size of their files."""
+        """Return the ``count`` queues with the largest files."""
         sizes = [
             (sum(file.stat().st_size for file in (self._root / topic / str(queue_id)).iterdir()), topic, queue_id)
             for topic, queue_id in self.named()
@@ -193,7 +195,7 @@ class ConsumeQueues:
 
 
 def newest_store_time(directory: str | Path) -> int | None:
-    """Return the store time, in ms, of the last message in a consume queue; ``None`` for an empty store."""
+    """Return the store time in ms of the last message in any consume queue, or ``None`` if the store is empty."""
     queues = ConsumeQueues(directory)
     known = (queues.units(topic, queue_id) for topic, queue_id in queues.named())
     newest = max((at for units in known if units is not None and (at := units.last_record()) is not None), default=None)
@@ -208,11 +210,11 @@ def newest_store_time(directory: str | Path) -> int | None:
 
 
 def boundaries(file: LogFile, parts: int, queues: list[QueueUnits]) -> list[int]:
-    """Cut a log file into about ``parts`` parts, each of which begins with a record. Return the ends of the parts; the
-    last one is the end of the file.
+    """Cut a log file into about ``parts`` parts that each begin with a record. Return the ends of the parts; the last
+    end is the end of the file.
 
-    Only consume queues show where records begin without a scan of all earlier records; without queues, or if units are
-    wrong, there are fewer parts.
+    Only consume queues show where records begin without scanning all earlier records. If there are no queues, or units
+    are wrong, there are fewer parts.
     """
     cuts: list[int] = []
     with Path(file.path).open("rb") as log:

@@ -1,4 +1,4 @@
-"""The options of the store reader, ``format("rocketmq_store")``."""
+"""The options for the store reader, ``format("rocketmq_store")``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cometmq.spark.options import (
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """The options of a reader, one field each (see ``docs/spark.md``)."""
+    """A reader's options, one field each (see ``docs/spark.md``)."""
 
     path: str
     topics: tuple[str, ...]
@@ -45,9 +45,9 @@ _FOLDED: Final = folded_names(STORE_OPTION_NAMES, {})
 
 
 def parse_store_options(given: Mapping[str, str]) -> StoreOptions:
-    """Parse the options.
+    """Parse a reader's options.
 
-    :raises OptionError: an option is unknown, missing, given twice or has an invalid value.
+    :raises OptionError: an option is unknown, is missing, is given twice or has an invalid value.
     """
     values = canonical_options("the store reader", given, _FOLDED)
     path = parse_option("path", PATH, values.get("path", ""))

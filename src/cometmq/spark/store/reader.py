@@ -1,8 +1,10 @@
-"""Reads a store as a table: topics from its files, in parallel, without broker or network; every record is checked.
+"""Reads a store as a table. Topics are read from the store's files in parallel, without a broker or network, and every
+record is checked.
 
-The log is cut into splits (:mod:`~cometmq.spark.store.scan`), one Spark partition each. Rows are the messages that a
-consumer would receive: the consume queues and the table of deleted topics exclude records of deleted topics, of earlier
-generations of a topic, half messages and rolled-back ones. If these files are missing, only the log decides.
+The log is cut into splits (:mod:`~cometmq.spark.store.scan`); each split is one Spark partition. Rows are the messages
+that a consumer would receive: the consume queues and the table of deleted topics exclude records from deleted topics
+and from earlier generations of a topic, half messages, and rolled-back messages. If these files are missing, only the
+log is used.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from cometmq.store.log.record_scan import NO_QUEUE_OFFSET
 
 
 class StoreScan:
-    """The records of a store that a consumer of the chosen topics would receive."""
+    """The records in a store that a consumer of the selected topics would receive."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
@@ -40,7 +42,7 @@ class StoreScan:
     def records(self, split: LogSplit, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
         """Yield valid records in log order. Damaged records are written to ``badRecordsPath``.
 
-        :param chunk_bytes: bytes of the log that are yielded together.
+        :param chunk_bytes: number of log bytes that are yielded together.
         :raises StoreReadError: a record is damaged and the path is not set.
         """
         for found in sound_records(split, self._options.bad_records_path, chunk_bytes):
@@ -87,7 +89,7 @@ class StoreScan:
 
 
 def demand_stored(options: StoreOptions) -> bool:
-    """Check that named topics are in the store. Return whether the consume queues were able to show it.
+    """Check that the requested topics are in the store. Return True if the consume queues proved it.
 
     :raises OptionError: a topic is not in the store.
     """
@@ -118,7 +120,7 @@ class StoreReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read, check and decode one split."""
+        """Read, check and decode one split of the log."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         if isinstance(partition, LogSplit):

@@ -1,9 +1,9 @@
-"""The splits of a store's log, one for each Spark task, and the valid records of a split.
+"""Divides a store's log into splits, one for each Spark task, and finds the valid records in a split.
 
 A split is read record by record. A valid record has the magic, its own log offset, consistent lengths, a legal topic,
 and a body that matches its CRC. After a damaged record, reading continues at the next position with the right magic and
-log offset; the bytes between are :class:`Damage` and never decoded. Damaged records are written to the directory of
-``badRecordsPath``: a line of JSON with place, reason and the first 64 KiB.
+log offset; the bytes in between are :class:`Damage` and are never decoded. Damaged records are written to the directory
+``badRecordsPath``, as a line of JSON with the position, the reason and the first 64 KiB.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from cometmq.store.log.mapped_file import find_bytes, first_data
 from cometmq.store.log.record_scan import is_stored_topic, read_log_record
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Default number of bytes of records that are checked together; a single record may be larger."""
+"""Default number of record bytes that are checked together. A single record may be larger."""
 _CHUNK_RECORDS: Final = 64 * 1024
-"""Maximum number of records that are checked together. Each record uses some 300 bytes in addition to its own size."""
+"""Maximum number of records that are checked together. Each record uses about 300 bytes in addition to its own size."""
 _SIZE: Final = RECORD.struct("size")
 _LINK: Final = RECORD.struct("size", "magic", "physical_offset")
 _PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset")
@@ -54,13 +54,13 @@ _PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of the log that are not a valid record."""
+    """Bytes in the log that are not a valid record."""
 
     log_offset: int
     size: int
     reason: str
     data: bytes
-    """The damaged bytes, at most the first 64 KiB."""
+    """The damaged bytes, up to the first 64 KiB."""
 
 
 KEPT_DAMAGE_BYTES: Final = 64 * 1024
@@ -120,8 +120,8 @@ def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tupl
 
 
 def _mapped(fd: int, view: mmap.mmap, begin: int, end: int) -> memoryview:
-    """Map bytes of the file in a separate mapping, which lasts until their last use, and free their
-    pages in ``view``.
+    """Map part of the file separately, and free its pages in ``view``. The new mapping lasts until it is no longer
+    used.
     """
     first = begin - begin % mmap.ALLOCATIONGRANULARITY
     view.madvise(mmap.MADV_DONTNEED, first, end - first)
@@ -129,9 +129,9 @@ def _mapped(fd: int, view: mmap.mmap, begin: int, end: int) -> memoryview:
 
 
 def _fault(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> str | None:
-    """Return the reason why no record begins at ``at``; None if a record or the filler begins there.
+    """Return the reason why no record begins at ``at``, or None if a record or the filler begins there.
 
-    :param stored_at: store timestamp of the last valid record before it.
+    :param stored_at: store timestamp of the last valid record before ``at``.
     """
     if _is_filler(view, at):
         return "it marks the end of the file, and records follow" if _goes_on(fd, view, base, at, stored_at) else None
@@ -152,7 +152,7 @@ def _fault(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> str 
 
 
 def _is_filler(view: mmap.mmap, at: int) -> bool:
-    """Return whether the rest of the file is the filler after the last record."""
+    """Return True if the rest of the file is the filler after the last record."""
     if len(view) - at < FILLER.size:
         return False
     size, magic = FILLER.unpack_from(view, at)
@@ -160,9 +160,9 @@ def _is_filler(view: mmap.mmap, at: int) -> bool:
 
 
 def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bool:
-    """Return whether a valid record, stored at ``stored_at`` or later, follows the filler at ``at``.
+    """Return True if a valid record, stored at ``stored_at`` or later, follows the filler at ``at``.
 
-    Older records are records that Apache truncated without removing them.
+    Older records were truncated by Apache, which does not erase them.
     """
     with memoryview(view) as bytes_of_file:
         return any(
@@ -173,7 +173,7 @@ def _goes_on(fd: int, view: mmap.mmap, base: int, at: int, stored_at: int) -> bo
 
 
 def _next_record(view: mmap.mmap, base: int, at: int, limit: int) -> int:
-    """Return the position at which the next record or the filler seems to begin, else ``limit``."""
+    """Return the position at which the next record or the filler seems to begin, or ``limit`` if there is none."""
     nearest = limit
     for magic, confirmed in _SIGNS:
         found = find_bytes(view, magic, at + MAGIC_AT, nearest + FILLER.size)
@@ -194,11 +194,11 @@ _SIGNS: Final = (
     (struct.pack(">i", MESSAGE_MAGIC_V2), _names_its_place),
     (struct.pack(">i", BLANK_MAGIC), lambda view, _, at: _is_filler(view, at)),
 )
-"""Magics, each with a second check, since a body may contain any four bytes."""
+"""Magic numbers with a second check each, since a body may contain any four bytes."""
 
 
 def _checked(records: Records, base: int) -> Iterator[Records | Damage]:
-    """Separate complete records into valid ones and damage, in order."""
+    """Separate complete records into valid records and damage, in order."""
     first = 0
     for row in np.flatnonzero(~_sound(records)).tolist() if len(records) else ():
         if row > first:
@@ -220,7 +220,7 @@ def _reason(data: bytes | memoryview, at: int) -> str:
 
 
 def _sound(records: Records) -> npt.NDArray[np.bool_]:
-    """Mark records with a body that matches its CRC and a legal topic."""
+    """Mark records that have a legal topic and a body that matches its CRC."""
     names, codes = records.topic_codes
     legal = np.array([is_stored_topic(topic) for topic in names], np.bool_)
     at, lengths = records.body_slices
@@ -231,16 +231,16 @@ def _sound(records: Records) -> npt.NDArray[np.bool_]:
 
 
 SPLIT_BYTES: Final = 128 * 1024 * 1024
-"""Log bytes of one split, if the consume queues contain a record at which to cut."""
+"""Number of log bytes in a split, if the consume queues show a record at which to cut."""
 _QUEUES_ASKED: Final = 16
-"""Maximum number of consume queues that are searched for the start of a record; one queue with messages in that part of
+"""Maximum number of consume queues that are searched for the start of a record. One queue with messages in that part of
 the log is enough.
 """
 
 
 @dataclass
 class LogSplit(InputPartition):
-    """Records that begin in a part of one log file."""
+    """A split: the records that begin in one part of a log file."""
 
     file: LogFile
     begin: int
@@ -248,14 +248,14 @@ class LogSplit(InputPartition):
 
 
 class BadRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """One line of the side output: bytes of the log that are not a valid record, and the reason."""
+    """One line in the file of damaged records: log bytes that are not a valid record, and the reason."""
 
     file: str
     log_offset: int
     size: int
     reason: str
     data: str
-    """The bytes in base64, at most the first 64 KiB."""
+    """The bytes in base64, up to the first 64 KiB."""
 
 
 def splits(options: StoreOptions) -> list[LogSplit]:
@@ -278,7 +278,7 @@ def splits(options: StoreOptions) -> list[LogSplit]:
 def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
     """Yield the valid records of a split in log order. Damaged records are written to ``bad_records_path``.
 
-    :param chunk_bytes: bytes of the log that are yielded together.
+    :param chunk_bytes: number of log bytes that are yielded together.
     :raises StoreReadError: a record is damaged and ``bad_records_path`` is not set.
     """
     lines: list[bytes] = []
