@@ -1,4 +1,4 @@
-"""Backups of a broker's store: creation while the broker runs, verification and restore."""
+"""Backups of a broker's store: creating them while the broker runs, verifying and restoring them."""
 
 from cometmq.errors import SERVER, require
 

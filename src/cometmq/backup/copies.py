@@ -1,4 +1,4 @@
-"""File copies, which share blocks with the original where the file system can, and checksums."""
+"""File copies and checksums. Copies share blocks with the original if the file system supports it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 _FICLONE: Final = 0x40049409
-"""Linux ``ioctl`` after which the copy shares its blocks with the original until a block is written."""
+"""Linux ``ioctl`` that makes a copy share its blocks with the original until a block is written."""
 _CANNOT: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ETXTBSY}
 )
@@ -19,7 +19,7 @@ _ZEROS: Final = bytes(PIECE_BYTES)
 
 
 def clone(source: Path, target: Path) -> bool:
-    """Clone a file so that both share blocks; return False if the file system does not support this."""
+    """Clone a file so that both files share blocks. Return False if the file system does not support this."""
     with source.open("rb") as original, target.open("xb") as copy:
         try:
             fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
@@ -32,7 +32,7 @@ def clone(source: Path, target: Path) -> bool:
 
 
 def link(source: Path, target: Path) -> bool:
-    """Hard-link a file; return False if the file system does not support this."""
+    """Hard-link a file. Return False if the file system does not support this."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -43,12 +43,12 @@ def link(source: Path, target: Path) -> bool:
 
 
 def copy_data(source: Path, target: Path, data: int | None = None, size: int | None = None) -> tuple[int, str]:
-    """Copy the first bytes of a file and flush them. Return the number of bytes and their SHA-256.
+    """Copy the first bytes of a file and flush the copy. Return the number of bytes and their SHA-256.
 
     Zeros become holes in the copy, since new index files and logs are mostly empty.
 
     :param data: number of bytes to copy; by default all.
-    :param size: size of the copy, which ends in a hole.
+    :param size: size of the copy, which may end with a hole.
     """
     digest = hashlib.sha256()
     copied = 0
@@ -71,7 +71,7 @@ def copy_data(source: Path, target: Path, data: int | None = None, size: int | N
 
 
 def digest_of(path: Path, data: int) -> str | None:
-    """Return the SHA-256 of a file's first bytes; ``None`` if they are followed by anything but zeros."""
+    """Return the SHA-256 of a file's first bytes, or ``None`` if anything but zeros follows them."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         left = data
@@ -96,9 +96,9 @@ def digest_of(path: Path, data: int) -> str | None:
 
 
 def content_end(file: int) -> int:
-    """Return the number of bytes up to the last one in an open file that is not zero.
+    """Return the number of bytes in an open file up to its last byte that is not zero.
 
-    Afterwards the file's position is its start.
+    Afterwards, the file position is at the start.
     """
     size = os.fstat(file).st_size
     at = last = 0

@@ -1,14 +1,14 @@
 """Creates a backup of a store while its broker may be running.
 
-Theory of operation. The log is the source of truth and only grows at its end: a broker that starts on any prefix of the
-log rebuilds matching queues and index. So everything else is copied first, and the log last; its last file is copied up
-to the last complete record. Tables are files that brokers replace as a whole, and journals with the later changes
-(:mod:`~cometmq.store.table_journal`): the journals are copied first, and both again if the broker replaced the file
-meanwhile. The backup is like the disk after the broker was killed: it contains every message that was acknowledged
-before the backup began, and a prefix without gaps of later messages.
+Theory of operation. The log is the source of truth and only grows at its end: a broker that starts with any prefix of
+the log rebuilds matching queues and a matching index. So everything else is copied first, and the log last; its last
+file is copied up to the last complete record. Each table consists of a file that brokers replace completely, and a
+journal with the changes since then (:mod:`~cometmq.store.table_journal`). The journals are copied first; if the broker
+replaced a file during the copy, both are copied again. The backup is like the disk after the broker was killed: it
+contains every message that was acknowledged before the backup began, and a gapless prefix of the later messages.
 
-A file that the broker no longer writes to is *sealed*: the place of the backup (:mod:`.place`) shares it with the store
-or with an earlier backup, if it can, instead of copying it. The log's last but one file is copied anyway: a broker that
+A file that the broker no longer writes to is *sealed*: if possible, the backup's place (:mod:`.place`) shares it with
+the store or an earlier backup instead of copying it. The log's last but one file is always copied, since a broker that
 recovers from a power cut may truncate it.
 """
 
@@ -36,26 +36,26 @@ _QUEUES: Final = ("consumequeue", "consumequeue_ext")
 _INDEX: Final = "index"
 _NOT_COPIED: Final = frozenset({_LOG, *_QUEUES, _INDEX, "lock"})
 _TRIES: Final = 5
-"""Number of attempts to copy the tables, since a table may be replaced meanwhile."""
+"""Number of attempts to copy the tables, since a table may be replaced during the copy."""
 _MADE_AHEAD: Final = 2
-"""Number of log files at the end that are copied, never shared."""
+"""Number of files at the end of the log that are always copied and never shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a backup."""
+    """Options for creating a backup."""
 
     store: Path
-    """``storePathRootDir``."""
+    """The broker's ``storePathRootDir``."""
     target: BackupPlace
-    """Place of the backup, which must be missing or empty."""
+    """Place for the backup. It must be missing or empty."""
     commit_log: Path | None = None
-    """``storePathCommitLog``, if that directory is not below the store."""
+    """The broker's ``storePathCommitLog``, if that directory is not below the store."""
     previous: BackupPlace | None = None
     """Earlier backup whose sealed files are reused."""
 
     def __post_init__(self) -> None:
-        """Convert all paths to local ones.
+        """Convert all paths to local paths.
 
         :raises PathError: a path has an unsupported scheme.
         """
@@ -64,7 +64,7 @@ class Options:
 
 @dataclass(slots=True)
 class Made:
-    """A created backup, and how much of it is shared."""
+    """The result: the new backup, and the number of bytes that it shares."""
 
     manifest: Manifest
     copied_bytes: int = 0
@@ -82,7 +82,7 @@ class _Work:
     added: Callable[[str], None]
     files: dict[str, StoredFile] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
-    """By the way of the files."""
+    """Total size of the files, by the way they were added."""
 
 
 def create_backup(
@@ -94,7 +94,7 @@ def create_backup(
 ) -> Made:
     """Create a backup that :func:`~cometmq.backup.verify.verify_backup` accepts.
 
-    :param report: function that is called with the name of each part.
+    :param report: function that is called with the name of each part of the store.
     :param added: function that is called with the name of each file that was added.
     :raises BackupError: the store is missing, the target is not empty, or a file cannot be read or written.
     :raises StorageError: an object store or HDFS rejected a request.
@@ -134,7 +134,7 @@ def create_backup(
 
 
 def _copy_tables(work: _Work) -> None:
-    """Copy everything except log, queues and index.
+    """Copy everything except the log, the queues and the index.
 
     :raises BackupError: the broker replaced a table during every attempt.
     """
@@ -160,7 +160,7 @@ def _copy_tables(work: _Work) -> None:
 
 
 def _has_deletions(path: Path) -> bool:
-    """Return whether a file belongs to the only table with a journal that is not below ``config``."""
+    """Return True if a file belongs to the only table with a journal that is not below ``config``."""
     return path.parent.name == "comet" and path.name.startswith(DELETED_TOPICS)
 
 
@@ -170,7 +170,7 @@ def _tables_in(directory: Path, without: frozenset[str] = frozenset()) -> Iterat
 
 
 def _bases_of(directory: Path) -> dict[str, bytes]:
-    """Return the ``.bases`` files, which name the tables that journals continue."""
+    """Return the ``.bases`` files, which name the tables to which journals apply."""
     found: dict[str, bytes] = {}
     for path in directory.glob("*.bases"):
         with suppress(FileNotFoundError):
@@ -259,7 +259,7 @@ def _share(work: _Work, path: Path, name: str) -> bool:
 
 
 def _copy(work: _Work, path: Path, name: str, *, data: int | None = None) -> bool:
-    """Copy a file; return False if the file no longer exists."""
+    """Copy a file. Return False if the file no longer exists."""
     for _ in range(_TRIES):
         try:
             added = work.options.target.add(path, name, data=data)

@@ -26,9 +26,9 @@ class DirectoryBackup(BackupPlace):
     """A backup in a directory."""
 
     def __init__(self, directory: Path, *, share: bool = True) -> None:
-        """Name the directory.
+        """Store the directory of the backup.
 
-        :param share: True to share sealed files with the store where the file system can.
+        :param share: True to share sealed files with the store if the file system supports it.
         """
         self.directory = directory
         self._root = directory / STORE
@@ -47,7 +47,7 @@ class DirectoryBackup(BackupPlace):
         self._root.mkdir()
 
     def beside(self) -> list[BackupPlace]:
-        """Return the backups in the parent directory."""
+        """Return the complete backups in the parent directory."""
         try:
             found = [path for path in self.directory.absolute().parent.iterdir() if (path / MANIFEST).is_file()]
         except OSError:
@@ -113,7 +113,7 @@ class DirectoryBackup(BackupPlace):
             return f"cannot be read: {reason_of(error)}"
 
     def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterator[str]:
-        """Yield the names of files without an entry."""
+        """Yield the names of files that have no entry in the manifest."""
         for directory, _, names in os.walk(self._root):
             for one in names:
                 name = (Path(directory) / one).relative_to(self._root).as_posix()
@@ -132,7 +132,7 @@ class DirectoryBackup(BackupPlace):
         shutil.copystat(source, target, follow_symlinks=False)
 
     def delete(self) -> None:
-        """Delete the manifest first, so that no half backup looks complete, then the directory."""
+        """Delete the manifest first, so that no partial backup looks complete, and then the directory."""
         (self.directory / MANIFEST).unlink()
         flush_directory(self.directory)
         shutil.rmtree(self.directory)

@@ -1,4 +1,4 @@
-"""The end of a log that a broker is writing, which is the end of the last complete record."""
+"""Finds the end of a log that a broker is writing: the end of the last complete record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME_CHARS: Final = 20
 
 
 def segments_of(directory: Path) -> list[tuple[int, Path]]:
-    """Return the files of a log or queue with their start offsets, in order."""
+    """Return a log's or queue's files with their start offsets, in order."""
     try:
         files = [path for path in directory.iterdir() if len(path.name) == _NAME_CHARS and path.name.isdecimal()]
     except FileNotFoundError:
@@ -23,16 +23,16 @@ def segments_of(directory: Path) -> list[tuple[int, Path]]:
 
 
 def is_begun(path: Path) -> bool:
-    """Return whether a log file begins with a record; brokers create files before they need them."""
+    """Return True if a log file begins with a record. Brokers create files before they need them."""
     with path.open("rb") as file:
         return any(file.read(SIZE_MAGIC.size))
 
 
 def end_of_records(path: Path, start: int) -> int:
-    """Return the total length of the complete records in a log file, whose CRCs are checked, and of the filler in a
-    full file.
+    """Return the total length of the complete records in a log file, including the filler if the file is full. The
+    records' CRCs are checked.
 
-    A record that the broker is writing counts if it is complete by now.
+    A record that the broker is still writing counts if it is already complete.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

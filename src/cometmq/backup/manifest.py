@@ -1,5 +1,5 @@
-"""The manifest of a backup: its files with sizes and checksums. The manifest is written last: a backup without a
-manifest is incomplete.
+"""A backup's manifest, which lists its files with sizes and checksums. The manifest is written last, so a backup
+without a manifest is incomplete.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ class BackupError(CometMQError):
 
 
 class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of a backup."""
+    """One file in a backup."""
 
     size: int
     data: int
-    """Number of stored bytes, which are followed by zeros up to ``size``."""
+    """Number of stored bytes. Zeros follow them up to ``size``."""
     sha256: str
     """Checksum of the stored bytes."""
     mtime_ns: int
-    """Modification time of the store's file when it was copied."""
+    """Modification time of the file in the store when it was copied."""
     sealed: bool = False
     """True if the store no longer writes to the file."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A backup."""
+    """A backup, as described by its manifest."""
 
     format: str = FORMAT
     version: int = VERSION
     cometmq: str
-    """The version of CometMQ that created the backup."""
+    """Version of CometMQ that created the backup."""
     created_ms: int
     source: str
-    """The store's directory."""
+    """Directory of the store."""
     log_begin: int
     log_end: int
-    """The log offsets of the first record and of the end."""
+    """Log offsets of the first record and of the end."""
     files: dict[str, StoredFile]
-    """Files by path in the store."""
+    """Files by their paths in the store."""
 
     @property
     def data_bytes(self) -> int:
@@ -77,9 +77,9 @@ def incomplete(backup: str) -> BackupError:
 
 
 def decode_manifest(backup: str, text: bytes) -> Manifest:
-    """Decode the manifest of a backup.
+    """Decode a backup's manifest.
 
-    :raises BackupError: it is damaged, or of a version that cannot be read.
+    :raises BackupError: the manifest is damaged, or has a version that cannot be read.
     """
     manifest_name = f"{backup}/{MANIFEST}"
     try:
@@ -100,7 +100,7 @@ def decode_manifest(backup: str, text: bytes) -> Manifest:
 
 
 def _check(manifest: str, name: str, file: StoredFile) -> None:
-    """Check that the path of a file is inside the backup, and that its numbers are plausible.
+    """Check that a file's path is inside the backup, and that its numbers are plausible.
 
     :raises BackupError: the manifest is damaged.
     """

@@ -1,4 +1,4 @@
-"""Backups by the paths and URLs of their places."""
+"""Opens backups by path or URL."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cometmq.storage import Location, StorageOptions, open_storage
 def open_backup(url: str | Path, options: StorageOptions | None = None, *, share: bool = True) -> BackupPlace:
     """Return the place of a backup.
 
-    :param share: True to share sealed files with the store where a local file system can.
-    :raises PathError: the URL has an unknown scheme, is incomplete, or names a whole bucket.
+    :param share: True to share sealed files with the store if a local file system supports it.
+    :raises PathError: the URL has an unknown scheme, is incomplete, or names an entire bucket.
     """
     location = Location.parse(url)
     if location.kind == "local":

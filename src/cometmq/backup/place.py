@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from cometmq.backup.manifest import BackupError, Manifest, StoredFile
 
 STORE: Final = "store"
-"""The directory of the files in a backup."""
+"""Directory for the store's files in a backup."""
 
 
 class Added(NamedTuple):
@@ -18,7 +18,7 @@ class Added(NamedTuple):
 
     file: StoredFile
     way: Literal["copied", "shared", "reused"]
-    """Shared with the store, or reused from an earlier backup."""
+    """``shared`` with the store, or ``reused`` from an earlier backup."""
 
 
 class BackupPlace(ABC):
@@ -31,7 +31,7 @@ class BackupPlace(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Check that nothing is there yet.
+        """Check that the place is empty, and create it if necessary.
 
         :raises BackupError: the place is not empty.
         """
@@ -44,24 +44,25 @@ class BackupPlace(ABC):
     def read_manifest(self) -> Manifest:
         """Read the manifest.
 
-        :raises BackupError: the manifest is missing, damaged, or of a version that cannot be read.
+        :raises BackupError: the manifest is missing or damaged, or has a version that cannot be read.
         """
 
     @abstractmethod
     def add(self, path: Path, name: str, *, data: int | None = None) -> StoredFile:
-        """Copy a file that the broker may be writing to.
+        """Copy a file to which the broker may be writing.
 
-        :param data: number of bytes to copy; zeros follow in the file. By default all bytes.
-        :raises FileNotFoundError: the file was removed meanwhile.
+        :param data: number of bytes to copy; zeros follow them in the file. By default, all bytes.
+        :raises FileNotFoundError: the file was removed during the backup.
         """
 
     @abstractmethod
     def add_sealed(self, path: Path, name: str, previous: BackupPlace | None, known: StoredFile | None) -> Added:
         """Add a file that the broker no longer writes to, without copying it if possible.
 
-        :param previous: an earlier backup beside this one.
-        :param known: the entry of the same file in its manifest, if size and modification time are still the same.
-        :raises FileNotFoundError: the file was removed meanwhile.
+        :param previous: an earlier backup next to this one.
+        :param known: the file's entry in the earlier backup's manifest, if its size and modification time are still the
+            same.
+        :raises FileNotFoundError: the file was removed during the backup.
         """
 
     @abstractmethod
@@ -70,33 +71,33 @@ class BackupPlace(ABC):
 
     @abstractmethod
     def finish(self, manifest: Manifest) -> None:
-        """Write the manifest, after everything else is durable.
+        """Write the manifest after all other files are durable.
 
-        :raises BackupError: a reused file has been removed meanwhile.
+        :raises BackupError: a reused file was removed during the backup.
         """
 
     @abstractmethod
     def damage_of(self, name: str, file: StoredFile) -> str:
-        """Return a description of the fault in a file; an empty text if the file is intact."""
+        """Return a description of a file's damage, or an empty text if the file is intact."""
 
     @abstractmethod
     def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterable[str]:
-        """Return the names of files that are in the backup and not in its manifest."""
+        """Return the names of files that are in the backup but not in its manifest."""
 
     @abstractmethod
     def restore(self, name: str, file: StoredFile, target: Path) -> None:
         """Copy a file to a new local file, and flush it.
 
-        :raises OSError: it cannot be written, or its content changed since it was verified.
+        :raises OSError: the file cannot be written, or its content has changed since it was verified.
         """
 
     @abstractmethod
     def delete(self) -> None:
-        """Delete the backup, and sealed files that no other backup needs."""
+        """Delete the backup, and the sealed files that no other backup needs."""
 
 
 def newest(places: Iterable[BackupPlace], source: str) -> BackupPlace | None:
-    """Return the newest backup of a store; damaged ones are ignored."""
+    """Return the newest backup of a store. Damaged backups are ignored."""
     found: BackupPlace | None = None
     created_ms = -1
     for place in places:
@@ -110,5 +111,5 @@ def newest(places: Iterable[BackupPlace], source: str) -> BackupPlace | None:
 
 
 def not_empty(name: str) -> BackupError:
-    """Return the error for a target that has something already."""
+    """Return the error for a target that is not empty."""
     return BackupError(f"{name} is not empty", next_step="use a directory that does not exist yet")

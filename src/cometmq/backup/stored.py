@@ -1,17 +1,18 @@
 """A backup in an object store or on HDFS.
 
-Layout, below the URL of which the backup is the last part::
+The last part of the URL is the backup's name. The layout below the rest of the URL is::
 
     <backup>/store/<name>          files that the broker was writing to
     <backup>/manifest.json         written last, by a conditional write
     _files/<SHA-256>               sealed files, shared by all backups here
     _deleted/<backup>-<id>.json    manifests of deleted backups
 
-A file is stored without the zeros at its end, and not at all if nothing is left. A sealed file is hashed first, and
-uploaded only if no backup has it.
+A file is stored without the zeros at its end, and is not stored if it contains only zeros. A sealed file is hashed
+first, and uploaded only if no backup has it.
 
 :meth:`StoredBackup.delete` removes sealed files that no manifest names. A backup that is being created may reuse files
-of one that is deleted meanwhile, so these files stay for a day, as do files without any manifest.
+from a backup that is deleted at the same time. So these files are kept for a day, and so are files that no manifest has
+ever named.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ _READ_BYTES: Final = 8 << 20
 
 
 class StoredBackup(BackupPlace):
-    """A backup in a storage."""
+    """A backup in an object store or on HDFS."""
 
     def __init__(self, storage: Storage, backup: str) -> None:
-        """Name the storage of the backups and one backup in it."""
+        """Store the storage that contains the backups, and the name of one backup in it."""
         self._storage = storage
         self._backup = backup
 
     @property
     def name(self) -> str:
-        """The URL."""
+        """The backup's URL."""
         return self._storage.describe(self._backup)
 
     def prepare(self) -> None:
-        """Check that nothing is there; see :meth:`BackupPlace.prepare`."""
+        """Check that the place is empty; see :meth:`BackupPlace.prepare`."""
         if next(self._storage.list_objects(self._backup), None) is not None:
             raise not_empty(self.name)
 
@@ -113,7 +114,7 @@ class StoredBackup(BackupPlace):
         self._storage.delete([self._key(name)])
 
     def finish(self, manifest: Manifest) -> None:
-        """Check that all files are there, and create the manifest; see :meth:`BackupPlace.finish`."""
+        """Check that all files exist, and create the manifest; see :meth:`BackupPlace.finish`."""
         present = {found.key.rpartition("/")[2]: found.size for found in self._storage.list_objects(_FILES)}
         for name, file in manifest.files.items():
             if file.sealed and file.data and present.get(file.sha256) != file.data:
@@ -141,7 +142,7 @@ class StoredBackup(BackupPlace):
         return "" if digest.hexdigest() == file.sha256 else "has other content than when it was stored"
 
     def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterator[str]:
-        """Yield the names of objects without an entry."""
+        """Yield the names of objects that have no entry in the manifest."""
         beginning = f"{self._backup}/{STORE}/"
         for found in self._storage.list_objects(f"{self._backup}/{STORE}"):
             name = found.key.removeprefix(beginning)
@@ -165,7 +166,9 @@ class StoredBackup(BackupPlace):
         os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
 
     def delete(self) -> None:
-        """Keep the manifest for a day under another name, delete the backup, then what no manifest names."""
+        """Delete the backup, and then the files that no manifest names. The manifest is kept for a day under another
+        name.
+        """
         manifest = self.read_manifest()
         self._storage.create(f"{_DELETED}/{self._backup}-{uuid.uuid4().hex}.json", manifest.encode())
         self._storage.delete([f"{self._backup}/{MANIFEST}"])
@@ -175,7 +178,7 @@ class StoredBackup(BackupPlace):
     def _sweep(self) -> None:
         """Delete sealed files that no backup needs, and backups that were interrupted more than a day ago.
 
-        Backups that were deleted within a day still need their sealed files.
+        Backups that were deleted less than a day ago still need their sealed files.
         """
         clock = f"{_DELETED}/clock-{uuid.uuid4().hex}"
         self._storage.put(clock, b"x")
@@ -219,7 +222,7 @@ def _sealed_key(file: StoredFile) -> str:
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, size: int, digest: hashlib._Hash) -> int:
-    """Copy and hash up to ``size`` bytes; return their number."""
+    """Copy and hash up to ``size`` bytes. Return the number of bytes copied."""
     copied = 0
     while copied < size:
         piece = source.read(min(PIECE_BYTES, size - copied))

@@ -20,10 +20,10 @@ _LOG: Final = "commitlog/"
 
 
 def verify_backup(backup: BackupPlace, *, report: Callable[[str], None] = lambda _: None) -> Manifest:
-    """Check that a backup has exactly the files of its manifest, with their sizes and checksums.
+    """Check that a backup contains exactly the files in its manifest, with the same sizes and checksums.
 
     :param report: function that is called with the name of each file.
-    :raises BackupError: there is no backup, or it has another version, or is damaged. The error names the damaged
+    :raises BackupError: the backup does not exist, has another version, or is damaged. The error names the damaged
         files.
     """
     manifest = backup.read_manifest()
@@ -45,11 +45,11 @@ def verify_backup(backup: BackupPlace, *, report: Callable[[str], None] = lambda
 def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str], None] = lambda _: None) -> Manifest:
     """Verify a backup and copy its store to a directory, which appears once the copy is complete.
 
-    The copy shares no file with the backup that a broker could change.
+    The copy does not share any file that a broker could change with the backup.
 
-    :param target: a missing or empty directory, the broker's ``storePathRootDir``.
+    :param target: a missing or empty directory, the broker's The broker's ``storePathRootDir``.
     :raises BackupError: the backup is damaged, the target is not empty, or a file cannot be written.
-    :raises NewerStoreError: a newer CometMQ wrote the store, and this one cannot read it.
+    :raises NewerStoreError: a newer version of CometMQ wrote the store, and this version cannot read it.
     """
     target = local_path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -79,7 +79,7 @@ def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str],
 
 
 def _restore(backup: BackupPlace, manifest: Manifest, root: Path, report: Callable[[str], None]) -> None:
-    """Restore all files, the log last, after a check that this version can read the store."""
+    """Check that this version can read the store, then restore all files. The log is restored last."""
     names = sorted(manifest.files, key=lambda name: name.startswith(_LOG))
     for number, name in enumerate(names):
         if name.startswith(_LOG) and (number == 0 or not names[number - 1].startswith(_LOG)):
