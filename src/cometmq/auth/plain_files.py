@@ -70,7 +70,7 @@ class PlainFiles:
         for path, *_ in self._seen:
             if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
                 _log.warning("others may read the secret keys in %s: set its mode to 600", path)
-        self.rules = read_rules(directory, self._seen)
+        self.rules = read_rules(self._seen)
 
     @property
     def paths(self) -> list[Path]:
@@ -131,7 +131,7 @@ class PlainFiles:
         else:
             self._seen, self._changed = seen, None
             try:
-                rules = await in_thread(read_rules, self.directory, seen)
+                rules = await in_thread(read_rules, seen)
             except (AuthError, OSError) as error:
                 _log.error("the accounts are unchanged: %s", error)
             else:
@@ -143,7 +143,7 @@ class PlainFiles:
         :raises AuthError: a file is invalid; the accounts stay as they were.
         """
         self._seen, self._changed = look(self.directory), None
-        self._use(read_rules(self.directory, self._seen))
+        self._use(read_rules(self._seen))
 
     def _use(self, rules: Rules) -> None:
         self.rules = rules
@@ -169,7 +169,7 @@ def look(directory: Path) -> Seen:
     return tuple(seen)
 
 
-def read_rules(directory: Path, seen: Seen) -> Rules:
+def read_rules(seen: Seen) -> Rules:
     """Read the files that a check found.
 
     :raises AuthError: a file is invalid, or was deleted in the meantime.

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _TIMEOUT: Final = "cometmq.timeout"
 
 
-def _checked_addresses(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+def _checked_addresses(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
     try:
         namesrv_addresses(value)
     except ValueError as error:
@@ -42,11 +42,11 @@ class _ContextName(click.ParamType[str]):
 
     name = "text"
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(name) for name in context_names() if name.startswith(incomplete)]
 
 
-def _use_context(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+def _use_context(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     connection = use_context(value or ctx.find_root().params.get("context"))
     if connection is not None:
         ctx.meta[DEFAULT_FORM] = connection.output
@@ -92,7 +92,7 @@ def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:
     )(command)
 
 
-def _keep_timeout(ctx: click.Context, parameter: click.Parameter, value: float | None) -> None:
+def _keep_timeout(ctx: click.Context, _parameter: click.Parameter, value: float | None) -> None:
     ctx.meta[_TIMEOUT] = value
 
 

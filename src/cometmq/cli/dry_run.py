@@ -36,7 +36,7 @@ class DryRunError(CometMQError):
     """With ``--dry-run`` a command sent a request that may change something; this is a bug in the command."""
 
 
-def _keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+def _keep(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     ctx.meta[_DRY_RUN] = value
 
 

@@ -22,11 +22,11 @@ class LazyGroup(click.Group):
         self._members = members
         self._package = package
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names of the commands, the most frequently used first."""
         return list(self._members)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command; None if no command has this name."""
         if cmd_name in self._members:
             module, _ = self._members[cmd_name]
@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             raise ReaderGoneError from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in self._members.items()])

@@ -26,7 +26,7 @@ class Name(click.ParamType[str]):
     def __init__(self, ask: Callable[[Admin], Awaitable[Iterable[str]]]) -> None:
         self._ask = ask
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the names that begin with ``incomplete``; no names if the cluster does not answer in time."""
         namesrv: Any = ctx.params.get("namesrv") or DEFAULT_NAMESRV
 

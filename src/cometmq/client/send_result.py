@@ -73,7 +73,7 @@ class Single:
     def __init__(self) -> None:
         self.future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
 
-    def done(self, index: int, outcome: list[SendResult] | BaseException) -> None:
+    def done(self, _index: int, outcome: list[SendResult] | BaseException) -> None:
         """Wake the waiter."""
         if self.future.done():
             return

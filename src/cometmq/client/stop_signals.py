@@ -52,7 +52,7 @@ class StopSignals:
             if signal.getsignal(number) == self._stop:
                 signal.signal(number, before)
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._restore()
         for stop in self._stops:
             stop()

@@ -145,7 +145,7 @@ class Renewals:
         finally:
             self._busy_brokers.discard(broker)
 
-    async def _renew(self, key: _Key, renewal: _Renewal) -> None:
+    async def _renew(self, _key: _Key, renewal: _Renewal) -> None:
         invisible_ms = _STEPS_MS[min(renewal.times, len(_STEPS_MS) - 1)]
         try:
             renewal.delivery = await change_invisible_time(renewal.session.link, renewal.delivery, invisible_ms)
@@ -156,7 +156,7 @@ class Renewals:
         renewal.times += 1
         renewal.failures = 0
 
-    async def _forget(self, key: _Key, renewal: _Renewal) -> None:
+    async def _forget(self, key: _Key, _renewal: _Renewal) -> None:
         self._renewals.pop(key, None)
 
     async def _release_abandoned(self, key: _Key, renewal: _Renewal) -> None:

@@ -185,7 +185,7 @@ class ServerConnection(asyncio.Protocol):
         if self._server.new_taker is not None and not self.hooked:
             self._taker = self._server.new_taker(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         """Release the resources of the connection; the server calls the functions in ``on_close``."""
         self.closed = True
         self._out.clear()

@@ -180,7 +180,7 @@ class Producer(GroupClient):
         Call it on the event loop.
         """
 
-        def done(index: int, outcome: list[SendResult] | BaseException) -> None:
+        def done(_index: int, outcome: list[SendResult] | BaseException) -> None:
             put(raisable(outcome) if isinstance(outcome, BaseException) else outcome[0])
 
         try:

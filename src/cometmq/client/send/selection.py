@@ -147,7 +147,7 @@ def queue_of_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQu
 def by_sharding_key(sharding_key: str) -> QueueSelector:
     """Return a selector that sends all messages with one key to one queue while the queues do not change."""
 
-    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+    def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
         return queue_of_key(queues, sharding_key)
 
     return select

@@ -254,7 +254,7 @@ class GrpcConnection(asyncio.Protocol):
         self._server.connections.add(self)
         self._http2.begin()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         """Cancel all calls."""
         self._server.connections.discard(self)
         self._transport = None

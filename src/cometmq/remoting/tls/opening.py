@@ -137,7 +137,7 @@ class _Opening(asyncio.Protocol):
         if not transport.is_closing():
             protocol.data_received(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         """Remove the connection, since it has ended."""
         self._forget()
 
