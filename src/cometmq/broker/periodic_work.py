@@ -37,7 +37,7 @@ class MemoryReturn:
     def _changed(self, topic: str) -> None:
         self._topics_gone += self._topics.get(topic) is None
 
-    def look(self) -> Awaitable[None] | None:
+    def give_back_if_much(self) -> Awaitable[None] | None:
         """Return free memory to the system, in a thread, if enough clients and topics were removed."""
         gone = self._clients.producers.gone + self._clients.consumers.gone + self._topics_gone
         if gone - self._known < GONE_FOR_RETURN:
@@ -58,10 +58,10 @@ def periodic_work(
     )
     offsets_s = broker.config.flush_consumer_offset_interval / 1000
     return [
-        ("expire offsets", OFFSET_LOOK_SECONDS, expiry.look),
+        ("expire offsets", OFFSET_LOOK_SECONDS, expiry.expire_next),
         ("expire clients", CLIENT_SCAN_SECONDS, broker.clients.expire),
         ("expire locks", CLIENT_SCAN_SECONDS, lambda: in_rounds(broker.locks.expire())),
-        ("give memory back", CLIENT_SCAN_SECONDS, MemoryReturn(broker).look),
+        ("give memory back", CLIENT_SCAN_SECONDS, MemoryReturn(broker).give_back_if_much),
         ("write consumer offsets", offsets_s, broker.offsets.save_in_background),
         ("write filters", FILTER_SAVE_SECONDS, filters.save_in_background),
         ("expire quotas", METER_EXPIRE_SECONDS, broker.limiter.expire),

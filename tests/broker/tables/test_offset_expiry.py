@@ -58,7 +58,7 @@ def test_time_counts_anew_when_the_topic_or_a_member_was_there_and_slices_reach_
 
     def look_at_all() -> None:
         for _ in range(4):
-            expiry.look()
+            expiry.expire_next()
 
     look_at_all()
     clock.advance(OFFSET_EXPIRY_SECONDS - 1)

@@ -92,7 +92,7 @@ class GroupTransfers(RuleBasedStateMachine):
     def doubt(self, which: int) -> None:
         number = list(self.slaves)[which % len(self.slaves)]
         self.doubtful.add(number)
-        self.transfers.doubt(number)
+        self.transfers.ignore_until_report(number)
 
     @precondition(lambda self: self.slaves)
     @rule(which=st.integers(0, 10))
@@ -104,7 +104,7 @@ class GroupTransfers(RuleBasedStateMachine):
             if needed > len(self.slaves):
                 del self.waiting[position]
                 self.expected[position] = ResponseCode.SLAVE_NOT_AVAILABLE
-        self.transfers.left(number)
+        self.transfers.remove_slave(number)
 
     @rule(seconds=st.sampled_from([0.5, 1.4, TIMEOUT_S, 10.0]))
     def pass_time(self, seconds: float) -> None:
@@ -127,7 +127,7 @@ TestGroupTransfers = GroupTransfers.TestCase
 def test_what_a_slave_has_already_is_not_waited_for() -> None:
     transfers = GroupTransferService(clock=VirtualClock(), timeout_s=TIMEOUT_S, fall_behind_max=FALL_BEHIND_MAX)
     transfers.reported("slave", 100)
-    transfers.left("slave")
+    transfers.remove_slave("slave")
     answers: list[ResponseCode] = []
     transfers.when_replicated(100, answers.append)
     assert answers == [ResponseCode.SUCCESS]

@@ -68,7 +68,7 @@ class ConsumerManageProcessor:
         For a group that never committed, a young queue starts at 0; otherwise the answer is QUERY_NOT_FOUND.
         """
         header = request.header
-        self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
+        self._lives.record_reader(connection, header.consumer_group, header.topic, header.queue_id)
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0 and header.consumer_group in self._offsets.lost_of:
             offset, _ = self._store.extent(header.topic, header.queue_id)

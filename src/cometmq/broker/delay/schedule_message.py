@@ -86,7 +86,7 @@ class DelayLevel:
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
 
-    def parked(self) -> None:
+    def set_alarm(self) -> None:
         """Set the alarm: a message is about to be stored in the queue."""
         if not self._recheck.is_set and not self._under_way:
             self._wait_until(self._clock.now_ms() + (self._delay_ms or 0))
@@ -290,7 +290,7 @@ class ScheduleMessageService:
         properties[REAL_QID] = str(message.queue_id)
         running = self._running.get(level)
         if running is not None:
-            running.parked()
+            running.set_alarm()
         return msgspec.structs.replace(
             message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=join_properties(properties)
         )

@@ -38,7 +38,7 @@ class HeldPop(msgspec.Struct, eq=False):
     connection: ServerConnection
     request: Request[Any]
     wanted: MessageFilter
-    again: Callable[[HeldPop], bool]
+    run_again: Callable[[HeldPop], bool]
     """Runs the request again; returns True if it is or will be answered."""
     nothing: Callable[[], Response]
     """The answer when the wait is over."""
@@ -163,7 +163,7 @@ class PopLongPollingService:
             if pop.connection.is_behind or pop not in self._held.get(key, ()):
                 continue
             try:
-                found = pop.again(pop)
+                found = pop.run_again(pop)
             except RpcRejectedError as refused:
                 self._remove(pop)
                 pop.connection.respond(pop.request, refused.response(), polling=True)

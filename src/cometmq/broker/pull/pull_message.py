@@ -108,12 +108,12 @@ class PullMessageProcessor:
         reader = connection, header.consumer_group, header.topic, header.queue_id
         is_earlier = self._lives.reads_earlier(*reader)
         if is_earlier and not header.queue_offset:
-            self._lives.begins(*reader)
+            self._lives.record_reader(*reader)
         return is_earlier and header.queue_offset > 0
 
     def _start_at_min_offset(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
         """Make a consumer start at the first offset of the queue."""
-        self._lives.begins(connection, header.consumer_group, header.topic, header.queue_id)
+        self._lives.record_reader(connection, header.consumer_group, header.topic, header.queue_id)
         low, high = self._store.extent(header.topic, header.queue_id)
         result = GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high)
         return self._response(connection, header, result, ResponseCode.PULL_OFFSET_MOVED)

@@ -394,7 +394,7 @@ class HAService:
         if is_first:
             for other in self.slaves:
                 if other is not slave and other.peer_ip == slave.peer_ip:
-                    self._transfers.doubt(other)
+                    self._transfers.ignore_until_report(other)
         self._transfers.reported(slave, slave.ack_offset)
 
     def lost(self, slave: HAConnection) -> None:
@@ -403,7 +403,7 @@ class HAService:
             del self.slaves[slave]
             if slave.has_begun:
                 _log.info("slave %s has disconnected; it has the log up to %d", slave.address, slave.ack_offset)
-                self._transfers.left(slave)
+                self._transfers.remove_slave(slave)
             if not self.slaves:
                 self._sweeper.cancel()
 

@@ -424,7 +424,7 @@ class ClientRegistry:
             self._closed.append(connection)
             if not self._removes_closed:
                 self._removes_closed = True
-                self._do(self._leaving((closed, None) for closed in self._take_closed()))
+                self._do(self._remove_clients((closed, None) for closed in self._take_closed()))
 
     def _take_closed(self) -> Iterator[ServerConnection]:
         try:
@@ -437,9 +437,11 @@ class ClientRegistry:
         """Remove the clients without a heartbeat for the expiry time, slice by slice."""
         silent = self._beats.before(self._clock.monotonic() - CLIENT_EXPIRY_SECONDS)
         if silent:
-            self._do(self._leaving([(beat.connection, beat) for beat in silent]))
+            self._do(self._remove_clients([(beat.connection, beat) for beat in silent]))
 
-    def _leaving(self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]) -> Generator[None, None, None]:
+    def _remove_clients(
+        self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]
+    ) -> Generator[None, None, None]:
         """Remove the clients on connections from all groups, or only from groups without a newer heartbeat."""
         members = (
             (manager, name, connection)

@@ -39,7 +39,7 @@ class OffsetExpiry:
         self._still_gone: dict[str, float] = {}
         """… and from the current scan."""
 
-    def look(self) -> None:
+    def expire_next(self) -> None:
         """Check the next pairs, and remove those whose time is over."""
         if not self._left:
             self._left = list(self._offsets.table)

@@ -150,7 +150,7 @@ class TopicLives:
         begun = self._begun(connection, group, topic)
         return begun is not None and queue_id not in begun
 
-    def begins(self, connection: ServerConnection, group: str, topic: str, queue_id: int) -> None:
+    def record_reader(self, connection: ServerConnection, group: str, topic: str, queue_id: int) -> None:
         """Record that the offsets of a reader in this queue belong to the topic's current life from now on."""
         begun = self._begun(connection, group, topic)
         if begun is not None:

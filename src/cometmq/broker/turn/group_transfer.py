@@ -71,7 +71,7 @@ class GroupTransferService:
                 waiting.popleft()
             waiting.append(_Waiter(position, callback, self._clock, self._timeout_s))
 
-    def doubt(self, slave: Hashable) -> None:
+    def ignore_until_report(self, slave: Hashable) -> None:
         """Ignore a slave until it reports again: it may have just connected over another connection."""
         self._doubtful.add(slave)
 
@@ -88,7 +88,7 @@ class GroupTransferService:
             while waiting and (waiting[0].is_over or waiting[0].position <= furthest):
                 waiting.popleft().end(ResponseCode.SUCCESS)
 
-    def left(self, slave: Hashable) -> None:
+    def remove_slave(self, slave: Hashable) -> None:
         """Remove a slave. Answers that need more slaves than are connected stop waiting: a slave does not reconnect in
         time.
         """
