@@ -1,1 +1,1 @@
-"""Accounts and permissions: decides who may do what."""
+"""Accounts and permissions, which decide who may do what."""

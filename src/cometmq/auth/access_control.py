@@ -1,4 +1,5 @@
-"""Access control of one server: its accounts, kept up to date, its audit log, and the guard of its ports."""
+"""Access control for one server: its accounts, which are kept up to date, its audit log, and the guard for its
+ports."""
 
 from __future__ import annotations
 
@@ -46,11 +47,11 @@ class AccessControl:
     ) -> None:
         """Read the accounts.
 
-        :param users: the file of users of ACL 2.0.
-        :param cluster: the name of the cluster, for policies about it.
+        :param users: the file that contains the ACL 2.0 users.
+        :param cluster: the name of the cluster, for policies that concern it.
         :param audit: records changes of the account files.
         :raises AuthError: the accounts cannot be read.
-        :raises ConfigError: the keys contradict each other.
+        :raises ConfigError: configuration keys contradict each other.
         """
         self.files: PlainFiles | None = None
         self.users: UserTable | None = None
@@ -66,7 +67,7 @@ class AccessControl:
         self._checks = Periodic("checking the files of accounts", ACL_LOOK_SECONDS, self._check_files, clock=clock)
 
     def start(self) -> None:
-        """Start to check the files for changes periodically."""
+        """Start checking the files for changes periodically."""
         self._checks.start()
 
     async def stop(self) -> None:
@@ -102,7 +103,7 @@ def open_access(
 
 
 def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Clock) -> AuditRecorder | None:
-    """Create the audit recorder of a server, or return ``None`` without ``auditLogEnable``.
+    """Create the audit recorder for a server, or return ``None`` if ``auditLogEnable`` is not set.
 
     :param default: the file to use if ``auditLogPath`` is empty.
     :param server: the name of the server in entries.
@@ -120,7 +121,7 @@ def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Cl
 
 
 def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> RequestGuard | None:
-    """Return the guard of a server's ports; ``audit`` records the denied requests."""
+    """Return the guard for a server's ports; ``audit`` records the denied requests."""
     guard = None if access is None else access.guard
     return guard if audit is None else AuditedGuard(guard, audit)
 
@@ -161,10 +162,11 @@ def _inner_client(config: SecurityOptions) -> Named | None:
 def own_security(config: SecurityOptions) -> Security:
     """Return the account with which a server signs its requests to other servers.
 
-    ``innerClientAuthenticationCredentials``, or with ACL 1.0 ``tools.yml`` in the directory of the accounts.
+    The account is in ``innerClientAuthenticationCredentials``, or for ACL 1.0 in ``tools.yml`` in the accounts'
+    directory.
 
     :raises SecurityConfigError: the file cannot be used.
-    :raises ConfigError: the key cannot be used.
+    :raises ConfigError: the configuration key cannot be used.
     """
     inner = credentials_of(_inner_client(config))
     if inner is not None:
@@ -176,7 +178,7 @@ def own_security(config: SecurityOptions) -> Security:
 
 
 def acl_directory(config: SecurityOptions) -> Path:
-    """Return ``aclPath``, or else ``$ROCKETMQ_HOME/conf``, or else the directory of the configuration file.
+    """Return ``aclPath``. If it is not set, return ``$ROCKETMQ_HOME/conf``, or else the configuration file's directory.
 
     :raises ConfigError: none of these is set.
     """

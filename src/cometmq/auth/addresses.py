@@ -1,4 +1,4 @@
-"""Patterns of addresses whose requests need no signature, as in ACL 1.0 (``RemoteAddressStrategyFactory``).
+"""Patterns for addresses from which requests need no signature, as in ACL 1.0 (``RemoteAddressStrategyFactory``).
 
 One address, ``a,b,…``, ``192.168.0.{1,2}``, ``192.168.0.*``, ``192.168.1-9.*``, the same forms for IPv6, and ``*``.
 """
@@ -25,8 +25,8 @@ _MAX_CHARS: Final = 4_096
 
 
 def canonical(address: str) -> str:
-    """Return an address in the form that patterns match: IPv6 as eight groups of four digits, other addresses
-    unchanged."""
+    """Return an address in the form that patterns match: an IPv6 address has eight groups of four digits, and other
+    addresses are unchanged."""
     found = parsed_ip(address)
     if found is None:
         return address
@@ -43,7 +43,7 @@ def _always(_address: str) -> bool:
 
 
 def parse_pattern(pattern: str | None) -> AddressMatch:
-    """Parse a pattern; an empty one matches no address.
+    """Parse a pattern; an empty pattern matches no address.
 
     :raises AuthError: the pattern has none of these forms.
     """
@@ -135,7 +135,7 @@ def _in_v6(head: str, index: int, low: int, high: int, address: str) -> bool:
 
 
 def _bounds(part: str, base: int, largest: int) -> tuple[int, int]:
-    """Parse the range in a part; return 0 as the end of a single number.
+    """Parse a range in a part of a pattern; for a single number, return 0 as the end.
 
     :raises ValueError: the range is not valid.
     """

@@ -6,8 +6,8 @@ stores the highest number, and which of the numbers before it arrived, as in IPs
 only for ``SIGNATURE_SECONDS``. From an unknown signer it must also be newer than the start of this server and than all
 signers that were forgotten early. Clients sign and send refused requests again.
 
-One gap remains: if a client's clock is ahead, requests that it sent within that time before a server restart could be
-replayed once after the restart. ``SIGNATURE_AHEAD_SECONDS`` limits this time.
+One gap remains. If a client's clock is ahead by some time, requests that it sent less than that time before a server
+restart could be replayed once after the restart. ``SIGNATURE_AHEAD_SECONDS`` limits this time.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from cometmq.remoting.signing import STAMP, Stamp
 
 _WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
 _FORGOTTEN_SHARE: Final = 10
-"""When signers are forgotten to save memory, one in this many is: the oldest ones."""
+"""When signers are forgotten to save memory, the number of signers divided by this number are forgotten, oldest
+first."""
 _AGAIN: Final = "sign it again and resend it"
 
 
 class _Seen:
-    """The requests of one signer."""
+    """The numbers of one signer's requests that have been received."""
 
     __slots__ = ("bits", "highest", "newest_ms")
 
     def __init__(self) -> None:
         self.highest = -1
         self.bits = 0
-        """Bit n is set when number ``highest - n`` was received."""
+        """Bit n is set if number ``highest - n`` was received."""
         self.newest_ms = 0
 
 
 class Freshness:
     """Accepts each stamp once.
 
-    :param required: whether requests without a stamp are refused.
+    :param required: if true, requests that have no stamp are refused.
     """
 
     def __init__(self, *, required: bool, clock: Clock) -> None:
@@ -50,7 +51,7 @@ class Freshness:
         self._clock = clock
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._forgotten_until_ms = clock.now_ms() - 1
-        """Stamps of unknown signers up to this time may be replays."""
+        """Stamps from unknown signers up to this time may be replays."""
 
     def accepts(self, access_key: str, text: str | None) -> bool:
         """Accept a stamp and return ``True``; return ``False`` if it may be a replay."""
@@ -63,8 +64,8 @@ class Freshness:
     def check(self, access_key: str, text: str | None) -> None:
         """Accept the stamp of a request that was signed with the account.
 
-        :raises DeniedError: a required stamp is missing, is a replay, or has the wrong time.
-        :raises RpcRejectedError: the server no longer remembers whether it is a replay (SYSTEM_BUSY).
+        :raises DeniedError: a required stamp is missing, or the stamp is a replay or has the wrong time.
+        :raises RpcRejectedError: the server no longer knows whether the stamp is a replay (SYSTEM_BUSY).
         """
         if text is None:
             if self.required:
@@ -115,7 +116,7 @@ class Freshness:
         return seen
 
     def _forget(self) -> None:
-        """Forget signers whose stamps are all too old, or else the oldest tenth."""
+        """Forget signers whose stamps are all too old; if there are none, forget the oldest tenth of the signers."""
         oldest_ms = self._clock.now_ms() - SIGNATURE_SECONDS * 1000
         by_age = sorted(self._seen.items(), key=lambda entry: entry[1].newest_ms)
         fewest = MAX_SIGNERS // _FORGOTTEN_SHARE

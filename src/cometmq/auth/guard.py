@@ -1,4 +1,4 @@
-"""The check of every request before its handler (``PlainAccessValidator``).
+"""Checks every request before it is handled (``PlainAccessValidator``).
 
 First the signature is checked, then the permissions that the request needs (:mod:`cometmq.remoting.permissions`). The
 signature of each request is checked; the account of a connection, and the topics and groups that it may use, are cached
@@ -32,21 +32,21 @@ from cometmq.remoting.signing import ACCESS_KEY, STAMP
 _log = logging.getLogger(__name__)
 
 _SERVERS_NEED: Final = Need(Kind.CLUSTER, "", (Action.UPDATE,))
-"""The permission that an account needs to copy the log."""
+"""The permission that an account needs for copying the log."""
 _LOG_SECONDS: Final = 1.0
 _SHOWN_CHARS: Final = 300
 
 
 class Peer(Protocol):
-    """The connection of a request, as the guard sees it."""
+    """The part of a request's connection that the guard uses."""
 
     account: Caller | None
-    """The account of the last request; the guard sets it."""
+    """The account that made the last request; set by the guard."""
     peer_ip: str
 
 
 class _Fields(msgspec.Struct):
-    """The fields of a JSON header; their values are texts."""
+    """The fields of a JSON header, whose values are texts."""
 
     extFields: dict[str, str] = {}  # noqa: N815 - the wire's name
 
@@ -68,7 +68,7 @@ class Session:
         self.is_super = account.is_super
         self.signer = account.signer
         self.publisher: Any = None
-        """The account for the compiled core; created on first use."""
+        """The account in the form for the compiled core, created on first use."""
 
     def may(self, need: Need) -> bool:
         """Return whether the account has the permissions."""
@@ -81,7 +81,7 @@ class Session:
 
 
 class AccessGuard:
-    """Checks each request with an access model; a :class:`~cometmq.remoting.server.RequestGuard`."""
+    """A :class:`~cometmq.remoting.server.RequestGuard` that checks each request with an access model."""
 
     def __init__(self, model: AccessModel, *, clock: Clock, requires_stamps: bool = False) -> None:
         self._model = model
@@ -95,8 +95,8 @@ class AccessGuard:
     def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
         """Check that a slave may copy the log.
 
-        :param frame: the slave's request ``code``; it must be signed with a stamp unless requests from its address need
-            no signature.
+        :param frame: the slave's request ``code``; it must be signed and have a stamp, unless requests from its address
+            need no signature.
         :raises DeniedError: the account may not change the cluster, or the request is unsigned or a replay.
         :raises RpcRejectedError: the client must sign the request again.
         :raises FrameError: the frame is malformed.
@@ -154,7 +154,8 @@ class AccessGuard:
     def publisher(self, connection: ServerConnection) -> Any:
         """Return the account of a connection for the compiled core (``Account``).
 
-        ``None`` if Python must check the next request: it is the first one, or accounts or policies have changed.
+        Return ``None`` if Python must check the next request, because it is the first one or accounts or policies have
+        changed.
         """
         session = connection.account
         if not isinstance(session, Session) or session.version != self._model.version:

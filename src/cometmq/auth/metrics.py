@@ -1,4 +1,4 @@
-"""Metrics of a server's protection: requests that quotas and permissions deny, and the entries of the audit log."""
+"""Metrics for a server's protection: requests denied by quotas and permissions, and audit log entries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAMILIES: Final = (QUOTA_DENIED, QUOTA_DELAYED, ACCESS_DENIED, AUDIT_ENTRIES, AU
 
 
 def of_access(guard: AccessGuard | None, limiter: Limiter | None, audit: AuditRecorder | None) -> Iterator[Sample]:
-    """Yield the counts of the parts that the server has."""
+    """Yield the counters of the parts that the server has."""
     if guard is not None:
         yield ACCESS_DENIED, (), guard.denials
     if limiter is not None:

@@ -1,7 +1,7 @@
-"""The interface of access control: decides who may do what, on what, from where.
+"""The interface of access control, which decides who may do what with which resource, from where.
 
-ACL 1.0 (:mod:`cometmq.auth.plain`) and ACL 2.0 (:mod:`cometmq.auth.policies`) are two sources of accounts; both answer
-the same question. A guard (:mod:`cometmq.auth.guard`) asks it for every request, ``cometmq acl test`` for one user.
+ACL 1.0 (:mod:`cometmq.auth.plain`) and ACL 2.0 (:mod:`cometmq.auth.policies`) are two sources of accounts with this
+interface. A guard (:mod:`cometmq.auth.guard`) uses it for every request, and ``cometmq acl test`` uses it for one user.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class AuthError(CometMQError):
 
 
 class DeniedError(CometMQError):
-    """A request is denied. The message is RocketMQ's; the next step says what to do."""
+    """A request is denied. The message is RocketMQ's; the next step says what the user can do."""
 
 
 class Account(Protocol):
-    """One account, as seen from one address."""
+    """One account, used from one address."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,8 @@ class Account(Protocol):
         """True if the account may do everything."""
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
-        """Return why the account may not do this with a request of this code, or ``None`` if it may."""
+        """Return why the account lacks a permission that a request with this code needs, or ``None`` if the account has
+        it."""
 
 
 class AccessModel(Protocol):
@@ -50,14 +51,14 @@ class AccessModel(Protocol):
 
     @property
     def unsigned(self) -> frozenset[int]:
-        """Codes of requests that need no account."""
+        """The codes of requests that need no account."""
 
     @property
     def unchecked(self) -> frozenset[int]:
-        """Codes of requests for which any account may do everything."""
+        """The codes of requests that any account may make."""
 
     def account(self, access_key: str | None, address: str, code: int) -> Account:
-        """Return the account of a request from an address.
+        """Return the account that makes a request from an address.
 
         :raises DeniedError: no such account exists.
         """

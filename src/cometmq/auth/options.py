@@ -1,4 +1,4 @@
-"""The keys of TLS, of accounts and of the audit log, which brokers and nameservers share."""
+"""The configuration keys for TLS, accounts and the audit log, which brokers and nameservers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.remoting.tls.options import TlsOptions
 
 @dataclass(frozen=True)
 class SecurityOptions(TlsOptions):
-    """The configuration of a server's TLS, accounts and audit log."""
+    """The configuration of TLS, accounts and the audit log of a server."""
 
     config_store_path: str = option(
         "",

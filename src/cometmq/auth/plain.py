@@ -1,10 +1,10 @@
 """Accounts of ACL 1.0 and their permissions (``PlainPermissionManager.checkPerm``, ``Permission``).
 
-An account has permissions for named topics and groups, and default ones for all others: DENY, PUB, SUB or both. As in
-Apache's broker, topics and groups share a table, where a group has the name of its retry topic. Requests that change or
-list something, or concern the cluster, need ``admin: true``. Apache checks requests 10, 11, 12, 15, 34, 35, 36, 38 and
-310 in this way, and requires an admin for 17, 25, 200, 207 and 215; it allows all other requests for every account.
-CometMQ requires the permissions that each handler declares.
+An account has permissions for named topics and groups, and default permissions for all other ones: DENY, PUB, SUB or
+both. As in Apache's broker, topics and groups share a table, in which a group has the name of its retry topic. Requests
+that change or list something, or concern the cluster, need ``admin: true``. Apache checks the request codes 10, 11, 12,
+15, 34, 35, 36, 38 and 310 in this way, and requires an admin for 17, 25, 200, 207 and 215; it allows all other requests
+for every account. CometMQ requires the permissions that each handler declares.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PERMISSIONS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": 
 _BITS: Final = {Action.PUB: PUB, Action.SUB: SUB}
 MIN_KEY_CHARS: Final = 7
 MAX_KEY_CHARS: Final = 1_024
-"""Characters that Java's ``trim`` removes."""
+"""The characters that Java's ``trim`` removes."""
 
 NEED_ADMIN: Final = "this needs an account with admin: true"
 NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerms and groupPerms at the server"
@@ -35,7 +35,7 @@ NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerms
 
 @dataclass(frozen=True)
 class PlainAccount:
-    """An account (``PlainAccessResource``)."""
+    """An account of ACL 1.0 (``PlainAccessResource``)."""
 
     name: str
     signer: Signer | None = field(repr=False)
@@ -43,16 +43,16 @@ class PlainAccount:
     default_topic: int = DENY
     default_group: int = DENY
     permissions: Mapping[str, int] | None = None
-    """Permissions by topic, and for groups by retry topic; ``None`` if the account lists none."""
+    """Permissions by topic, or for a group by its retry topic; ``None`` if the account lists no permissions."""
     white: AddressMatch = never
 
     @property
     def is_super(self) -> bool:
-        """True for an admin without lists, who may do everything."""
+        """True if the account is an admin and lists no permissions, so that it may do everything."""
         return self.admin and self.permissions is None
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
-        """Return in Apache's words why the account may not do this, or ``None`` if it may."""
+        """Return, in Apache's words, why the account lacks a permission, or ``None`` if it has it."""
         listed = self.permissions or {}
         if need.topic in listed and not need.topic.startswith(RETRY_PREFIX) and _wanted(need.actions):
             return None if _allows(listed[need.topic], _wanted(need.actions)) else _denied(need)
@@ -76,7 +76,7 @@ TRUSTED: Final = PlainAccount("", None, admin=True)
 
 
 def _wanted(actions: Iterable[Action]) -> int:
-    """Return the permissions of which one is enough, or 0 if only an admin may do this."""
+    """Return the permissions of which any one is enough, or 0 if only an admin may do this."""
     wanted = 0
     for action in actions:
         wanted |= _BITS.get(action, 0)
@@ -95,9 +95,9 @@ def _denied(need: Need) -> DeniedError:
 
 # --- files ----------------------------------------------------------------------------------------
 def read_account(entry: object) -> PlainAccount:
-    """Parse one of the ``accounts`` in a file.
+    """Parse one entry of ``accounts`` in a file.
 
-    :raises AuthError: the account is invalid; no message shows its secret.
+    :raises AuthError: the account is invalid; the message does not contain its secret.
     """
     if not isinstance(entry, dict):
         raise AuthError("an account must be a mapping of keys to values")
@@ -124,7 +124,7 @@ def read_account(entry: object) -> PlainAccount:
 
 
 def parse_permission(text: str | None) -> int:
-    """Parse a permission such as ``PUB|SUB``; anything else is DENY, as in Apache's broker."""
+    """Parse a permission, for example ``PUB|SUB``; any invalid text means DENY, as in Apache's broker."""
     return _PERMISSIONS.get((text or "").strip(TRIMMED), DENY)
 
 

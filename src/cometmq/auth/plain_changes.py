@@ -1,7 +1,8 @@
-"""Changes of the files of ACL 1.0 by administrators (``PlainPermissionManager.updateAccessConfig`` and the like).
+"""Changes that administrators make to ACL 1.0 files (``PlainPermissionManager.updateAccessConfig`` and similar
+methods).
 
-A change is checked completely, then written, then applied. Comments in a changed file are lost, as with Apache's
-broker.
+A change is first checked completely, then written, and then applied. Comments in a changed file are lost, as in
+Apache's broker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PERMISSION_WORDS: Final = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 
 
 class PlainChanges:
-    """Writes the files. Only one caller at a time may use it, in a worker thread."""
+    """Writes the files. It must be used in a worker thread, and by only one caller at a time."""
 
     def __init__(self, files: PlainFiles, *, clock: Clock) -> None:
         self._files = files
@@ -53,7 +54,7 @@ class PlainChanges:
     def delete_account(self, name: str) -> bool:
         """Delete an account; return whether it existed.
 
-        :raises AuthError: its file cannot be written.
+        :raises AuthError: the account's file cannot be written.
         """
         place = self._files.rules.places.get(name)
         if place is None:
@@ -110,7 +111,7 @@ def _check_permission(entry: str) -> None:
 
 
 def versions(files: PlainFiles) -> dict[str, dict[str, int]]:
-    """Return the ``dataVersion`` of each file; 0 for a file without one.
+    """Return the ``dataVersion`` of each file, or 0 for a file that has none.
 
     :raises AuthError: a file cannot be read.
     """
@@ -123,7 +124,7 @@ def versions(files: PlainFiles) -> dict[str, dict[str, int]]:
 
 
 def listed(files: PlainFiles) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the whitelisted addresses and the accounts of all files, without secrets (``getAllAclConfig``).
+    """Return the whitelisted addresses and the accounts in all files, without secrets (``getAllAclConfig``).
 
     :raises AuthError: a file cannot be read.
     """

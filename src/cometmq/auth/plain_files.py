@@ -1,10 +1,10 @@
-"""Files of ACL 1.0: ``plain_acl.yml`` and ``acl/**/*.yml`` next to it, used together (``PlainPermissionManager``).
+"""ACL 1.0 files: ``plain_acl.yml`` and ``acl/**/*.yml`` next to it, used together (``PlainPermissionManager``).
 
-A check compares names, sizes and times of the files. A change takes effect once two checks in a row agree, so that a
-file is not read while an editor or a deployment replaces it, and the accounts of a file that is missing for a moment
-are kept. Then all files are read in a thread and applied together. If one is invalid, all accounts stay as they were,
-and the log says why. If several files contain an account, the first one counts: those in ``acl`` by name, then
-``plain_acl.yml``.
+A check compares the names, sizes and times of the files. A change takes effect once two consecutive checks agree. So a
+file is not read while an editor or a deployment is replacing it, and the accounts in a file that is missing for a
+moment are kept. Then all files are read in a thread and applied together. If a file is invalid, all accounts remain
+unchanged, and the log says why. If several files contain the same account, the first file counts: files in ``acl`` in
+the order of their names, and then ``plain_acl.yml``.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ DIRECTORY: Final = "acl"
 _ENDINGS: Final = (".yml", ".yaml")
 _TOOLS_FILE: Final = "tools.yml"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""The name of Apache's exception, which clients and tools look for."""
+"""The name of Apache's exception, which clients and tools search for."""
 
 Seen = tuple[tuple[str, int, int, int], ...]
-"""Path, inode, size and modification time of each file."""
+"""The path, inode, size and modification time of each file."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The accounts of all files."""
+    """The accounts in all files."""
 
     accounts: dict[str, PlainAccount]
     places: dict[str, Path]
-    """The file of each account."""
+    """The file that contains each account."""
     white: tuple[AddressMatch, ...]
 
 
 class PlainFiles:
-    """The accounts in a directory: an :class:`~cometmq.auth.model.AccessModel`."""
+    """An :class:`~cometmq.auth.model.AccessModel` with the accounts in a directory's files."""
 
     def __init__(self, directory: Path) -> None:
         """Read the files.
 
-        :raises AuthError: a file is invalid, or none exists.
+        :raises AuthError: a file is invalid, or there is no file.
         """
         self.directory: Final = directory
         self.version = 0
@@ -79,7 +79,8 @@ class PlainFiles:
 
     # --- AccessModel --------------------------------------------------------------------------
     def account(self, access_key: str | None, address: str, code: int) -> Account:
-        """Return the account of a request, checked in the order of ``PlainPermissionManager.validate``."""
+        """Return the account that makes a request; checks are made in the order of
+        ``PlainPermissionManager.validate``."""
         rules = self.rules
         address = canonical(address)
         if any(matches(address) for matches in rules.white):
@@ -122,7 +123,7 @@ class PlainFiles:
 
     # --- files --------------------------------------------------------------------------------
     async def look(self) -> None:
-        """Check the files; read them if they have changed and two checks in a row agree."""
+        """Check the files; read them if they have changed and two consecutive checks agree."""
         seen = await in_thread(look, self.directory)
         if seen == self._seen:
             self._changed = None
@@ -140,7 +141,7 @@ class PlainFiles:
     def reload(self) -> None:
         """Read the files immediately, because this process has changed one.
 
-        :raises AuthError: a file is invalid; the accounts stay as they were.
+        :raises AuthError: a file is invalid; the accounts remain unchanged.
         """
         self._seen, self._changed = look(self.directory), None
         self._use(read_rules(self._seen))
@@ -172,7 +173,7 @@ def look(directory: Path) -> Seen:
 def read_rules(seen: Seen) -> Rules:
     """Read the files that a check found.
 
-    :raises AuthError: a file is invalid, or was deleted in the meantime.
+    :raises AuthError: a file is invalid, or has been deleted since the check.
     """
     accounts: dict[str, PlainAccount] = {}
     places: dict[str, Path] = {}

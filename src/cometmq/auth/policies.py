@@ -1,9 +1,9 @@
-"""Users and policies of ACL 2.0 (``User``, ``Acl``, ``Policy``, ``AclAuthorizationHandler``).
+"""The users and policies of ACL 2.0 (``User``, ``Acl``, ``Policy``, ``AclAuthorizationHandler``).
 
-A super user may do everything. For any other user an entry matches when its resource, one of its actions and its source
-addresses do. Entries of custom policies win over default ones; then a literal name over a prefix,
-a longer prefix over a shorter one, a prefix over all resources of a kind, and those over all kinds.
-``Deny`` wins ties; without a match the request is denied.
+A super user may do everything. For any other user, an entry matches if its resource, one of its actions and its source
+addresses match. Among matching entries, custom policies win over default ones. Then a literal name wins over a prefix,
+a longer prefix over a shorter one, a prefix over all resources of a kind, and all resources of a kind over all kinds.
+``Deny`` wins ties. If no entry matches, the request is denied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 ALL_ACTIONS: Final = "All"
 _ANY_ACTION: Final = "any"
-"""Permissions that requests may need, but no entry can grant."""
+"""Permissions that requests may need but that no entry can grant."""
 USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}
@@ -45,7 +45,7 @@ MAX_SOURCE_IPS: Final = 100
 
 
 class Pattern(enum.IntEnum):
-    """The kind of a resource's name; a smaller value has precedence."""
+    """The form of a resource's name; a smaller value has precedence."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -54,10 +54,10 @@ class Pattern(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Resource:
-    """``Topic:Orders``, ``Topic:Ord*``, ``Topic:*`` or ``*``."""
+    """A resource in an entry: ``Topic:Orders``, ``Topic:Ord*``, ``Topic:*`` or ``*``."""
 
     kind: Kind | None
-    """``None`` matches every kind."""
+    """The kind of resource; ``None`` matches every kind."""
     pattern: Pattern
     name: str = ""
 
@@ -89,12 +89,12 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The rank of the resource; the smallest rank wins."""
+        """The resource's rank among matching entries; the smallest rank wins."""
         return (self.kind is None, self.pattern, -len(self.name) if self.pattern is Pattern.PREFIXED else 0)
 
     def matches(self, kind: Kind, name: str) -> bool:
-        """Return whether this matches another resource; only ``*`` matches one that represents all resources of its
-        kind."""
+        """Return whether this matches another resource; a resource that represents all of its kind is matched only by
+        ``*``."""
         if self.kind is None:
             return True
         if self.kind is not kind:
@@ -107,7 +107,7 @@ class Resource:
 
 
 class EntryInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An entry of a policy, as in requests and files."""
+    """An entry in a policy, in the form used in requests and files."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -116,7 +116,7 @@ class EntryInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class PolicyInfo(msgspec.Struct, rename="camel"):
-    """The entries of one kind of policy: custom or default."""
+    """The entries of one policy type, which is custom or default."""
 
     policy_type: str | None = None
     entries: list[EntryInfo] | None = None
@@ -131,13 +131,13 @@ class AclInfo(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True)
 class Entry:
-    """A parsed entry of a policy."""
+    """A parsed entry in a policy."""
 
     resource: Resource
     named_actions: tuple[str, ...]
-    """The actions as written by the user, including ``All``."""
+    """The actions in the form in which the user wrote them, which may include ``All``."""
     sources: tuple[str, ...]
-    """Source addresses and networks as written by the user; empty means all."""
+    """Source addresses and networks in the form in which the user wrote them; empty means all."""
     allows: bool
     actions: frozenset[Action] = field(repr=False)
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = field(repr=False)
@@ -180,7 +180,7 @@ class Entry:
         )
 
     def info(self) -> EntryInfo:
-        """Return the entry as in answers and files."""
+        """Return the entry in the form for answers and files."""
         sources = list(self.sources) or None
         return EntryInfo(str(self.resource), list(self.named_actions), sources, ALLOW if self.allows else DENY)
 
@@ -198,7 +198,7 @@ def _action_name(text: str) -> str:
 
 
 Policies = Mapping[str, tuple[Entry, ...]]
-"""Entries by policy type; several entries may have the same resource."""
+"""Entries by policy type. Several entries may have the same resource."""
 
 
 def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
@@ -219,9 +219,10 @@ def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
 
 
 def merge_policies(old: Policies, new: Policies) -> Policies:
-    """Add entries; an entry replaces the first one with the same policy type and resource (``Acl.updatePolicy``).
+    """Add entries; an entry replaces the first existing one with the same policy type and resource
+    (``Acl.updatePolicy``).
 
-    If a type has no entries yet, all new ones are kept, even several for one resource.
+    If a type has no entries yet, all new entries are kept, even if several have the same resource.
     """
     merged = dict(old)
     for kind, entries in new.items():
@@ -244,13 +245,13 @@ def without_resource(policies: Policies, kind: str, resource: Resource) -> Polic
 
 
 def policy_infos(policies: Policies) -> list[PolicyInfo]:
-    """Return policies as in answers and files."""
+    """Return policies in the form for answers and files."""
     return [PolicyInfo(kind, [entry.info() for entry in entries]) for kind, entries in policies.items()]
 
 
 @dataclass(frozen=True)
 class User:
-    """A user and their policies."""
+    """A user and the user's policies."""
 
     name: str
     password: str = field(repr=False)
@@ -259,7 +260,7 @@ class User:
     policies: Policies = field(default_factory=dict)
 
     def decide(self, need: Need, cluster: str, address: Any) -> Entry | None:
-        """Return the entry that decides, or ``None`` if none matches."""
+        """Return the entry that decides, or ``None`` if no entry matches."""
         name = cluster if need.kind is Kind.CLUSTER else need.name
         for kind in (CUSTOM, DEFAULT):
             matching = [
@@ -274,7 +275,7 @@ class User:
 
 @dataclass(frozen=True)
 class UserAccount:
-    """A user at one address: an :class:`~cometmq.auth.model.Account`."""
+    """An :class:`~cometmq.auth.model.Account` for a user at one address."""
 
     user: User
     signer: Signer | None
@@ -288,7 +289,7 @@ class UserAccount:
         return self.user.name
 
     def refusal(self, need: Need, _code: int) -> DeniedError | None:
-        """Return in Apache's words why the user may not do this, or ``None`` if the user may."""
+        """Return, in Apache's words, why the user lacks a permission, or ``None`` if the user has it."""
         if self.is_super:
             return None
         entry = self.user.decide(need, self.cluster, _ip(self.address))

@@ -1,6 +1,6 @@
-"""ACL 2.0 as a model of accounts: users sign, policies decide.
+"""ACL 2.0 as an access model: users sign requests, and policies decide.
 
-``AuthenticationEvaluator`` and ``AuthorizationEvaluator`` of RocketMQ.
+It corresponds to RocketMQ's ``AuthenticationEvaluator`` and ``AuthorizationEvaluator``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CREDENTIALS: Final = "set an access key and its secret key"
 
 
 class UserAccess:
-    """Finds users and decides by policies; see :class:`~cometmq.auth.model.AccessModel`.
+    """Finds users and decides according to policies; see :class:`~cometmq.auth.model.AccessModel`.
 
-    :param authorizes: whether policies decide; otherwise every user may do everything.
+    :param authorizes: if true, policies decide; otherwise every user may do everything.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class UserAccess:
 
     @property
     def version(self) -> int:
-        """A number that grows with every change of users or policies."""
+        """A number that grows with every change to users or policies."""
         return self.table.version
 
     def account(self, access_key: str | None, address: str, _code: int) -> Account:
-        """Return the user of a request."""
+        """Return the user who makes a request."""
         if not access_key:
             raise DeniedError("username cannot be null.", next_step=f"this server requires credentials: {_CREDENTIALS}")
         user = self.table.users.get(access_key)
@@ -81,9 +81,9 @@ class Named(NamedTuple):
 
 
 def parse_account(key: str, text: str, name_field: str, secret_field: str) -> Named | None:
-    """Parse a key such as ``initAuthenticationUser={"username":"…","password":"…"}``; ``None`` if it is empty.
+    """Parse a key like ``initAuthenticationUser={"username":"…","password":"…"}``; return ``None`` if it is empty.
 
-    :raises ConfigError: the value is malformed; the message does not show it.
+    :raises ConfigError: the value is malformed; the message does not contain the value.
     """
     if not text.strip():
         return None
@@ -104,9 +104,9 @@ def credentials_of(named: Named | None) -> Credentials | None:
 
 
 def create_missing(table: UserTable, *supers: Named | None) -> None:
-    """Create the super users in the configuration that do not exist yet (``initUser``).
+    """Create the super users that are in the configuration and do not exist yet (``initUser``).
 
-    :raises AuthError: one is invalid.
+    :raises AuthError: a super user is invalid.
     """
     for named in supers:
         if named is not None and named.name not in table.users:
@@ -160,7 +160,7 @@ def _entry(resource: str, bits: int) -> EntryInfo:
 def codes_of(key: str, text: str) -> frozenset[int]:
     """Parse the codes of a whitelist: numbers or names, separated by commas.
 
-    :raises ConfigError: a part is not a code.
+    :raises ConfigError: a part of the text is not a code.
     """
     found: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -1,4 +1,4 @@
-"""Administration of users and policies of ACL 2.0: codes 3001 to 3010 (``AdminBrokerProcessor.createUser``)."""
+"""Administration of ACL 2.0 users and policies: request codes 3001 to 3010 (``AdminBrokerProcessor.createUser``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KIND_OF_SUBJECT: Final = USER.removesuffix(":").lower()
 
 
 class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A user in the form of requests; answers omit the password."""
+    """A user in the form used in requests and answers; answers omit the password."""
 
     username: str | None = None
     password: str | None = None
@@ -48,7 +48,7 @@ class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class UserAdmin:
-    """Reads and changes users and policies in a thread, one change at a time."""
+    """Reads and changes users and policies. Changes are made in a thread, one at a time."""
 
     def __init__(self, table: UserTable) -> None:
         self._table = table
@@ -102,13 +102,13 @@ class UserAdmin:
     async def delete_user(
         self, connection: ServerConnection, request: Request[DeleteUserRequestHeader], _body: bytes
     ) -> Response:
-        """Delete a user with their policies."""
+        """Delete a user and the user's policies."""
         name = request.header.username
         return await self._change(connection, name, f"the user {name} is deleted", lambda: self._table.delete(name))
 
     @answers(RequestCode.AUTH_GET_USER, permission=needs_cluster(Action.GET))
     def get_user(self, _connection: ServerConnection, request: Request[GetUserRequestHeader], _body: bytes) -> Response:
-        """Return a user without the password; return an empty body if the user does not exist."""
+        """Return a user without the password, or an empty body if the user does not exist."""
         user = self._table.users.get(_named(request.header.username.strip()))
         return Response(body=b"" if user is None else msgspec.json.encode(_shown(user)))
 
@@ -135,7 +135,7 @@ class UserAdmin:
         permission=needs_cluster(Action.UPDATE),
     )
     async def put_acl(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
-        """Add entries to the policies of a user; an entry replaces the one for the same resource."""
+        """Add entries to a user's policies; an entry replaces the existing entry for the same resource."""
         info = _decoded(body, AclInfo)
         if info is None or not info.policies:
             raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
@@ -149,7 +149,7 @@ class UserAdmin:
     async def delete_acl(
         self, connection: ServerConnection, request: Request[DeleteAclRequestHeader], _body: bytes
     ) -> Response:
-        """Delete the entry of a resource, or all policies of a user."""
+        """Delete a user's entry for a resource, or all policies of the user."""
         header = request.header
         name = _user_of(header.subject)
         return await self._change(
@@ -171,7 +171,7 @@ class UserAdmin:
     def list_acls(
         self, _connection: ServerConnection, request: Request[ListAclsRequestHeader], _body: bytes
     ) -> Response:
-        """List the policies whose subject and resource each contain a given text."""
+        """List the policies whose subject contains one given text and whose resource contains another."""
         subject, resource = request.header.subject_filter or "", request.header.resource_filter or ""
         found: list[AclInfo] = []
         for user in self._table.users.values():
@@ -216,7 +216,7 @@ def _user_info(body: bytes, change: str) -> UserInfo:
 
 
 def _user_of(*subjects: str | None) -> str:
-    """Return the user in the first subject that names a user."""
+    """Return the user named in the first subject that names a user."""
     for subject in subjects:
         kind, _, name = (subject or "").partition(":")
         if kind.lower() == _KIND_OF_SUBJECT:

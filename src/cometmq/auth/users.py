@@ -1,8 +1,8 @@
 """The users and policies of one server in ``auth.json``, and their changes (``AuthenticationMetadataManager``).
 
-The file is complete at every moment, has mode 600, and is read again when it changes. With a key (``authKeyPath`` or
-``$COMETMQ_AUTH_KEY``) each password is encrypted by AES-GCM, bound to its user's name. Requests see the old or the new
-table, never a part of one.
+The file is complete at all times, has mode 600, and is read again when it changes. If there is a key (``authKeyPath``
+or ``$COMETMQ_AUTH_KEY``), each password is encrypted with AES-GCM and bound to its user's name. Requests see either the
+old or the new table, never a mixture.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NONCE_BYTES: Final = 12
 
 
 class StoredUser(msgspec.Struct, rename="camel"):
-    """A user in the file: the password, or the encrypted one."""
+    """A user in the file, with a password or an encrypted password."""
 
     username: str
     user_type: str
@@ -60,7 +60,7 @@ class StoredUser(msgspec.Struct, rename="camel"):
 
 
 class StoredUsers(msgspec.Struct):
-    """The content of the file."""
+    """The content of ``auth.json``."""
 
     users: list[StoredUser] = []
 
@@ -93,7 +93,7 @@ class Cipher:
 
 
 def read_key(path: str) -> bytes | None:
-    """Return the key from the file, or else from the environment, or else ``None``.
+    """Return the key from the file, or else from the environment; return ``None`` if neither has one.
 
     :raises AuthError: the file cannot be read.
     """
@@ -110,12 +110,12 @@ def read_key(path: str) -> bytes | None:
 
 
 class UserTable:
-    """The users by name. Changes happen one at a time, in a thread."""
+    """The users by name. Changes are made in a thread, one at a time."""
 
     def __init__(self, path: Path, key: bytes | None) -> None:
         """Read the file.
 
-        :raises AuthError: the entry is invalid.
+        :raises AuthError: an entry is invalid.
         """
         self.path: Final = path
         self.version = 0
@@ -155,7 +155,7 @@ class UserTable:
         self._put(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user, if the user exists, with their policies.
+        """Delete a user and the user's policies, if the user exists.
 
         :raises AuthError: the name is blank, or the file cannot be written.
         """
@@ -253,7 +253,7 @@ class UserTable:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def look(self) -> None:
-        """Read the file if another process has changed it; an invalid or missing file changes nothing."""
+        """Read the file if another process has changed it; if the file is invalid or missing, change nothing."""
         seen = self._look()
         if seen is None or seen == self._seen:
             return

@@ -1,6 +1,6 @@
-"""Reads YAML account files safely: no tags, no anchors, bounded in size, depth and number of values.
+"""Reads YAML account files safely: tags and anchors are not allowed, and size, depth and number of values are limited.
 
-Scalars keep YAML 1.1's types, as in Apache's snakeyaml. Errors never quote the file, since it contains secrets.
+Scalars have YAML 1.1's types, as in Apache's snakeyaml. Errors never quote the file, since it contains secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STEP: Final = "correct the file; until then the accounts that it had before sta
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a file whose document is a mapping; return an empty mapping for an empty file.
+    """Read a file whose document is a mapping; return an empty mapping if the file is empty.
 
     :raises FileNotFoundError: the file does not exist.
     :raises AuthError: the file cannot be read, or its document is not a mapping.
@@ -40,7 +40,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Parse a document; return an empty mapping for an empty one.
+    """Parse a document; return an empty mapping if the document is empty.
 
     :raises AuthError: the document is not YAML, or exceeds a limit.
     """
@@ -69,7 +69,7 @@ def parse_yaml(data: bytes) -> Any:
 
 
 def dump_yaml(content: dict[str, Any]) -> bytes:
-    """Format a document as YAML; the keys keep their order."""
+    """Format a document as YAML, keeping the order of the keys."""
     import yaml
 
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=False)

@@ -1,1 +1,1 @@
-"""The audit log: records who did what, to what, from where, and whether it was allowed."""
+"""The audit log, which records who did what to which resource, from where, and whether it was allowed."""

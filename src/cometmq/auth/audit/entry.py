@@ -1,4 +1,4 @@
-"""Entries of the audit log: one line of JSON each, in ASCII, without secrets."""
+"""Audit log entries: each is one line of JSON in ASCII and contains no secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Entry = dict[str, Any]
 _SECRETS: Final = ("secret", "password", "token", "signature", "credential")
 """Header fields whose names contain one of these words are never written."""
 _HIDDEN: Final = frozenset({"value", "properties", "i"})
-"""Fields that may contain secrets of users: values of the KV configuration, message properties."""
+"""Fields that may contain users' secrets: values in the KV configuration, and message properties."""
 _SHOWN_BODIES: Final = frozenset(
     {
         RequestCode.AUTH_CREATE_ACL,
@@ -36,11 +36,11 @@ _SHOWN_BODIES: Final = frozenset(
 )
 """Requests whose body describes a change and contains no secret."""
 _CONFIGURATIONS: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
-"""Requests whose body consists of properties; only the keys are written."""
+"""Requests whose body consists of properties; only the names of their keys are written."""
 
 
 def time_text(now_ms: int) -> str:
-    """Format a time for an entry: UTC with milliseconds."""
+    """Format a time for an entry, in UTC with milliseconds."""
     return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{now_ms % 1000:03}Z"
 
 
@@ -52,7 +52,7 @@ def short(text: str) -> str:
 def encoded(entry: Entry) -> bytes:
     """Encode an entry as a line.
 
-    It is ASCII, so nothing in a name or reason can end the line or control the terminal that shows the file.
+    It is ASCII, so that nothing in a name or reason can end the line or control a terminal that shows the file.
     """
     line = json.dumps(entry, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
     if len(line) > MAX_AUDIT_ENTRY_CHARS:
@@ -62,7 +62,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def resources_of(permission: Permission | None, header: Any, body: bytes) -> list[str]:
-    """List the resources of a request with the actions that it needs: ``Topic:Orders Delete``."""
+    """List a request's resources with the actions that it needs, for example ``Topic:Orders Delete``."""
     found: list[str] = []
     if permission is not None:
         # The handler reports errors in the body.
@@ -77,7 +77,7 @@ def text_of(need: Need) -> str:
 
 
 def details_of(request: Request[Any], body: bytes) -> Entry:
-    """Return the fields and the body of an administration request without secrets."""
+    """Return the fields and the body of an administration request, leaving out secrets."""
     fields = {name: _shown(value) for name, value in _fields(request.header) if not _is_secret(name)}
     found: Entry = {"fields": fields} if fields else {}
     if request.code in _SHOWN_BODIES:

@@ -1,4 +1,4 @@
-"""The files of the audit log: the current one, and earlier ones with numbers (``audit.log.1`` is the newest).
+"""The audit log files: the current file, and earlier files with numbers (``audit.log.1`` is the newest of them).
 
 A line is written completely or not at all: the remains of a failed write are removed. If a crash left an incomplete
 line, a line feed ends it when the file is next opened.
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class RotatedFile:
-    """Appends lines, from one thread. Only the user of the process can read the files.
+    """Appends lines; used by one thread. Only the user of the process can read the files.
 
     :param size: the size in bytes at which a new file is started.
     :param count: the number of files to keep, including the current one.
@@ -45,7 +45,7 @@ class RotatedFile:
         self._fd, self._size, self._inode = fd, size, status.st_ino
 
     def write(self, lines: list[bytes]) -> int:
-        """Append lines; return how many were written.
+        """Append lines; return the number of lines written.
 
         :raises OSError: no line could be written.
         """
@@ -66,7 +66,7 @@ class RotatedFile:
             self._fd = -1
 
     def _write_some(self, lines: list[bytes]) -> int:
-        """Append as many lines as the file's size allows, at least one."""
+        """Append as many lines as the size limit of the file allows, but at least one."""
         self._follow()
         if self._size and self._size + len(lines[0]) > self._max_bytes:
             self._rotate()

@@ -1,4 +1,4 @@
-"""A guard that writes another guard's decisions to the audit log; without another guard it allows everything."""
+"""A guard that writes another guard's decisions to the audit log; if there is no other guard, it allows everything."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AuditedGuard:
         return denial
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer to a request with an unknown code; it must not reveal which codes exist."""
+        """Return the answer to a request with an unknown code; the answer must not reveal which codes exist."""
         denial = None if self._guard is None else self._guard.check_unknown(connection, code, frame)
         if denial is None:
             self._recorder.unknown(connection, code, account_of(connection))

@@ -1,12 +1,13 @@
 """AuditLog: a bounded queue of entries, and the thread that writes them.
 
 Theory of operation. The event loop encodes an entry and puts it into the queue; it never waits for the disk. The thread
-appends all pending entries. While it cannot write (full disk), it keeps the entries and tries again every second.
+appends all pending entries. While it cannot write (for example because the disk is full), it keeps the entries and
+tries again every second.
 
-Fault model. The queue is bounded in bytes. Its last quarter is reserved for administration and changes of accounts, so
-that a flood of denials cannot push them out. An entry that does not fit is counted, and the next line reports how many
-are missing. A crash of the process loses the latest entries; a crash of the machine also loses those that the system
-had not yet written to the disk.
+Fault model. The queue is bounded in bytes. Its last quarter is reserved for entries about administration and account
+changes, so that a flood of denials cannot displace them. An entry that does not fit is counted, and the next line
+reports the number of missing entries. A crash of the process loses the latest entries; a crash of the machine also
+loses those that the system had not yet written to the disk.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Pause before another attempt to write; real time, because a thread waits."""
+"""Pause before another attempt to write, in real time because a thread waits."""
 _STOP_SECONDS: Final = 5.0
 _OTHERS_BYTES: Final = MAX_AUDIT_QUEUE_BYTES * 3 // 4
 
 
 class AuditLog:
-    """Writes entries to rotated files.
+    """Writes entries to files that are rotated.
 
-    :param server: the name of the server, in every entry.
+    :param server: the name of the server, which is written in every entry.
     """
 
     def __init__(self, path: Path, *, size: int, count: int, server: str, clock: Clock) -> None:
@@ -71,7 +72,7 @@ class AuditLog:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Write the pending entries; stop after at most five seconds."""
+        """Write the pending entries, for at most five seconds, and stop."""
         if self._thread is None:
             return
         self.put({"event": "stopped"}, must=True)
@@ -85,7 +86,7 @@ class AuditLog:
     def put(self, entry: Entry, *, must: bool = False) -> None:
         """Add an entry to the queue.
 
-        :param must: whether the entry may use the part of the queue that is reserved for administration.
+        :param must: if true, the entry may use the part of the queue that is reserved for administration.
         """
         line = encoded({"time": time_text(self._clock.now_ms()), "server": self._server, **entry})
         with self._lock:
@@ -99,7 +100,7 @@ class AuditLog:
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the bytes of the entries that are not written yet."""
+        """Return the total size of the entries that are not written yet, in bytes."""
         return self._bytes
 
     # --- the thread ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reads audit logs: the files of one log in order, then new entries as they are written."""
+"""Reads an audit log: its files in order, and then new entries as they are written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AuditReadError(CometMQError):
 
 
 class AuditReader:
-    """Reads one log: the existing entries, then new ones."""
+    """Reads one audit log: the existing entries, and then new ones."""
 
     def __init__(self, path: Path, on_damage: Callable[[Path, int], None]) -> None:
         """Prepare to read; no file is opened yet.
@@ -38,12 +38,12 @@ class AuditReader:
         self._file: IO[bytes] | None = None
         self._file_path = path
         self._rest = b""
-        """The beginning of the last line if its end is not written yet."""
+        """The beginning of the last line, if the end of that line is not written yet."""
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries of all files, oldest first.
 
-        :raises AuditReadError: no file exists, or one cannot be read.
+        :raises AuditReadError: no file exists, or a file cannot be read.
         """
         files = [file for file in (numbered(self._path, at) for at in range(_MAX_FILES, -1, -1)) if file.exists()]
         if not files:
@@ -53,7 +53,8 @@ class AuditReader:
             yield from self._read_on()
 
     def follow(self, *, is_over: Callable[[], bool] = lambda: False) -> Iterator[Entry]:
-        """Yield new entries after those of :meth:`read`, across rotated files, until ``is_over``.
+        """Yield the entries written after those from :meth:`read`, across rotated files, until ``is_over`` returns
+        True.
 
         :raises AuditReadError: the file cannot be read.
         """
@@ -78,7 +79,7 @@ class AuditReader:
             self._file = None
 
     def __enter__(self) -> Self:
-        """Close the file at the end of the block."""
+        """Close the file at the end of the ``with`` block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,13 +109,13 @@ class AuditReader:
 
 
 def read_entries(path: Path, on_damage: Callable[[Path, int], None]) -> Iterator[Entry]:
-    """Yield the entries of all files of a log (:meth:`AuditReader.read`)."""
+    """Yield the entries in all files of a log (:meth:`AuditReader.read`)."""
     with AuditReader(path, on_damage) as reader:
         yield from reader.read()
 
 
 def parse(line: bytes) -> Entry | None:
-    """Parse an entry; return ``None`` for a line that is not one."""
+    """Parse an entry; return ``None`` if the line is not an entry."""
     try:
         entry: Any = json.loads(line) if len(line) <= _LINE_BYTES else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Decides which requests get their own audit entry, and summarises the others.
+"""Decides which requests get their own audit entry, and summarises all other requests.
 
 Every administration request gets an entry before it is handled, and another one if it fails. A denial, and the first
 request of an account on a connection, gets an entry immediately. Repetitions within a second are counted, and one entry
@@ -70,7 +70,7 @@ BY_THEMSELVES: Final = frozenset(
         RequestCode.GET_TIMER_METRICS,
     }
 )
-"""Requests that clients, brokers and slaves send by themselves; all others are administration."""
+"""Requests that clients, brokers and slaves send by themselves; all other requests count as administration."""
 
 _SAMPLED: Final = frozenset(
     {
@@ -97,14 +97,14 @@ class Client(Protocol):
 
 
 class Sampler:
-    """Chooses a sample of sends and pulls: one in every ``each``."""
+    """Chooses a sample of sends and pulls: one out of every ``each`` requests."""
 
     __slots__ = ("_each", "left")
 
     def __init__(self, each: int) -> None:
         self._each = each
         self.left = each - 1
-        """Requests until the next sample."""
+        """Number of requests until the next sample."""
 
     def chooses(self) -> bool:
         """Count one request; return whether it is chosen."""
@@ -115,31 +115,31 @@ class Sampler:
         return True
 
     def skip(self, requests: int) -> None:
-        """Count requests that are not chosen, at most ``left``."""
+        """Count requests that are not chosen; at most ``left`` may be counted."""
         self.left -= requests
 
 
 class AuditRecorder:
-    """Writes audit entries about what happens at a server."""
+    """Writes audit entries about the requests to a server."""
 
     def __init__(self, log: AuditLog, sampling: int, *, clock: Clock) -> None:
         self.log = log
         self._clock = clock
         self.sampler: Final = Sampler(sampling) if sampling else None
         self._repeated: dict[Hashable, tuple[Entry, int]] = {}
-        """Entries of the current second by their common fields, each with its number of repetitions."""
+        """The current second's entries by their common fields, each with its number of repetitions."""
         self._uncounted = 0
         self._next_sum = Alarm(self._sum_up, clock=clock)
 
     def start(self) -> None:
-        """Start to write.
+        """Start writing entries.
 
         :raises AuthError: the file cannot be opened.
         """
         self.log.start()
 
     async def stop(self) -> None:
-        """Write the summary and the pending entries, then stop."""
+        """Write the summary and the pending entries, and then stop."""
         self._next_sum.cancel()
         self._sum_up()
         await self.log.stop()
@@ -152,7 +152,7 @@ class AuditRecorder:
         body: bytes,
         account: str | None,
     ) -> None:
-        """Record an allowed request: administration, or a sampled one."""
+        """Record an allowed request if it is administration or is sampled."""
         if request.code not in BY_THEMSELVES:
             found = resources_of(processor.permission, request.header, body)
             entry = self._entry("request", connection, request.code, account, allowed=True)
@@ -224,7 +224,7 @@ class AuditRecorder:
             self.log.put(entry, must=True)
 
     def accounts_changed(self) -> None:
-        """Record that the account files were changed, but not by an administration request."""
+        """Record that the account files were changed, if this was not done by an administration request."""
         self.log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
 
     def _entry(self, event: str, connection: Client, code: int, account: str | None, *, allowed: bool) -> Entry:
@@ -264,13 +264,13 @@ class AuditRecorder:
 
 
 def account_of(connection: Client) -> str | None:
-    """Return the account of the last signed request on a connection."""
+    """Return the account that made the last signed request on a connection."""
     account = connection.account
     return None if account is None else account.name or None
 
 
 def caller() -> str | None:
-    """Return the account of the current request, once its signature is accepted."""
+    """Return the account that made the current request, if its signature has been accepted."""
     account = CALLER.get()
     return None if account is None else account.name or None
 

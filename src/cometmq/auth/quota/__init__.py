@@ -1,1 +1,1 @@
-"""Quotas of accounts, client addresses and groups: the table, the meters, and the checks of requests."""
+"""Quotas for accounts, client addresses and groups: the table, the meters, and the checks of requests."""

@@ -1,4 +1,4 @@
-"""The work that a quota delays: requests to handle, and denials to answer."""
+"""The work that quotas delay: requests to be handled, and denials to be sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.periodic import Alarm
 
 
 class Delayed:
-    """Delayed work ordered by time, with one timer; bounded in number and bytes."""
+    """Delayed work in order of time, with one timer; its number and total size are limited."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -22,11 +22,11 @@ class Delayed:
         self._alarm = Alarm(self._ring, clock=clock)
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is capacity for another delayed task of this many bytes."""
+        """Return whether there is capacity for another delayed piece of work of this many bytes."""
         return len(self._waiting) < MAX_DELAYED_REQUESTS and self._bytes + size <= MAX_DELAYED_BYTES
 
     def after(self, delay_s: float, size: int, work: Callable[[], None]) -> None:
-        """Run work after a delay; work with equal times keeps its order."""
+        """Run work after a delay; work that is due at the same time keeps its order."""
         due = self._clock.monotonic() + delay_s
         heapq.heappush(self._waiting, (due, next(self._numbers), size, work))
         self._bytes += size
@@ -34,7 +34,7 @@ class Delayed:
             self._wait()
 
     def stop(self) -> None:
-        """Run all delayed tasks immediately."""
+        """Run all delayed work immediately."""
         self._alarm.cancel()
         while self._waiting:
             self._do_first()

@@ -1,15 +1,15 @@
-"""The check of requests against quotas.
+"""Checks requests against quotas.
 
 Theory of operation. A connection that sends, pulls or sends heartbeats has the meters of its address and its account,
 and those of the groups that it names (:mod:`~cometmq.auth.quota.meters`). They are looked up at the first request, and
-again when a quota or the account has changed; from then on the connection is counted. Each request asks the meters, and
-uses tokens only if no meter refuses. The compiled core's sends are counted together for each batch of the connection's
-bytes: :meth:`Limiter.room` before, :meth:`Limiter.took` after. Handlers count pulled messages, since a pull may wait
-for them.
+again when a quota or the account has changed; after the first lookup, the connection is counted. Each request is
+checked against the meters, and uses tokens only if no meter refuses. The compiled core's sends are counted together for
+each batch of the connection's bytes, with :meth:`Limiter.room` before it and :meth:`Limiter.took` after it. Pulled
+messages are counted by handlers, since a pull may wait for messages.
 
-A request over a quota is delayed if it can run within :data:`MAX_DELAY_SECONDS`. A send uses its tokens immediately, so
-that later sends wait longer and the order is kept. Any other request gets SYSTEM_BUSY after that time, so that clients
-that retry immediately cost little.
+A request that exceeds a quota is delayed if it can run within :data:`MAX_DELAY_SECONDS`. A delayed send uses its tokens
+immediately, so that later sends wait longer and the order is kept. Any other request gets SYSTEM_BUSY after that time,
+so that clients that retry immediately cost little.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cometmq.remoting.processors import Processor, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
 MAX_DELAY_SECONDS: Final = 1.0
-"""The longest delay of a request; clients wait 3 s for an answer, some for all attempts together."""
+"""Maximum delay of a request. Clients wait 3 s for an answer, and some clients wait 3 s for all attempts together."""
 
 _IN: Final = ("messagesIn", "bytesIn")
 _OUT: Final = ("messagesOut", "bytesOut")
@@ -60,10 +60,11 @@ _MOST_MESSAGES: Final = 2**31
 _MOST_BYTES: Final = 2**31
 
 Room = tuple[str | None, int, int]
-"""Limits for the compiled core: the only producer group that may send, and maximum numbers of messages and of bytes."""
+"""Limits for the compiled core: the only producer group that may send, and the maximum numbers of messages and
+bytes."""
 
 NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
-"""No limit: the core may handle everything."""
+"""No limits, so that the core may handle everything."""
 
 Handle = Callable[[ServerConnection, Processor, Request[Any], bytes], None]
 
@@ -71,7 +72,7 @@ OnDenial = Callable[[ServerConnection, Request[Any], str], None]
 
 
 class Limiter:
-    """Checks each request against the quotas of one broker; :class:`~cometmq.remoting.server.Limiter`.
+    """A :class:`~cometmq.remoting.server.Limiter` that checks each request against the quotas of one broker.
 
     :param exists: returns whether a topic exists.
     :param on_denial: called with each denied request.
@@ -97,9 +98,9 @@ class Limiter:
         self._meters = Meters(table, clock=clock)
         self._on_denial = on_denial
         self.denied: Final[Counter[tuple[SubjectKind, str]]] = Counter()
-        """The number of denied requests by kind of subject and limit."""
+        """The number of denied requests, by kind of subject and by limit."""
         self.delayed: Final[Counter[tuple[SubjectKind, str]]] = Counter()
-        """The number of delayed requests by kind of subject and limit."""
+        """The number of delayed requests, by kind of subject and by limit."""
 
     def _quotas_changed(self) -> None:
         self.is_active = bool(self.table.quotas)
@@ -117,7 +118,7 @@ class Limiter:
         frame: Frame,
         handle: Handle,
     ) -> bool:
-        """Return whether a request is over a quota; if so, this method answers it or handles it later."""
+        """Return whether a request exceeds a quota; if so, this method answers the request or handles it later."""
         code = processor.code
         over: OverQuotaError | None = None
         try:
@@ -160,7 +161,7 @@ class Limiter:
     def _deny(
         self, connection: ServerConnection, request: Request[Any], denied: OverQuotaError, *, is_late: bool = False
     ) -> None:
-        """Deny a request, after a delay unless it has already waited."""
+        """Deny a request; this is delayed unless the request has already waited."""
         denied.meter.deny()
         self.denied[denied.meter.subject.kind, denied.limit] += 1
         if self._on_denial is not None:
@@ -202,9 +203,9 @@ class Limiter:
         return over
 
     def _end(self, connection: ServerConnection, group: str, frame: Frame) -> None:
-        """Count the bytes of an END_TRANSACTION, which is never denied; its message was counted when it arrived.
+        """Count the bytes of an END_TRANSACTION, which is never denied; its message was counted on arrival.
 
-        If it were denied, the transaction would stay open, and the broker would check it again and again.
+        If it were denied, the transaction would remain open, and the broker would check it repeatedly.
         """
         uses = self._meters.of_connection.get(connection)
         if uses is not None:
@@ -217,7 +218,7 @@ class Limiter:
         return self._check(self._meters.with_group(self._meters.of(connection, now), group, now), _OUT, now, 0)
 
     def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> OverQuotaError | None:
-        """Return the quota that a pull still exceeds after its wait, because other requests were first."""
+        """Return the quota that a pull still exceeds after waiting, because other requests were served first."""
         try:
             return self._pull(connection, getattr(request.header, "consumer_group", None))
         except OverQuotaError as over:
@@ -226,7 +227,8 @@ class Limiter:
     def _heartbeat(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> None:
-        """Count the connection of a heartbeat; a member that may not pull must not get queues."""
+        """Count the connection that sends a heartbeat, because a member that may not pull must not be assigned
+        queues."""
         now = self._clock.monotonic()
         uses = self._meters.of(connection, now)
         if SubjectKind.GROUP not in self.table.kinds or processor.permission is None:
@@ -259,7 +261,8 @@ class Limiter:
             self._make_topic(connection, name)
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
-        """Count further messages of an accepted request, such as a batch; the first message was already counted."""
+        """Count the further messages of an accepted request (for example a batch), whose first message is already
+        counted."""
         uses = self._meters.of_connection.get(connection)
         if uses is not None and messages:
             now = self._clock.monotonic()
@@ -267,7 +270,7 @@ class Limiter:
                 meter.take(_IN, messages, 0, now)
 
     def got(self, connection: ServerConnection, group: str | None, messages: int, size: int) -> None:
-        """Count messages that a connection receives."""
+        """Count the messages that a connection receives."""
         uses = self._meters.of_connection.get(connection)
         if uses is not None:
             now = self._clock.monotonic()
@@ -302,9 +305,9 @@ class Limiter:
 
     # --- meters -------------------------------------------------------------------------------
     def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int) -> OverQuotaError | None:
-        """Return the quota with the longest wait for a request, or ``None`` if the request need not wait.
+        """Return the quota for which a request must wait longest, or ``None`` if the request need not wait.
 
-        :param size: bytes held in memory during the wait.
+        :param size: number of bytes kept in memory during the wait.
         :raises OverQuotaError: the wait would be too long.
         """
         longest: OverQuotaError | None = None
@@ -331,9 +334,9 @@ class Limiter:
 
     # --- lists --------------------------------------------------------------------------------
     def listed(self, *, each: bool) -> list[QuotaInfo]:
-        """List the quotas, or all subjects that have a meter; those with the most denials first.
+        """List the quotas, or all subjects that have a meter; subjects with the most denials come first.
 
-        At most :data:`~cometmq.auth.limits.MAX_SHOWN_SUBJECTS` subjects.
+        The list has at most :data:`~cometmq.auth.limits.MAX_SHOWN_SUBJECTS` subjects.
         """
         now = self._clock.monotonic()
         if each:
@@ -351,7 +354,7 @@ class Limiter:
         return found
 
     def shown(self, subject: Subject) -> QuotaInfo | None:
-        """Return the quota that applies to a subject, with its current use, or ``None``."""
+        """Return the quota that applies to a subject, with the current use, or ``None`` if no quota applies."""
         if not subject.is_one:
             quota = self.table.quotas.get(subject)
             if quota is None:

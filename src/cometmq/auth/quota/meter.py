@@ -1,8 +1,8 @@
 """Token buckets, and the meter of one subject.
 
-A bucket fills at its rate up to its capacity. A request passes while the bucket holds a whole token, and
-uses its tokens even if the bucket then goes below zero: one large message passes, and later ones wait. On average no
-subject gets more than its rate. If the clock moves backwards, the bucket does not change.
+A bucket is filled at its rate up to its capacity. A request passes if the bucket contains at least one complete token,
+and uses its tokens even if the bucket then falls below zero: one large message passes, and later ones wait. On average,
+no subject gets more than its rate. If the clock moves backwards, the bucket does not change.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from cometmq.auth.quota.model import Limits, Subject
 
 IN_SECONDS: Final = 1.0
-"""Capacity of buckets for incoming traffic, in seconds of their rate."""
+"""The capacity of buckets for incoming traffic, in seconds at their rate."""
 OUT_SECONDS: Final = 4.0
-"""Capacity of buckets for outgoing traffic, in seconds of their rate: Java's consumers pull again 3 s after a denial
-and must still get their full rate."""
+"""The capacity of buckets for outgoing traffic, in seconds at their rate. Java's consumers pull again only 3 s after a
+denial, and must still get their full rate."""
 WINDOW_SECONDS: Final = 10.0
-"""Seconds over which the current use is averaged."""
+"""The number of seconds over which the current use is averaged."""
 
 RATES: Final = {
     "messagesIn": IN_SECONDS,
@@ -29,7 +29,7 @@ RATES: Final = {
 
 
 class Bucket:
-    """A bucket of tokens that fills at one rate."""
+    """A bucket of tokens that is filled at a constant rate."""
 
     __slots__ = ("_at", "_before", "_began", "_capacity", "_count", "level", "rate")
 
@@ -41,7 +41,7 @@ class Bucket:
         self._count = self._before = 0.0
 
     def change(self, rate: int, seconds: float, now: float) -> None:
-        """Change the rate; a negative number of tokens stays negative."""
+        """Change the rate; a negative number of tokens remains negative."""
         self.fill(now)
         if self.rate == 0:
             self.level = rate
@@ -49,7 +49,7 @@ class Bucket:
         self.level = min(self.level, self._capacity)
 
     def fill(self, now: float) -> None:
-        """Add the tokens for the time since the last call."""
+        """Add the tokens for the time that has passed since the last call."""
         if now > self._at:
             self.level = min(self._capacity, self.level + (now - self._at) * self.rate)
         self._at = now
@@ -61,13 +61,13 @@ class Bucket:
         self._count += amount
 
     def wait_s(self) -> float:
-        """Return the seconds until the bucket holds a whole token; infinite for a rate of 0."""
+        """Return the seconds until the bucket contains a complete token; infinite if the rate is 0."""
         if self.level >= 1:
             return 0.0
         return (1 - self.level) / self.rate if self.rate else math.inf
 
     def use(self, now: float) -> float:
-        """Return the current number of tokens used per second."""
+        """Return the number of tokens currently used per second."""
         self._turn(now)
         passed = now - self._began
         return (self._before * (1 - passed / WINDOW_SECONDS) + self._count) / WINDOW_SECONDS
@@ -81,7 +81,7 @@ class Bucket:
 
 
 class Quota:
-    """The limits of a subject in the table, and the number of denials."""
+    """The limits of a subject in the table, and its number of denials."""
 
     __slots__ = ("delayed", "denials", "limits", "subject", "subjects")
 
@@ -94,7 +94,7 @@ class Quota:
 
 
 class Meter:
-    """The use of one account, address or group."""
+    """Measures the use of one account, address or group."""
 
     __slots__ = ("buckets", "connections", "delayed", "denials", "limits", "quota", "subject", "used_at", "version")
 
@@ -109,7 +109,7 @@ class Meter:
         self._adopt(version, now)
 
     def adopt(self, quota: Quota, version: int, now: float) -> None:
-        """Apply a quota from the given version of the table."""
+        """Apply a quota that comes from the given version of the table."""
         self.quota.subjects -= 1
         self.quota = quota
         quota.subjects += 1
@@ -129,7 +129,7 @@ class Meter:
                 bucket.change(rate, seconds, now)
 
     def refuses(self, names: tuple[str, str], now: float) -> tuple[str, float] | None:
-        """Return which of the two rates the subject exceeds, and the seconds to wait."""
+        """Return which of the two rates the subject exceeds, and the number of seconds to wait."""
         self.used_at = now
         for name in names:
             bucket = self.buckets.get(name)

@@ -1,7 +1,7 @@
-"""The meters of all subjects of a broker, and of each connection.
+"""The meters of all subjects on a broker, and those that apply to each connection.
 
-Memory is bounded: meters of idle subjects expire. If there are too many meters, or too many groups of a connection, the
-oldest is dropped. A forgotten subject starts with full buckets, as an idle subject would.
+Memory is bounded: meters of idle subjects expire. If there are too many meters, or a connection has too many groups,
+the oldest one is dropped. A subject whose meter was dropped starts again with full buckets, as an idle subject would.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class ConnectionMeters:
-    """The meters of one connection."""
+    """The meters that apply to one connection."""
 
     __slots__ = ("account", "groups", "meters", "producer_group", "version")
 
     def __init__(self) -> None:
         self.version = -1
-        """The version of the table; -1 if the connection is not counted yet."""
+        """The version of the table at the last lookup; -1 if the connection is not counted yet."""
         self.account: Caller | None = None
         self.meters: tuple[Meter, ...] = ()
         self.groups: dict[str, Meter | None] = {}
         self.producer_group: str | None = None
-        """The meter of the last send that Python accepted."""
+        """The producer group of the last send that Python accepted."""
 
 
 class Meters:
-    """The meters of one broker."""
+    """The meters of all subjects on one broker."""
 
     def __init__(self, table: QuotaTable, *, clock: Clock) -> None:
         self.table: Final = table
         self._clock = clock
         self.known: Final[dict[Subject, Meter]] = {}
         self.of_connection: Final[dict[ServerConnection, ConnectionMeters]] = {}
-        """The meters of the connections that are counted."""
+        """The meters by connection, for the connections that are counted."""
         self._metered_groups = 0
 
     def of(self, connection: ServerConnection, now: float) -> ConnectionMeters:
-        """Return the meters of a connection, and count the connection from now on."""
+        """Return the meters of a connection, and start counting the connection."""
         uses = self.of_connection.get(connection)
         account = connection.account
         version = self.table.version
@@ -80,19 +80,19 @@ class Meters:
             raise OverQuotaError(meter, "connections", math.inf)
 
     def with_group(self, uses: ConnectionMeters, group: str | None, now: float) -> tuple[Meter, ...]:
-        """Return the meters of a connection and a group; count the connection for the group from now on."""
+        """Return the meters of a connection and a group, and start counting the connection for the group."""
         if group is None or SubjectKind.GROUP not in self.table.kinds:
             return uses.meters
         meter = self.group(uses, group, now)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def counting(self, uses: ConnectionMeters, group: str | None) -> tuple[Meter, ...]:
-        """Return the meters of a connection, and that of a group if the connection is already counted for the group."""
+        """Return the meters of a connection, and a group's meter if the connection is already counted for the group."""
         meter = None if group is None else uses.groups.get(group)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def group(self, uses: ConnectionMeters, name: str, now: float) -> Meter | None:
-        """Return the meter of a group; count the connection for the group from now on."""
+        """Return the meter of a group, and start counting the connection for the group."""
         if name in uses.groups:
             return uses.groups[name]
         meter = self.meter(SubjectKind.GROUP, name, now)
@@ -107,7 +107,7 @@ class Meters:
         return meter
 
     def meter(self, kind: SubjectKind, name: str, now: float) -> Meter | None:
-        """Return the meter of a subject, or ``None`` without a quota for it."""
+        """Return the meter of a subject, or ``None`` if no quota applies to it."""
         if kind not in self.table.kinds or not name:
             return None
         subject = Subject(kind, name)

@@ -1,4 +1,4 @@
-"""Subjects of quotas, such as ``account:billing`` or ``address:10.0.0.0/8``, and their limits."""
+"""The subjects of quotas, for example ``account:billing`` or ``address:10.0.0.0/8``, and their limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cometmq.message.hosts import parse_network
 EVERY: Final = "*"
 MAX_SUBJECT_CHARS: Final = 512
 MAX_LIMIT: Final = 10**15
-"""Maximum of a limit, more than any machine handles; a larger number is a typing error."""
+"""Maximum value of a limit, which is more than any machine handles; a larger number is a typing error."""
 
 
 class SubjectKind(enum.StrEnum):
@@ -25,7 +25,7 @@ class SubjectKind(enum.StrEnum):
 
 
 class Subject(NamedTuple):
-    """The subject of a quota: one account, address or group; every address in a network; or everyone of a kind
+    """The subject of a quota: one account, address or group; every address in a network; or all subjects of a kind
     (``*``)."""
 
     kind: SubjectKind
@@ -71,7 +71,7 @@ def _address(name: str) -> str:
 class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The limits of a subject; ``None`` means no limit, 0 allows nothing.
 
-    Bytes in are those of the frames with sent messages; bytes out are those of the stored messages in answers.
+    Incoming bytes are those of frames with sent messages; outgoing bytes are those of stored messages in answers.
     """
 
     messages_in: int | None = None
@@ -88,9 +88,9 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Maximum number of existing topics that the subject has created."""
 
     def check(self) -> None:
-        """Check the numbers.
+        """Check that the limits are in the allowed range.
 
-        :raises AuthError: one is out of range.
+        :raises AuthError: a limit is out of range.
         """
         for name, value in self.given().items():
             if not 0 <= value <= MAX_LIMIT:
@@ -103,17 +103,17 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QuotaInfo(msgspec.Struct, rename="camel"):
-    """One row of a list of quotas: the limits of a subject, its current use, and its denials."""
+    """One row in a list of quotas: the limits of a subject, its current use, and its denials."""
 
     subject: str
     limits: Limits
     quota: str
-    """The quota that applies: the subject's own, that of a network, or ``*``."""
+    """The quota that applies: the subject's own quota, that of a network, or that of ``*``."""
     use: dict[str, float] = {}
-    """The use of each limit: messages or bytes per second over about ten seconds, connections, topics."""
+    """The current use of each limit: messages or bytes per second over about ten seconds, connections, or topics."""
     denials: int = 0
-    """Number of denied requests since the broker started; for a network or ``*`` the sum over its subjects."""
+    """Number of denied requests since the broker started; for a network or ``*``, the sum over its subjects."""
     delayed: int = 0
     """Number of delayed requests since the broker started."""
     subjects: int | None = None
-    """Number of subjects of a network or ``*`` that have a meter."""
+    """For a network or ``*``, the number of its subjects that have a meter."""

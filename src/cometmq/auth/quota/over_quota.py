@@ -18,7 +18,7 @@ _WORDS: Final = {
 
 
 class OverQuotaError(Exception):
-    """A request exceeds a quota; it can be repeated after ``wait_s`` seconds."""
+    """A request exceeds a quota; the client can repeat it after ``wait_s`` seconds."""
 
     def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
         self.meter = meter

@@ -1,7 +1,7 @@
-"""The topics created by subjects with a topic limit, in ``quotaTopics.json``.
+"""The topics created by subjects that have a topic limit, in ``quotaTopics.json``.
 
-A topic counts while it exists. The file is written every few seconds: after a crash, the latest topics may
-not be counted.
+A topic counts while it exists. The file is written every few seconds, so that after a crash the latest topics may not
+be counted.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
-"""Pause between two checks for deleted topics of a subject."""
+"""Pause between two checks whether a subject's topics have been deleted."""
 _LOOK_TOPICS: Final = 1_000
-"""Minimum number of topics for which topics are checked for existence, so that topics never created are not counted."""
+"""Minimum number of topics at which their existence is checked, so that topics that were never created are not
+counted."""
 
 
 class TopicOwners:
     """The topics that each subject has created."""
 
     def __init__(self, path: Path, exists: Callable[[str], bool], *, clock: Clock) -> None:
-        """Read the file; without a readable file no topics are counted.
+        """Read the file; if it cannot be read, no topics are counted.
 
         :param exists: returns whether a topic exists.
         """
@@ -48,7 +49,7 @@ class TopicOwners:
             _log.warning("topics created before do not count for quotas: %s cannot be read: %s", path, error)
 
     def count(self, subject: str, most: int) -> int:
-        """Return the number of a subject's topics; the number is exact if it is at least ``most``."""
+        """Return the number of a subject's topics, which is exact if it is at least ``most``."""
         names = self._topics.get(subject, set())
         if len(names) < min(most, _LOOK_TOPICS):
             return len(names)
@@ -85,7 +86,7 @@ class TopicOwners:
             await in_thread(self._write, data)
 
     def save(self) -> None:
-        """Write the file, if anything has changed."""
+        """Write the file if anything has changed; this blocks."""
         data = self._encoded()
         if data is not None:
             self._write(data)

@@ -1,7 +1,7 @@
-"""The quotas of one broker in ``quotas.json``; the most specific one applies to a subject.
+"""The quotas of one broker in ``quotas.json``. The most specific quota applies to a subject.
 
 ``quotas.json.bak`` has the same content and is read if the file is damaged. If both are damaged, the broker does not
-start, because nobody would be limited.
+start, because no subject would be limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoredQuotas(msgspec.Struct):
 
 
 class QuotaTable:
-    """Quotas by subject. A change is written before it is applied; the file is complete at every moment."""
+    """Quotas by subject. A change is written before it is applied, and the file is complete at all times."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
@@ -45,12 +45,12 @@ class QuotaTable:
         """A number that grows with every change."""
         self.quotas: dict[Subject, Quota] = {}
         self.kinds: frozenset[SubjectKind] = frozenset()
-        """The kinds of subjects with quotas."""
+        """The kinds of subjects that have quotas."""
         self.on_change: list[Callable[[], None]] = []
         """Called after each change."""
         self._networks: dict[tuple[int, int], dict[int, Quota]] = {}
         self._widths: list[tuple[int, int]] = []
-        """IP version and prefix length of the networks, longest first."""
+        """The IP version and prefix length of each network, longest first."""
         try:
             read = _read(path)
         except AuthError as error:
@@ -61,7 +61,7 @@ class QuotaTable:
         self._use({subject: Quota(subject, limits) for subject, limits in read.items()})
 
     def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
-        """Return the limits of all subjects after replacing or removing those of one.
+        """Return the limits of all subjects, after replacing or removing those of one subject.
 
         :raises AuthError: there are too many quotas.
         """
@@ -77,7 +77,7 @@ class QuotaTable:
     def save(self, found: dict[Subject, Limits]) -> None:
         """Write all quotas to the file, from a worker thread.
 
-        :raises AuthError: the file cannot be written; the old one stays.
+        :raises AuthError: the file cannot be written; the old one is unchanged.
         """
         data = msgspec.json.encode(StoredQuotas({str(subject): limits for subject, limits in found.items()}))
         text = msgspec.json.format(data, indent=2)
@@ -88,7 +88,7 @@ class QuotaTable:
             raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
 
     def use(self, found: dict[Subject, Limits]) -> None:
-        """Apply quotas; the numbers of denials stay."""
+        """Apply quotas; the numbers of denials are kept."""
         quotas: dict[Subject, Quota] = {}
         for subject, limits in found.items():
             quota = self.quotas.get(subject) or Quota(subject, limits)
@@ -99,7 +99,8 @@ class QuotaTable:
             listener()
 
     def match(self, kind: SubjectKind, name: str) -> Quota | None:
-        """Return the quota of a subject: its own, or that of the smallest network around it, or that of its kind."""
+        """Return a subject's quota: its own, or else that of the smallest network that contains it, or else that of its
+        kind."""
         own = self.quotas.get(Subject(kind, name))
         if own is not None:
             return own
