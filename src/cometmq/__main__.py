@@ -1,4 +1,4 @@
-"""``python -m cometmq``: the same as the ``cometmq`` command."""
+"""Makes ``python -m cometmq`` the same as the ``cometmq`` command."""
 
 from cometmq.cli.main import main
 

@@ -1,8 +1,8 @@
-"""All keys of Apache RocketMQ's configurations from 4.9.0 to 5.5.0, with their types (``apache_keys.tsv``).
+"""All keys in Apache RocketMQ's configurations from 4.9.0 to 5.5.0, with their types (``apache_keys.tsv``).
 
-Keys that are options of CometMQ take effect. The others are accepted and stored, since Apache's tools and files set
-them, but have no effect. The list comes from the fields and setters of Apache's classes; each line has class, key, Java
-type, and the first and last release with the key.
+Keys that are CometMQ options take effect. All other keys are accepted and stored, since Apache's tools and files set
+them, but have no effect. The list is made from the fields and setters of Apache's classes. Each line has the class, the
+key, the Java type, and the first and last release that has the key.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cometmq.options import Option
 from cometmq.options.forms import FLAG, Form, number, text, whole
 
 BROKER: Final = ("BrokerConfig", "MessageStoreConfig", "NettyServerConfig", "NettyClientConfig", "AuthConfig")
-"""Classes that ``broker.conf`` configures."""
+"""The classes that ``broker.conf`` configures."""
 NAMESERVER: Final = ("NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "ControllerConfig")
-"""Classes that ``namesrv.conf`` configures."""
+"""The classes that ``namesrv.conf`` configures."""
 _NEWER_AT_NAMESERVERS: Final = ("NettyClientConfig", "ControllerConfig")
-"""Nameserver classes that the 4.9.7 nameserver lacks and does not show."""
+"""Classes that only newer nameservers have; the 4.9.7 nameserver does not show their keys."""
 
 _FIXED_PARTS: Final = ("Path", "Home", "PlugIn", "Provider", "configBlackList")
-"""Parts of the names of keys whose values are files or classes; requests must not change such keys."""
+"""Keys whose names contain these parts have files or classes as values; requests must not change such keys."""
 _OF_PROCESSORS: Final = {
     "clientCallbackExecutorThreads": (0, 1, 2**31),
     "endTransactionThreadPoolNums": (8, 2, 2**31),
@@ -36,7 +36,8 @@ _OF_PROCESSORS: Final = {
     "queryMessageThreadPoolNums": (8, 1, 2**31),
     "sendMessageThreadPoolNums": (0, 1, 4),
 }
-"""Keys whose value in 4.9.7 depends on the number of processors: base, increment per processor, and maximum."""
+"""Keys whose value in 4.9.7 depends on the number of processors, each with a base, an increment per processor, and a
+maximum."""
 _HOME: Final = "rocketmqHome"
 _SECRET: Final = frozenset(
     {"initAuthenticationUser", "innerClientAuthenticationCredentials", "metricsGrpcExporterHeader", "socksProxyConfig"}
@@ -69,7 +70,7 @@ def apache_keys(classes: tuple[str, ...]) -> Mapping[str, Option]:
 
 
 def _default(key: str, listed: list[str]) -> str | None:
-    """Return the text that Apache 4.9.7 shows for an unset key, or None if it shows none."""
+    """Return the text that Apache 4.9.7 shows for an unset key, or None if it shows nothing."""
     if key == _HOME:
         return os.environ.get("ROCKETMQ_HOME", "")
     if key in _OF_PROCESSORS:

@@ -1,14 +1,14 @@
-"""The only source of time: real by default, movable in tests.
+"""The only source of time. The clock is real by default, and can be moved in tests.
 
 Services receive a :class:`Clock` and never ask the operating system or the event loop for the time. A test passes a
 :class:`~cometmq.testing.VirtualClock` and advances it by hours in microseconds.
 
-A clock has two kinds of timers, so that a month of delay does not cost a month of heartbeats:
+A clock has two kinds of timers, so that a test that moves the date by a month need not run a month of heartbeats:
 
-* :meth:`Clock.call_later` and :meth:`Clock.sleep` use monotonic time: time-outs, pauses, leases, heartbeats,
-  housekeeping. They pause while a machine is suspended.
-* :meth:`Clock.call_at` is an *alarm* on wall time: a delayed message is due, a half message is checked, a retry is
-  delivered. Anything that users wait for is an alarm.
+* :meth:`Clock.call_later` and :meth:`Clock.sleep` use monotonic time, for timeouts, pauses, leases, heartbeats and
+  housekeeping. They pause while the machine is suspended.
+* :meth:`Clock.call_at` is an *alarm* on wall time, for example the due time of a delayed message, the check of a half
+  message, or the delivery of a retry. Anything for which users wait is an alarm.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 ALARM_LOOK_SECONDS: Final = 60.0
-"""Interval in which an alarm reads the wall time, so that it notices a changed date."""
+"""Interval at which an alarm reads the wall time, so that it notices a changed date."""
 
 
 class TimerHandle(Protocol):
     """A timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """Cancel the timer; does nothing if it has already fired."""
+        """Cancel the timer; do nothing if it has already fired."""
 
 
 class Clock(Protocol):
-    """Wall time in milliseconds, monotonic time in seconds, and timers on both."""
+    """Provides wall time in milliseconds, monotonic time in seconds, and timers on both."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970-01-01 UTC."""
@@ -47,11 +47,11 @@ class Clock(Protocol):
         """Call ``callback(*args)`` on the running loop once :meth:`now_ms` is ``when_ms`` or more."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for ``seconds``."""
+        """Wait for ``seconds`` of this clock's time."""
 
 
 class _SystemAlarm:
-    """An alarm that waits for a wall time in steps, because the date may change in the meantime."""
+    """An alarm that waits for a wall time in steps, because the date may change while it waits."""
 
     __slots__ = ("_args", "_callback", "_clock", "_handle", "_when_ms")
 
@@ -79,14 +79,15 @@ class _SystemAlarm:
 
 
 class SystemClock:
-    """Real time, and timers of the running event loop."""
+    """A clock with real time and the timers of the running event loop."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970-01-01 UTC."""
         return time.time_ns() // 1_000_000
 
     monotonic = staticmethod(time.monotonic)
-    """The system's monotonic clock in seconds; not wrapped, since each turn of a server calls it twice."""
+    """The system's monotonic clock in seconds. It is not wrapped in a method, since each turn of a server calls it
+    twice."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Schedule a callback on the running event loop."""
@@ -102,14 +103,14 @@ class SystemClock:
 
 
 ARRIVAL_ROUNDS: Final = 4
-"""Rounds of the event loop until arrived data reaches the waiting task. After a busy period, a loop sees a response and
-the timeout together."""
+"""Number of rounds of the event loop until arrived data reaches the task that waits for it. After a busy period, the
+loop sees a response and the timeout in the same round."""
 
 _EXPIRED: Final = "the time given has passed"
 
 
 class _Expiry:
-    """Cancels work that has timed out and whose outcome has not arrived."""
+    """Cancels work that has timed out if its outcome has not arrived."""
 
     def __init__(self, work: asyncio.Future[Any]) -> None:
         self._work = work
@@ -148,4 +149,4 @@ async def wait_for(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
 
 
 SYSTEM_CLOCK: Final[Clock] = SystemClock()
-"""The real clock, the default of every service."""
+"""The real clock, which every service uses by default."""

@@ -1,6 +1,6 @@
-"""ConfigFile: a table in one JSON file, with its previous version in ``<name>.bak`` (``ConfigManager``).
+"""ConfigFile: a table in a JSON file, with its previous version in ``<name>.bak`` (``ConfigManager``).
 
-At any moment at least one of the two files is complete; loading falls back to ``.bak``.
+At any moment at least one of the two files is complete; ``.bak`` is loaded if the other one is not.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from cometmq.durable import replace_file
 
 
 class ConfigFile:
-    """One file of ``config/``."""
+    """One file in ``config/``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._backup = path.with_name(path.name + ".bak")
 
     def load(self) -> Any | None:
-        """Return the content of the file, or else of its ``.bak``; return None if both are empty or missing.
+        """Return the content of the file, or else of its ``.bak`` file; return None if both are empty or missing.
 
         :raises FastjsonError: at least one file exists, and none is valid JSON.
         """
@@ -40,7 +40,7 @@ class ConfigFile:
         return None
 
     def save(self, content: bytes | Iterable[bytes]) -> None:
-        """Replace the file durably, with content in one or many pieces.
+        """Replace the file durably; ``content`` may have one or many pieces.
 
         :raises OSError: the file cannot be written; the old one is unchanged.
         """

@@ -1,4 +1,4 @@
-"""Loads the compiled core (``native/``) and reports which code runs.
+"""Loads the compiled core (``native/``) and reports which code is used.
 
 Everything works without the core, with the Python reference code. ``COMETMQ_CORE=python`` disables it. A core that was
 built from sources other than this package's is not loaded.
@@ -21,7 +21,7 @@ NOT_BUILT: Final = "install Rust (https://rustup.rs), then: pip install ./native
 
 
 def _wanted() -> tuple[str | None, str]:
-    """Return the source hash of the core that this package needs, and how to get such a core."""
+    """Return the hash of the core sources that this package needs, and how to get such a core."""
     native = _PACKAGE.parents[1] / "native"
     if _PACKAGE.parent.name == "src" and native.is_dir():
         return sources_hash(native), f"pip install --force-reinstall --no-deps {native}"

@@ -1,7 +1,8 @@
-"""The hash of the compiled core's sources, which shows that a core belongs to this package.
+"""Computes the hash of the compiled core's sources, which shows whether a core belongs to this package.
 
-``native/build.rs`` stores it in the core, ``hatch_build.py`` in the wheel of this package. In a clone the package
-hashes the sources themselves. So the core cannot be outdated by accident: caller and core always have the same version.
+``native/build.rs`` stores the hash in the core, and ``hatch_build.py`` stores it in the wheel of this package. In a
+clone, the package hashes the sources. So the core cannot be outdated by accident: the caller and the core always have
+the same version.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 FILE: Final = "core_sources.txt"
-"""The file with the hash in an installed package."""
+"""The file that contains the hash in an installed package."""
 _ROOMS: Final = ("codec/src", "src")
 
 
 def sources_hash(native: Path) -> str:
-    """Hash the core's sources below ``native/``, with Unix line ends on every system.
+    """Hash the core's sources below ``native/``, using Unix line ends on every system.
 
     :raises OSError: a source cannot be read.
     """

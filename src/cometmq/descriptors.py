@@ -30,7 +30,7 @@ def limit() -> int:
 
 
 def raise_limit() -> int:
-    """Raise the limit as far as the system allows without privileges; return it."""
+    """Raise the limit as far as the system allows without privileges; return the new limit."""
     if sys.platform == "win32":
         return MOST
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -41,9 +41,10 @@ def raise_limit() -> int:
 
 
 def in_use() -> int:
-    """Return the number of open descriptors; 0 on a system without /dev/fd.
+    """Return the number of open descriptors, or 0 on a system that has no /dev/fd.
 
-    Linux knows the number since 6.2. Listing them, as everywhere else, takes 2 µs for each.
+    Linux reports the number directly since version 6.2. On all other systems the descriptors are listed, which takes 2
+    µs for each.
     """
     try:
         if sys.platform == "linux" and (known := Path("/proc/self/fd").stat().st_size):

@@ -1,4 +1,4 @@
-"""Durable files: written under a temporary name, flushed, and then renamed."""
+"""Writes durable files: each is written under a temporary name, flushed, and then renamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 def flush_directory(path: Path) -> None:
     """Flush a directory, so that names created, renamed or removed in it survive a power cut.
 
-    Windows cannot open a directory, and writes names by itself.
+    Do nothing on Windows, which cannot open a directory, and makes names durable by itself.
     """
     if sys.platform == "win32":
         return
@@ -37,7 +37,7 @@ def flush_file(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock inside the ``with`` block; other processes wait for it. The file is created if needed.
+    """Hold a file lock during the ``with`` block; other processes wait for it. The file is created if needed.
 
     :raises OSError: the file cannot be opened.
     """
@@ -61,12 +61,12 @@ def _open_private(path: str, flags: int) -> int:
 def replace_file(
     path: Path, content: bytes | Iterable[bytes], *, backup: Path | None = None, private: bool = False
 ) -> None:
-    """Replace the file at ``path`` by ``content``, in one or many pieces; create its directory if needed.
+    """Replace the file at ``path`` with ``content``, which may have many pieces; create its directory if needed.
 
-    ``path`` or ``backup`` is complete at any moment: the new file is written as ``<name>.tmp``, the old one is linked
-    as ``backup`` if that is set, and then the new file is renamed to ``path``.
+    At any moment ``path`` or ``backup`` is complete: the new file is written as ``<name>.tmp``, the old one is linked
+    as ``backup`` if ``backup`` is given, and then the new file is renamed to ``path``.
 
-    :param private: allow only the user of this process to read the file.
+    :param private: if true, only the user of this process may read the file.
     :raises OSError: the file cannot be written; the old one is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,21 +11,21 @@ from typing import Any, Final
 SERVER: Final = "server"
 SPARK: Final = "spark"
 TESTING: Final = "testing"
-"""The extras of the package."""
+"""The optional extras of this package, by name."""
 SPARK_MODULES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def reason_of(error: OSError) -> str:
-    """Return the operating system's text for a failure, without numbers: ``connection refused``."""
+    """Return the operating system's text for a failure, without numbers: for example ``connection refused``."""
     if error.errno is None or error.errno < 0:  # below 0: name resolution failed; the error has the text
         return error.strerror or str(error)
     return os.strerror(error.errno).lower()
 
 
 class CometMQError(Exception):
-    """Base class of all errors that CometMQ raises on purpose.
+    """The base class of all errors that CometMQ raises on purpose.
 
-    ``message`` is one sentence about the failure; ``next_step``, if set, says what the reader can do.
+    ``message`` is one sentence about the failure. ``next_step``, if set, says what the reader can do.
     """
 
     def __init__(self, message: str, *, next_step: str | None = None) -> None:
@@ -44,7 +44,7 @@ class CometMQError(Exception):
         return _again, (type(self), self.args), state
 
     def __str__(self) -> str:
-        """Return message and next step."""
+        """Return the message, followed by the next step."""
         if self.next_step is None or self.next_step in self.message:  # a server may have included it already
             return self.message
         return f"{self.message} ({self.next_step})"
@@ -55,7 +55,8 @@ def _again(kind: type[CometMQError], arguments: tuple[Any, ...]) -> CometMQError
 
 
 def _portable(cause: BaseException) -> BaseException:
-    """Return a cause, or an error with its text if the class of an application cannot be pickled."""
+    """Return a cause. If it has an application's class that cannot be pickled, return an error with the same text
+    instead."""
     try:
         pickle.loads(pickle.dumps(cause))
     except Exception:
@@ -70,7 +71,7 @@ class MissingPackageError(CometMQError, ModuleNotFoundError):
 def require(part: str, extra: str, *modules: str) -> None:
     """Check that modules of an extra are installed, without importing them.
 
-    :param part: the subject of the error's sentence, such as a command.
+    :param part: the subject of the error's sentence, for example a command.
     :raises MissingPackageError: a module is not installed.
     """
     for module in modules:
@@ -79,7 +80,7 @@ def require(part: str, extra: str, *modules: str) -> None:
 
 
 def missing_package(part: str, module: str, install: str) -> MissingPackageError:
-    """Return the error for a part that needs a module; ``install`` is the argument of pip install."""
+    """Return the error for a part that needs a module; ``install`` is the argument for ``pip install``."""
     error = MissingPackageError(f"{part} needs {module}, which is not installed", next_step=f"pip install {install}")
     error.name = module
     return error

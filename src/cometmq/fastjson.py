@@ -1,15 +1,15 @@
-"""The JSON dialect of fastjson 1.x, the form of RocketMQ's bodies and configuration files.
+"""The JSON dialect of fastjson 1.x, which RocketMQ uses in bodies and configuration files.
 
 Two deviations from JSON occur (``RemotingSerializable``, ``ConfigManager``):
 
-* maps with numeric keys are written unquoted: ``{0:"10.0.0.1:10911"}``;
+* numeric keys in maps are not quoted: ``{0:"10.0.0.1:10911"}``;
 * maps whose key is an object are written with that object as the key:
   ``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, here an :class:`ObjectKeyMap`.
 
-Strict JSON is tried first, with the fast decoder. If the only deviations are unquoted keys, they are quoted first, at
-0.5 µs per byte. Maps with objects as keys are parsed by this module: flat objects by Python's fast decoder, everything
-else at 1 µs per byte. A caller that knows where these maps are can convert the text to strict JSON with
-:func:`with_pairs`, which is four times as fast.
+The text is first decoded as strict JSON with the fast decoder. If the only deviations are unquoted keys, these keys are
+then quoted, at 0.5 µs per byte. Maps with objects as keys are parsed by this module: flat objects with Python's fast
+decoder, everything else at 1 µs per byte. A caller that knows where these maps are can convert the text to strict JSON
+with :func:`with_pairs`, which is four times as fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WHITESPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _BARE_KEY: Final = re.compile(r"-?\d+|[A-Za-z_$][A-Za-z0-9_$]*")
 _FLAT: Final = re.compile(r"\{[^{}]*+\}")
-"""An object without nested objects; strings with braces are not recognised."""
+"""Matches an object that contains no objects; objects with braces in strings are not recognised."""
 _WORDS: Final = {"true": True, "false": False, "null": None}
 _WORD: Final = re.compile(r"true|false|null")
 _QUOTED_OR_BARE: Final = re.compile(
@@ -39,7 +39,7 @@ _QUOTED_OR_BARE: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _OBJECT_KEY: Final = re.compile(rb"(\{[^{}]*+\}):(\{[^{}]*+\}|[^{}\[\],]++)")
-"""A flat object as a key, and its value, a flat object or a number."""
+"""Matches a flat object as a key, and its value, which is a flat object or a number."""
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"{}'))
 _encode_scalar = msgspec.json.Encoder().encode
 
@@ -60,11 +60,11 @@ class ObjectKeyMap(list[tuple[Any, Any]]):
 
 
 def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
-    """Parse fastjson text; bytes are UTF-8.
+    """Parse a text in fastjson's dialect; bytes are decoded as UTF-8.
 
-    :param max_parsed_bytes: longer text must be strict JSON.
+    :param max_parsed_bytes: maximum size of text that is not strict JSON.
 
-    :raises FastjsonError: the text is invalid; the message has the position.
+    :raises FastjsonError: the text is invalid; the message contains the position.
     """
     try:
         return msgspec.json.decode(text)
@@ -95,14 +95,14 @@ def loads(text: str | bytes, *, max_parsed_bytes: int | None = None) -> Any:
 
 
 def quote_keys(text: bytes) -> bytes:
-    """Return the text with quotes around its bare keys; an unterminated string stays invalid."""
+    """Return the text with quotes around its bare keys; an unterminated string remains invalid."""
     return _QUOTED_OR_BARE.sub(rb'"\1\2\3"', text)
 
 
 def with_pairs(text: bytes) -> bytes | None:
-    """Return the text with a list of pairs in place of each map whose keys are objects: ``[[{…},5],[{…},6]]``.
+    """Return the text with a list of pairs instead of each map whose keys are objects: ``[[{…},5],[{…},6]]``.
 
-    Return ``None`` for text that needs the parser because of escapes, or braces in strings.
+    Return ``None`` if the text needs the parser because of escapes or braces in strings.
     """
     if any(byte in text for byte in (b"\\", b"\1", b"\2")):
         return None
@@ -114,7 +114,7 @@ def with_pairs(text: bytes) -> bytes | None:
 
 
 class _Parser:
-    """A recursive descent parser of one text, with bounded nesting depth."""
+    """A recursive descent parser for one text, which limits the nesting depth."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -207,14 +207,15 @@ class _Parser:
 
 
 def dumps(value: Any) -> bytes:
-    """Encode compact fastjson: integer keys unquoted, :class:`ObjectKeyMap` with its objects as keys."""
+    """Encode a value as compact fastjson: integer keys are not quoted, and the keys of an :class:`ObjectKeyMap` are
+    objects."""
     out: list[bytes] = []
     _write(value, out)
     return b"".join(out)
 
 
 _SCALARS: Final = frozenset({str, int, bool, float, type(None)})
-"""Types of most values, checked first because ``isinstance`` with ``Mapping`` is slow."""
+"""The types of most values, checked first because ``isinstance`` with ``Mapping`` is slow."""
 
 
 def _write(value: Any, out: list[bytes]) -> None:
@@ -249,11 +250,11 @@ def _write_pairs(pairs: Iterable[tuple[Any, Any]], out: list[bytes]) -> None:
 
 
 def dumps_pretty(value: Any, depth: int = 0) -> bytes:
-    """Encode fastjson's pretty, tab-indented form, as in RocketMQ's ``config/*.json``.
+    """Encode a value in fastjson's pretty, tab-indented form, as in RocketMQ's ``config/*.json``.
 
-    A list of integers stays on its line, as Java's ``int[]`` does.
+    A list of integers is written on one line, as Java's ``int[]`` is.
 
-    :param depth: the number of enclosing braces, if the value is nested.
+    :param depth: the number of enclosing braces if the value is nested.
     """
     out: list[bytes] = []
     _write_pretty(value, out, depth)

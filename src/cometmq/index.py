@@ -1,4 +1,4 @@
-"""An index: sets of values by key, in insertion order."""
+"""Index: a set of values for each key, in insertion order."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ V = TypeVar("V")
 
 
 class Index(dict[K, dict[V, None]]):
-    """Values by key; a key without values is removed."""
+    """The values of each key; a key that has no values is removed."""
 
     def add(self, key: K, value: V) -> None:
-        """Add a value to a key; do nothing if the key has it already."""
+        """Add a value to a key; do nothing if the key already has it."""
         self.setdefault(key, {})[value] = None
 
     def remove(self, key: K, value: V) -> None:
         """Remove a value from a key.
 
-        :raises KeyError: the value is missing.
+        :raises KeyError: the key does not have the value.
         """
         values = self[key]
         del values[value]

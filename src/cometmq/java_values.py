@@ -1,4 +1,4 @@
-"""Parses numbers, blanks and text like Java.
+"""Parses numbers, blanks and text in the same way as Java.
 
 ``Integer.parseInt``, ``Double.parseDouble``, ``StringUtils.isBlank``, ``new String(…, UTF_8)``.
 """
@@ -9,25 +9,25 @@ import re
 from typing import Final
 
 _DIGITS: Final = r"(?:(?![\U00010000-\U0010FFFF])\d)"
-"""Digits of any script that are a single ``char`` in Java."""
+"""Matches digits of any script that are a single ``char`` in Java."""
 _INTEGER: Final = re.compile(rf"([+-]?)0*({_DIGITS}+)")
 _FLOAT: Final = re.compile(r"(?a:[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?))")
 _HEX_FLOAT: Final = re.compile(r"(?a:([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)")
 _LONG_DIGITS: Final = 19
 _LONG: Final = range(-(2**63), 2**63)
 TRIMMED: Final = "".join(map(chr, range(0x21)))
-"""Characters that ``String.trim`` removes, and therefore ``Double.parseDouble``; other white space stays."""
+"""The characters that ``String.trim`` and therefore ``Double.parseDouble`` remove; other white space remains."""
 _HALF_IN_BYTES: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
-"""An encoded surrogate, which Java replaces by one U+FFFD, but Python by one for each byte."""
+"""Matches an encoded surrogate, which Java replaces with one U+FFFD, but Python replaces with one for each byte."""
 _REPLACEMENT: Final = "\ufffd".encode()
 _WHITE: Final = "".join(map(chr, (*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007)))) + (
     "\u2008\u2009\u200a\u2028\u2029\u205f\u3000"
 )
-"""Matches ``Character.isWhitespace``, which, unlike in Python, excludes no-break spaces."""
+"""Matches ``Character.isWhitespace``, which excludes no-break spaces, unlike Python."""
 
 
 def parse_int(text: str) -> int:
-    """Parse an integer of any size, with digits of any script.
+    """Parse an integer of any size; its digits may be from any script.
 
     :raises ValueError: the text is not such a number.
     """
@@ -54,7 +54,7 @@ def is_blank(text: str) -> bool:
 
 
 def parse_float(text: str) -> float:
-    """Parse a floating-point number with Java's hexadecimal forms and suffixes.
+    """Parse a floating-point number; Java's hexadecimal forms and suffixes are allowed.
 
     :raises ValueError: the text is not such a number.
     """

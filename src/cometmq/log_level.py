@@ -1,4 +1,4 @@
-"""The log level of CometMQ, which brokers and nameservers change at run time with the key ``logLevel``."""
+"""CometMQ's log level, which brokers and nameservers change at run time with the key ``logLevel``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 LOG_LEVELS: Final = ("", "DEBUG", "INFO", "WARNING", "ERROR")
-"""Values of ``logLevel``; an empty one means the initial level."""
+"""The values of ``logLevel``; an empty value means the initial level."""
 LOG_LEVEL_DOC: Final = "Least level of CometMQ's log lines; empty: that of the start (--log-level)."
 
 
@@ -19,7 +19,7 @@ class LogLevel:
         self._named = ""
 
     def set(self, level: str) -> None:
-        """Apply a level; an empty one means the initial level. Applying the current level does nothing."""
+        """Apply a level; an empty text means the initial level. Do nothing if the level is already in effect."""
         if level != self._named:
             self._named = level
             self._logger.setLevel(level or self._of_the_start)

@@ -1,4 +1,4 @@
-"""The event loop of servers, commands and synchronous clients, and its tasks."""
+"""The event loop for servers, commands and synchronous clients, and tasks on it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def call_now(work: Callable[[], None]) -> None:
-    """Call a function immediately, for use where another caller would call it later."""
+    """Call a function immediately; used instead of a function that would call it later."""
     work()
 
 
 def over_rounds(steps: Iterator[None]) -> None:
-    """Run the first step of some work immediately, and each further step in its own round of the event loop."""
+    """Run the first step of a piece of work immediately, and each further step in a round of its own."""
     if next(steps, _ENDED) is not _ENDED:
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, over_rounds, steps)  # requests that have arrived are handled in between
 
 
 def finish(steps: Generator[None, None, T]) -> T:
-    """Run all steps of some work immediately, and return its result."""
+    """Run all steps of a piece of work immediately, and return its result."""
     while True:
         try:
             next(steps)
@@ -44,7 +44,7 @@ def finish(steps: Generator[None, None, T]) -> T:
 
 
 async def in_rounds(steps: Generator[None, None, T]) -> T:
-    """Run one step of some work per round of the loop, and return its result."""
+    """Run one step of a piece of work in each round of the event loop, and return its result."""
     while True:
         try:
             next(steps)
@@ -55,7 +55,7 @@ async def in_rounds(steps: Generator[None, None, T]) -> T:
 
 
 class TaskSet:
-    """Background tasks, each referenced until it ends, since the event loop has only weak references."""
+    """Background tasks. Each is referenced here until it ends, since the event loop has only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -68,7 +68,7 @@ class TaskSet:
         self.hold(asyncio.get_running_loop().create_task(work, name=name))
 
     def hold(self, task: asyncio.Task[Any]) -> None:
-        """Add a running task."""
+        """Add a task that is already running."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -78,20 +78,20 @@ class TaskSet:
             task.cancel()
 
     async def stop(self) -> None:
-        """Cancel all tasks but the calling one and wait until they have ended."""
+        """Cancel all tasks except the calling one, and wait until they have ended."""
         self.cancel()
         await asyncio.gather(*(self._tasks - {asyncio.current_task()}), return_exceptions=True)
 
     async def join(self) -> None:
-        """Wait until all tasks have ended, ignoring their results."""
+        """Wait until all tasks have ended; ignore their results."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class SharedTask(Generic[T]):
-    """A task that any number of callers await; it continues if one of them stops waiting.
+    """A task that any number of callers can await; it continues if a caller stops waiting.
 
-    It is like ``asyncio.shield`` for many callers: the cost of a caller that stops waiting does not depend on the
-    others.
+    It is like ``asyncio.shield``, but for many callers: if one stops waiting, the cost does not depend on the number of
+    callers.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:

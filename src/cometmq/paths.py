@@ -1,4 +1,4 @@
-"""Local paths in user input, plain or as ``file:`` URLs; all other schemes are rejected.
+"""Reads local paths in user input, plain or as ``file:`` URLs; all other schemes are rejected.
 
 Without this check, ``s3://bucket/lake`` would mean a directory ``s3:`` in the current directory.
 """
@@ -15,7 +15,8 @@ from urllib.parse import unquote
 from cometmq.errors import CometMQError
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?:/|$)")
-"""The scheme of a URL; ``pathlib`` keeps only one slash after it. A single letter is a Windows drive, not a scheme."""
+"""Matches the scheme of a URL; ``pathlib`` keeps only one slash after it. A single letter is a Windows drive, not a
+scheme."""
 _FILE_URL: Final = re.compile(r"[Ff][Ii][Ll][Ee]:(?://(?:localhost(?=/))?)?(/.*)", re.DOTALL)
 SERVED: Final = "paths of this machine are served: /data/lake, lake or file:///data/lake"
 
@@ -25,7 +26,7 @@ class PathError(CometMQError):
 
 
 def scheme_of(path: str) -> str | None:
-    """Return the scheme of a URL in lower case, or None for a path."""
+    """Return the scheme of a URL in lower case, or None for a plain path."""
     url = _URL.match(path)
     return None if url is None else url[1].lower()
 
@@ -62,6 +63,6 @@ def take_local_paths(options: Any) -> None:
 def local_path(path: str | os.PathLike[str]) -> Path:
     """Return a local path as :func:`local_text` does.
 
-    :raises PathError: as :func:`local_text`.
+    :raises PathError: see :func:`local_text`.
     """
     return Path(local_text(os.fspath(path)))

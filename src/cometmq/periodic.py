@@ -1,4 +1,4 @@
-"""Work on the event loop at a set time, once or periodically."""
+"""Runs work on the event loop at a given time, once or periodically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Work = Callable[[], Awaitable[None] | None]
 
 
 class Alarm:
-    """Calls a function once at a set time. It may be set again; after ``close`` the function is never called."""
+    """Calls a function once at the time to which it is set. It may be set again; after ``close`` the function is never
+    called."""
 
     def __init__(self, work: Callable[[], None], *, clock: Clock) -> None:
         self._work = work
@@ -26,29 +27,29 @@ class Alarm:
 
     @property
     def is_set(self) -> bool:
-        """True until the function is called."""
+        """True while a call of the function is pending."""
         return self._timer is not None
 
     def at(self, when_ms: int) -> None:
-        """Call the function at ``when_ms`` (since 1970); this replaces an earlier setting."""
+        """Call the function at ``when_ms`` (since 1970); this replaces any earlier time."""
         self.cancel()
         if not self._closed:
             self._timer = self._clock.call_at(when_ms, self._call_work)
 
     def after(self, seconds: float) -> None:
-        """Call the function after ``seconds``; this replaces an earlier setting."""
+        """Call the function after ``seconds``; this replaces any earlier time."""
         self.cancel()
         if not self._closed:
             self._timer = self._clock.call_later(seconds, self._call_work)
 
     def cancel(self) -> None:
-        """Do not call the function, unless it is set again."""
+        """Cancel the call of the function, unless a new time is set."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """Never call the function again."""
+        """Cancel the call of the function permanently."""
         self._closed = True
         self.cancel()
 
@@ -80,14 +81,14 @@ class Periodic:
         self._next.after(self._first_s)
 
     def close(self) -> None:
-        """Make no further call."""
+        """Make no further calls."""
         self._is_started = False
         self._next.cancel()
 
     async def stop(self, *, cancels: bool = False) -> None:
-        """Make no further call, and wait until a call in progress has ended.
+        """Make no further calls, and wait until a call in progress has ended.
 
-        :param cancels: cancel the call in progress first.
+        :param cancels: if true, cancel the call in progress first.
         """
         self.close()
         if self._call is not None and self._call is not asyncio.current_task():

@@ -2,7 +2,7 @@
 
 ``key=value``, ``key: value`` or ``key value``; ``#`` or ``!`` begins a comment; a backslash at the end of a line
 continues it, and ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` have the same meaning as in Java. Blanks are space,
-tab and form feed. All other characters, and blanks at the end of a value, are part of a key or value.
+tab and form feed. All other characters, including blanks at the end of a value, are part of a key or value.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TO_ESCAPE_IN_KEY: Final = re.compile(r"[^ -~]|[\\ =:]|^[#!]")
 
 
 class MalformedEscapeError(ValueError):
-    """A ``\\u`` escape without four hexadecimal digits, which ``Properties`` rejects."""
+    """A ``\\u`` escape does not have four hexadecimal digits; ``Properties`` rejects it."""
 
 
 def read_properties(path: Path) -> str:
-    """Return the text of a properties file: UTF-8, or else ISO 8859-1, which Java always assumes.
+    """Return the text of a properties file, decoded as UTF-8, or else as ISO 8859-1, which Java always assumes.
 
     :raises OSError: the file cannot be read, or is too large for a configuration.
     """
@@ -46,7 +46,7 @@ def _read(path: Path) -> bytes:
 
 
 def _decode(data: bytes) -> tuple[str, str]:
-    """Return the text and its encoding."""
+    """Return the text of a properties file and its encoding."""
     try:
         return data.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -54,9 +54,9 @@ def _decode(data: bytes) -> tuple[str, str]:
 
 
 def parse_properties(text: str, *, strict: bool = False) -> Iterator[tuple[int, str, str]]:
-    """Yield ``(line, key, value)`` of Java properties; lines count from 1.
+    """Yield ``(line, key, value)`` for each Java property; lines are counted from 1.
 
-    :param strict: refuse what ``Properties`` refuses; otherwise ``\\u`` without four digits is read as ``u``.
+    :param strict: if true, refuse what ``Properties`` refuses; otherwise ``\\u`` without four digits is read as ``u``.
     :raises MalformedEscapeError: an escape is malformed and ``strict`` is set; the message names the line.
     """
     for first, line in _logical_lines(text):
@@ -70,7 +70,7 @@ def parse_properties(text: str, *, strict: bool = False) -> Iterator[tuple[int, 
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield first line number and text of each entry, without leading blanks."""
+    """Yield the first line number and the text of each entry, without leading blanks."""
     first, pieces = 0, list[str]()
     for number, natural in enumerate(_lines_of(text), 1):
         line = natural.lstrip(_BLANKS)
@@ -90,12 +90,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _lines_of(text: str) -> list[str]:
-    """Split a text into lines as Java does; ``str.splitlines`` splits at further characters."""
+    """Split a text into lines as Java does; ``str.splitlines`` also splits at other characters."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _continues(line: str) -> bool:
-    """Return whether the next line continues this one: the line then ends in an odd number of backslashes."""
+    """Return whether the next line continues this one, because this line ends in an odd number of backslashes."""
     return line.endswith("\\") and (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
@@ -115,7 +115,7 @@ def _unescape(text: str, *, strict: bool) -> str:
 
 
 def escape_value(text: str) -> str:
-    """Escape a value for ``Properties``, in ASCII."""
+    """Escape a value for ``Properties``; the result is ASCII."""
     return _TO_ESCAPE.sub(_escape, text)
 
 

@@ -1,7 +1,7 @@
-"""pytest fixtures: a real cluster inside a test, with a movable clock (see ``docs/testing.md``).
+"""pytest fixtures: a real cluster inside a test, with a clock that tests can move (see ``docs/testing.md``).
 
-pytest imports this module in every run in which CometMQ is installed, so it imports nothing of CometMQ
-before a test asks for a fixture. Tests are configured by a marker::
+pytest imports this module in every run in which CometMQ is installed, so it imports nothing else from CometMQ until a
+test requests a fixture. Tests are configured with a marker::
 
     @pytest.mark.cometmq(brokers=2, queues=8, broker_keys={"flushDiskType": "SYNC_FLUSH"}, real_time=True)
 """
@@ -29,7 +29,7 @@ _MARKER_LINE: Final = (
 )
 _OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves", "tls", "accounts"})
 _OF_CLUSTER: Final = ("slaves", "broker_keys", "links", "tls", "accounts")
-"""Options that :class:`~cometmq.testing.Cluster` has under the same name."""
+"""The marker's options that :class:`~cometmq.testing.Cluster` has with the same name."""
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
@@ -41,7 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; for coroutines also the fixture, with the plugin that runs them."""
+    """Register the marker; for coroutines also register the fixture, with the decorator of the plugin that runs
+    them."""
     config.addinivalue_line("markers", _MARKER_LINE)
     coroutines = ModuleType("cometmq.pytest_plugin.coroutines")
     coroutines.cometmq_cluster = _async_fixture(config)(_cluster)  # type: ignore[attr-defined]
@@ -71,7 +72,7 @@ def _needs_a_plugin(_: object) -> object:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
-    """Replace the cancellation of a stalled test by an error with the reason."""
+    """Replace the cancellation of a stalled test with an error that gives the reason."""
     try:
         return (yield)
     except BaseException as error:
@@ -91,8 +92,8 @@ def cometmq_topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
-    """The clock of the cluster: a VirtualClock in coroutines, the real one elsewhere; ``real_time`` of the marker
-    overrides."""
+    """The clock of the cluster: a VirtualClock in coroutines, and the real clock elsewhere. The marker's ``real_time``
+    overrides this."""
     from cometmq.clock import SYSTEM_CLOCK
 
     try:
@@ -126,7 +127,7 @@ def cometmq_broker(cometmq_cluster: Cluster) -> Broker:
 def cometmq_sync_cluster(
     request: pytest.FixtureRequest, cometmq_clock: Clock, cometmq_topic: str
 ) -> Iterator[SyncCluster]:
-    """A CometMQ cluster in a thread, for tests without async."""
+    """A CometMQ cluster in a thread, for tests that are not coroutines."""
     from cometmq.testing import SyncCluster
 
     options = _options(request)
@@ -137,7 +138,7 @@ def cometmq_sync_cluster(
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options from the ini file, overridden by the markers of module, class and test."""
+    """Return the options from the ini file, overridden by the markers of the module, the class and the test."""
     found: dict[str, Any] = {
         "brokers": int(request.config.getini("cometmq_brokers")),
         "queues": int(request.config.getini("cometmq_queues")),

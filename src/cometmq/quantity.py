@@ -1,4 +1,4 @@
-"""Formats numbers for sentences."""
+"""Formats numbers for use in sentences."""
 
 from __future__ import annotations
 

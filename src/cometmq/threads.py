@@ -1,4 +1,4 @@
-"""Threads for blocking work that must make progress even if the application fills the event loop's own pool."""
+"""Threads for blocking work that must make progress even if the application uses up the event loop's own pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def are_real() -> bool:
-    """Return whether threads are those of the operating system; gevent and eventlet replace them."""
+    """Return whether threads are the operating system's threads, which gevent and eventlet replace."""
     return inspect.isbuiltin(_thread.start_new_thread)
 
 
@@ -28,7 +28,7 @@ def call_in_forked_children(function: Callable[[], object]) -> None:
 
 
 class Threads:
-    """A thread pool, created on first use, and again in a forked child.
+    """A thread pool that is created on first use, and again in a forked child.
 
     Never run an application's functions in the pool: they may wait for work that needs one of its threads.
 
@@ -45,7 +45,7 @@ class Threads:
         """Call a function in one of the threads; return its result or raise its error.
 
         The function runs in the calling thread while Python exits, if no thread can be started, and if gevent or
-        eventlet replaces threads: their threads run only while the event loop's thread pauses.
+        eventlet replaces threads, since their threads run only while the event loop's thread pauses.
         """
         if not are_real():
             return function(*args, **kwargs)

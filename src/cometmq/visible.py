@@ -1,4 +1,4 @@
-"""Makes foreign text safe to display: it can control neither a terminal nor the direction of text on a page."""
+"""Makes foreign text safe to display, so that it cannot control a terminal or the direction of text on a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ def visible(text: str, *, lines: bool = False) -> str:
     """Escape foreign text (bodies, names) so that it cannot control a terminal.
 
     All unprintable characters (C0, DEL, C1, and therefore every escape sequence; direction overrides, invisible
-    characters, surrogates) are escaped as in Python. Blanks of any width are kept, line feeds only with ``lines``.
+    characters, surrogates) are escaped as in Python. Blanks of any width are kept; line feeds are kept only if
+    ``lines`` is true.
     """
     if text.isprintable():
         return text
