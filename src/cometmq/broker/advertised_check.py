@@ -1,4 +1,4 @@
-"""The self-test of the addresses that a broker advertises: clients that connect to them must reach this broker.
+"""Self-test of the broker's advertised addresses: clients that connect to them must reach this broker.
 
 A wrong address is the most common fault in containers: the nameserver answers, but no client can send. The broker
 therefore connects to each of its addresses as a client does, when it starts and then every five minutes. It recognizes
@@ -27,22 +27,22 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 300.0
-"""Pause between two checks when all addresses are right, or after a fault was logged."""
+"""Pause between two checks if all addresses are right, or after a fault has been logged."""
 FIRST_PAUSES_S: Final = (1.0, 2.0, 4.0)
-"""Pauses after the first failures, which are not logged: names and ports of containers may appear late."""
+"""Pauses after the first failures. These are not logged, since the names and ports of containers may appear late."""
 _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
     "cometmq doctor --cluster checks it from the machine of a client"
 )
 _ELSEWHERE: Final = "nothing answers there on this machine"
-"""Result for a listener's loopback address: normal for a tunnel or a published port on the clients' machine."""
+"""Result for a listener with a loopback address, as is normal for a tunnel or a port published on the clients' host."""
 
 
 class AdvertisedCheck:
     """Checks the addresses, and logs the results.
 
     :param addresses: ``host:port`` by listener.
-    :param boot_ms: the start time of this broker, as in its runtime information.
+    :param boot_ms: the start time that this broker's runtime information contains.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AdvertisedCheck:
         self.wrong: dict[str, str] = {}
         """The fault of each listener with a wrong address, by the listener's name."""
         self.looked = asyncio.Event()
-        """Set once the result of a check is logged."""
+        """Set once the result of a check has been logged."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -66,7 +66,7 @@ class AdvertisedCheck:
         return self._addresses
 
     def start(self) -> None:
-        """Log faults that need no connection, and start the checks if another machine may use an address."""
+        """Log faults that can be found without connecting. Start the checks if another machine may use an address."""
         for line in hints(self._config, self._addresses, in_container=in_container()):
             _log.warning("%s", line)
         if any(parse_address(address)[0] != self._config.bind_address for address in self._addresses.values()):
@@ -97,7 +97,7 @@ class AdvertisedCheck:
         return dict(zip(self._addresses, found, strict=True))
 
     async def _find_fault(self, client: RemotingClient, name: str, address: str) -> str:
-        """Return the fault of an address; empty if the address is right or cannot be judged."""
+        """Return what is wrong with an address; empty if the address is right or cannot be judged."""
         try:
             answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -142,7 +142,7 @@ class AdvertisedCheck:
 
 
 def hints(config: BrokerConfig, addresses: Mapping[str, str], *, in_container: bool) -> list[str]:
-    """Return the probable fault of the address for every client, although this machine reaches it."""
+    """Return why clients probably cannot use the address, although this machine reaches it."""
     host = parse_address(addresses[""])[0]
     nameservers = [parse_address(address)[0] for address in split_addresses(config.namesrv_addr)]
     if _is_loopback(host) and any(not _is_loopback(nameserver) for nameserver in nameservers):

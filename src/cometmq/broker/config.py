@@ -334,11 +334,12 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
 
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Apache's keys that are set but have no effect in CometMQ, with their values as text."""
+    """Apache's keys that are configured but have no effect in CometMQ, with their values as text."""
 
     @property
     def advertised(self) -> dict[str, Advertised]:
-        """The addresses for clients by listener; the empty name has the address for all other clients, if configured.
+        """The addresses for clients by listener name. The empty name has the address for all other clients, if
+        configured.
 
         :raises ConfigError: ``advertisedListeners`` is malformed.
         """
@@ -359,14 +360,14 @@ class LiveConfig:
         self.on_change: list[Callable[[BrokerConfig], None]] = []
 
     def replace(self, config: BrokerConfig) -> None:
-        """Use ``config`` from now on."""
+        """Replace the configuration in force."""
         self.current = config
         for listener in self.on_change:
             listener(config)
 
 
 def with_host(config: BrokerConfig) -> BrokerConfig:
-    """Return the configuration with this host's name and address in place of empty ones.
+    """Return the configuration, with this host's name and address filled in where they are empty.
 
     :raises ConfigError: ``advertisedListeners`` is malformed.
     """
@@ -381,7 +382,7 @@ def with_host(config: BrokerConfig) -> BrokerConfig:
 
 
 def ip_of_clients(config: BrokerConfig) -> str:
-    """Return the address for records and message ids; if ``brokerIP1`` is a name, resolve it.
+    """Return the address that records and message ids contain. If ``brokerIP1`` is a name, resolve it.
 
     :raises ConfigError: the name has no address.
     """
@@ -396,14 +397,14 @@ def ip_of_clients(config: BrokerConfig) -> str:
 
 
 def _without_brackets(ip: str) -> str:
-    """Return an address without blanks and IPv6 brackets; convert an IPv4-mapped IPv6 address to IPv4."""
+    """Remove blanks and IPv6 brackets from an address, and convert an IPv4-mapped IPv6 address to IPv4."""
     return unmapped(ip.strip().removeprefix("[").removesuffix("]"))
 
 
 def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
     """Read a ``broker.conf``; ``overrides`` are attributes from the command line.
 
-    Return the configuration, and warnings for unknown keys and keys without effect.
+    Return the configuration, and warnings about unknown keys and keys that have no effect.
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """

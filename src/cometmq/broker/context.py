@@ -25,9 +25,9 @@ from cometmq.store.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The shared parts of a broker, assembled once the store is open and the port is known.
+    """The shared parts of a broker. They are assembled once the store is open and the port is known.
 
-    A part receives the context and keeps the parts that it uses; only ``config`` changes while the broker runs.
+    Each part receives the context and keeps the parts that it uses. Only ``config`` changes while the broker runs.
     """
 
     live: LiveConfig
@@ -38,13 +38,13 @@ class BrokerContext:
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
     tables: TableWriter
-    """Writes changes of the tables before their requests are answered."""
+    """Writes table changes before their requests are answered."""
     deletions: Deletions
-    """Removes everything that belongs to deleted topics and groups."""
+    """Removes everything that belonged to deleted topics and groups."""
     clients: ClientRegistry
     locks: RebalanceLockManager
     turn: StoreTurn
-    """Stores the messages of each round of the loop."""
+    """Stores the messages that arrive in each round of the loop."""
     targets: SendTargets
     """The topics to which messages are sent."""
     failed: FailedMessages

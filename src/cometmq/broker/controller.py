@@ -97,8 +97,8 @@ class Broker:
     """One broker in this process.
 
     The test kit and tests use its parts: ``live``, ``topics``, ``groups``, ``offsets``, ``filters``, ``clients``,
-    ``locks``, ``processors``, ``server`` and ``stats`` exist from the beginning, the others from ``start`` on; a master
-    has ``transactions`` and ``timer``, a slave has ``slave``.
+    ``locks``, ``processors``, ``server`` and ``stats`` exist from the beginning, the others once ``start`` is called; a
+    master has ``transactions`` and ``timer``, a slave has ``slave``.
 
     :param hooks: called before the hooks in the configuration (``hookNames``).
     :param disk: writes the files of the store; tests replace it to simulate failures.
@@ -127,7 +127,7 @@ class Broker:
         disk: Disk | None = None,
         begin_anew: bool = False,
     ) -> None:
-        """Create a broker; :meth:`start` starts it.
+        """Create a broker. :meth:`start` starts it.
 
         :param begin_anew: start even if the store's log is missing although its queues have messages.
         """
@@ -217,7 +217,7 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Leave the nameservers, answer the pending requests, close everything; does nothing before ``start``."""
+        """Leave the nameservers, answer the pending requests and close everything; do nothing before ``start``."""
         if not self._stops:
             return
         began = self.clock.monotonic()
@@ -226,8 +226,8 @@ class Broker:
         _log.info("broker %s has stopped in %.2f s%s", self.config.broker_name, took, f": {slow}" if slow else "")
 
     async def cut_off(self) -> None:
-        """Close every connection immediately without answers, as if the process was killed; ``stop`` must still be
-        called.
+        """Close every connection immediately and without answers, as if the process had been killed; ``stop`` must
+        still be called.
 
         For the test kit.
         """
@@ -399,7 +399,7 @@ class Broker:
         )
 
     def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
-        """Create the parts of a master; return its detours, in order, and the parts that answer requests."""
+        """Create the parts that only a master has. Return its detours, in order, and the parts that answer requests."""
         self.transactions = TransactionalMessageService(context)
         if CORE is not None:
             guard = None if self.access is None else self.access.guard

@@ -1,1 +1,1 @@
-"""Administration: the requests of tools (AdminBrokerProcessor), a module for each subject."""
+"""Requests from administration tools (AdminBrokerProcessor), with one module for each subject."""

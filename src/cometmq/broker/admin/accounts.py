@@ -1,4 +1,4 @@
-"""Administration of accounts of ACL 1.0: codes 50 to 54 (``AdminBrokerProcessor.updateAndCreateAccessConfig``)."""
+"""Administration of ACL 1.0 accounts: request codes 50 to 54 (``AdminBrokerProcessor.updateAndCreateAccessConfig``)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class PlainAccountAdmin:
-    """Reads and changes the account files, in a thread, one request at a time; answers contain no secrets."""
+    """Reads and changes the account files in a thread, one request at a time. Answers contain no secrets."""
 
     def __init__(self, broker: BrokerContext, files: PlainFiles) -> None:
         self._config = broker.config
@@ -59,7 +59,7 @@ class PlainAccountAdmin:
     async def put(
         self, connection: ServerConnection, request: Request[CreateAccessConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Create or change an account; the change is in force when the request is answered."""
+        """Create or change an account. The change is in force when the request is answered."""
         header = request.header
         given: dict[str, Any] = {
             "accessKey": header.access_key,

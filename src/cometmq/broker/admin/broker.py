@@ -1,4 +1,4 @@
-"""Requests of administrators about the broker: runtime information, statistics, configuration, old files."""
+"""Administrators' requests about the broker: runtime information, statistics, configuration, old files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ALWAYS_ZERO: Final = (
 )
 """Keys about thread pools and locks, which do not exist in CometMQ (``prepareRuntimeInfo``)."""
 _NO_STORE_POOL: Final = 2**31 - 1
-"""Value of ``remainTransientStoreBufferNumbs`` without a transient store pool."""
+"""Value of ``remainTransientStoreBufferNumbs``: there is no transient store pool."""
 
 
 class ReportsRuntimeInfo(Protocol):
@@ -116,7 +116,7 @@ class BrokerAdmin:
     @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, permission=needs_cluster(Action.UPDATE))
     @answers(RequestCode.DELETE_EXPIRED_COMMITLOG, permission=needs_cluster(Action.UPDATE))
     def clean(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Delete old files now, regardless of the hour."""
+        """Delete old files now, regardless of the configured hour."""
         self._broker.store.delete_expired_files()
         return Response()
 
@@ -132,11 +132,11 @@ class BrokerAdmin:
         RequestCode.UPDATE_BROKER_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
     def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Change the configuration, first in its file, then in the broker; the body is properties text.
+        """Change the configuration, first in its file, then in the broker. The body is properties text.
 
-        Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can change, within their ranges; a
-        request changes all its keys or none. Apache's other keys are stored and shown; the answer says that they have
-        no effect.
+        Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can change, and only within their
+        ranges. A request changes all its keys or none. Apache's other keys are stored and shown; the answer says that
+        they have no effect.
         """
         before = self._broker.config
         try:

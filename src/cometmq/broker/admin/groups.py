@@ -64,7 +64,7 @@ def _group_needs(body: bytes) -> Iterator[Need]:
 
 
 def _listed(body: bytes) -> list[SubscriptionGroupConfig]:
-    """Return the groups in a request.
+    """Return the groups that a request contains.
 
     :raises BodyError: the body is malformed, or contains too many groups.
     """
@@ -91,7 +91,7 @@ class GroupAdmin:
         permission=needs_of_body(_group_needs, "Group Create"),
     )
     def create(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change a group; answer once it is on the disk."""
+        """Create or change a group. Answer once it is on disk."""
         return self._timed(
             connection, request, lambda: [decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)]
         )
@@ -102,7 +102,7 @@ class GroupAdmin:
         permission=needs_of_body(_list_needs, "Group:`groupConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change many groups, all or none; answer once they are on the disk."""
+        """Create or change many groups, all or none. Answer once they are on disk."""
         return self._timed(connection, request, lambda: _listed(body))
 
     def _timed(
@@ -123,7 +123,7 @@ class GroupAdmin:
         return None
 
     def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> str | None:
-        """Create or change all groups or none; return the reason for a refusal."""
+        """Create or change either all groups or none. Return the reason for a refusal."""
         for group in groups:
             wrong = check_group(group.group_name)
             if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
@@ -144,7 +144,7 @@ class GroupAdmin:
     def delete(
         self, connection: ServerConnection, request: Request[DeleteSubscriptionGroupRequestHeader], _body: bytes
     ) -> None:
-        """Delete a group, and its offsets if requested; answer once the deletion is on the disk."""
+        """Delete a group, and its offsets if requested. Answer once the deletion is on disk."""
         self._broker.tables.require_room()
         group = request.header.group_name
         is_known = self._broker.groups.delete(group)
@@ -221,7 +221,7 @@ class GroupAdmin:
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO, limits=("QUEUES_PER_SLICE",), permission=needs_cluster(Action.GET))
     def all_producers(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
-        """List the producers of all groups; producers that connect or leave meanwhile may be missing."""
+        """List the producers of all groups. Producers that connect or leave during the request may be missing."""
         return run_in_slices(connection, request, self._all_producers())
 
     def _all_producers(self) -> Steps:

@@ -1,4 +1,4 @@
-"""Requests of administrators about messages: units of a queue, open transactions, waiting messages."""
+"""Administrators' requests about messages: consume queue units, open transactions, waiting messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NO_FILTER_DATA: Final = "null"
 
 
 class QueueAdmin:
-    """Answers requests for the units of a queue (``AdminBrokerProcessor.queryConsumeQueue``)."""
+    """Answers requests for consume queue units (``AdminBrokerProcessor.queryConsumeQueue``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -67,9 +67,9 @@ class QueueAdmin:
     def units(
         self, _connection: ServerConnection, request: Request[QueryConsumeQueueRequestHeader], _body: bytes
     ) -> Response:
-        """Return up to ``count`` units of a consume queue from ``index`` on.
+        """Return up to ``count`` consume queue units, starting at ``index``.
 
-        For a group with members, ``eval`` shows which units match its tags.
+        If the group has members, ``eval`` shows which units match its tags.
         """
         header = request.header
         topic = header.topic or ""
@@ -121,8 +121,8 @@ class TransactionAdmin:
     def list(
         self, _connection: ServerConnection, request: Request[GetOpenTransactionsRequestHeader], _body: bytes
     ) -> Response:
-        """List open transactions from an offset on, of one group or of all; ``nextOffset`` is the offset of the next
-        page.
+        """List the open transactions of one group or of all groups, starting at an offset. ``nextOffset`` is the offset
+        of the next page.
         """
         header = request.header
         most = min(max(header.max_num, 1), MAX_LISTED_TRANSACTIONS)
@@ -160,7 +160,7 @@ class TransactionAdmin:
 
 
 class TimerAdmin:
-    """Answers requests about waiting messages; reads the timer log in its thread.
+    """Answers requests about waiting messages. The timer log is read in its own thread.
 
     The bodies are RocketMQ 5's (``TimerCheckpoint.encode``, ``TimerMetrics``).
     """
@@ -171,13 +171,13 @@ class TimerAdmin:
 
     @answers(RequestCode.GET_TIMER_CHECK_POINT, permission=needs_cluster(Action.GET))
     def check_point(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the due time up to which messages are delivered, and the queue offset up to which they are read."""
+        """Return the due time up to which messages were delivered, and the queue offset up to which they were read."""
         position = self._timer.log.position
         return Response(body=_CHECK_POINT.pack(max(position.until_ms, 0), 0, position.serial, position.serial, 0, 0, 0))
 
     @answers(RequestCode.GET_TIMER_METRICS, limits=("MAX_TIMER_LOOKS",), permission=needs_cluster(Action.GET))
     async def metrics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Count the waiting messages of each topic, and those due within a minute, an hour, a day, thirty days."""
+        """Count the waiting messages of each topic, and those due within a minute, an hour, a day and thirty days."""
         return await self._read_in_thread(self._metrics())
 
     @answers(
@@ -188,7 +188,7 @@ class TimerAdmin:
     async def list(
         self, _connection: ServerConnection, request: Request[GetWaitingMessagesRequestHeader], _body: bytes
     ) -> Response:
-        """List waiting messages in the order of due times, of one topic or of all (CometMQ's own)."""
+        """List the waiting messages of one topic or of all topics, ordered by due time (CometMQ's own request)."""
         return await self._read_in_thread(self._page(request.header))
 
     async def _read_in_thread(self, work: Coroutine[Any, Any, Body]) -> Response:
@@ -222,7 +222,7 @@ class TimerAdmin:
 
 
 def _tag_codes(subscription: SubscriptionData | None) -> frozenset[int] | None:
-    """Return the codes of a subscription by tags: empty for all messages; ``None`` for other subscriptions."""
+    """Return a subscription's tag codes: empty if it selects all messages, ``None`` if it does not select by tags."""
     if subscription is None or not is_tag_type(subscription.expression_type):
         return None
     try:

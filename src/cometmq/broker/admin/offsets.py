@@ -1,4 +1,4 @@
-"""Requests of administrators about consumer offsets: read, compare, clone, reset; the progress of groups."""
+"""Administrators' requests to read, compare, clone and reset consumer offsets, and to show the progress of groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 LATEST: Final = -1
 """The timestamp that means the end of each queue."""
 _OLDEST_RESET_VERSION: Final = 28
-"""V3_0_7_SNAPSHOT: clients of this version and later understand RESET_CONSUMER_CLIENT_OFFSET."""
+"""V3_0_7_SNAPSHOT, the first client version that understands RESET_CONSUMER_CLIENT_OFFSET."""
 _OVERTAKEN: Final = 2**63 - 1
 _LEAST_QUEUE_BYTES: Final = 98
 """Minimum size of one queue's progress in an answer, in bytes."""
@@ -80,7 +80,7 @@ class OffsetAdmin:
     def correction(
         self, _connection: ServerConnection, request: Request[QueryCorrectionOffsetHeader], _body: bytes
     ) -> Response:
-        """Return the lowest offset of any group in each queue of a topic.
+        """Return the lowest offset that any group has in each queue of a topic.
 
         Groups in ``filterGroups`` (separated by commas) are ignored. For a queue where ``compareGroup`` is behind that
         offset, return the largest 64-bit number. (Apache also deletes the offsets of the ignored groups.)
@@ -138,9 +138,9 @@ class OffsetAdmin:
     def reset(
         self, connection: ServerConnection, request: Request[ResetOffsetRequestHeader], _body: bytes
     ) -> Response | None:
-        """Compute new offsets for a group and send them to its members (``Broker2Client.resetOffset``).
+        """Compute a group's new offsets and send them to its members (``Broker2Client.resetOffset``).
 
-        The members stop, apply the new offsets and commit them; this request does not change the broker's table.
+        The members stop, apply the new offsets and commit them. This request does not change the broker's table.
         """
         header = request.header
         topic = self._broker.topics.get(header.topic)
@@ -240,11 +240,11 @@ class OffsetAdmin:
     def of_all_groups(
         self, connection: ServerConnection, request: Request[GetConsumeStatsInBrokerHeader], _body: bytes
     ) -> Response | None:
-        """Return the progress of every group of this broker, topic by topic."""
+        """Return the progress of every group on this broker, topic by topic."""
         return run_in_slices(connection, request, self._of_all_groups(request.header.is_order))
 
     def _has_too_many_queues(self, is_order: bool) -> Generator[None, None, bool]:
-        """Return whether the queues of all groups are too many for an answer; building it would take seconds."""
+        """Return whether all groups together have too many queues for one answer, which would take seconds to build."""
         room = MAX_FRAME_BYTES // _LEAST_QUEUE_BYTES
         seen = 0
         for group in list(self._broker.groups.table):
@@ -321,9 +321,9 @@ class OffsetAdmin:
     def in_time(
         self, connection: ServerConnection, request: Request[QueryConsumeTimeSpanRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the store times of each queue's first, last and last consumed message.
+        """Return the store times of the first, the last and the last consumed message in each queue.
 
-        ``delayTime`` is the age of the next message to consume, in ms; 0 if the group has consumed all messages.
+        ``delayTime`` is the age, in ms, of the next message to consume; it is 0 if the group has consumed all messages.
         """
         name, group = request.header.topic, request.header.group
         topic = self._broker.topics.get(name)
@@ -364,7 +364,8 @@ class OffsetAdmin:
 def consumed_topics(
     broker: BrokerContext, group: str, topic: str | None = None
 ) -> Iterator[tuple[TopicConfig, QueueOffsets]]:
-    """Yield the existing topics for which a group has offsets, with these offsets; only ``topic`` if it is not empty.
+    """Yield the existing topics in which a group has offsets, with these offsets. If ``topic`` is not empty, yield only
+    it.
 
     If the group has members, topics to which they do not subscribe are skipped.
     """

@@ -1,8 +1,9 @@
 """GET_PROGRESS_SUMS (30041): the progress of groups and the messages of topics, summed over queues.
 
-An extension of CometMQ for lists and screens, which show sums. RocketMQ's own codes return each queue of each group,
-with 110 bytes and a read of the log for each: 20 seconds for a million queues. Here a pair of topic and group costs a
-subtraction of two sums, and the ends of a topic's queues are added up once for all its groups.
+This is a CometMQ extension for lists and screens that show only sums. RocketMQ's own requests return every queue of
+every group. Each queue takes 110 bytes and a read of the log, so a million queues take 20 seconds. Here each pair of
+topic and group takes one subtraction of two sums, and the end offsets of a topic's queues are added up once for all its
+groups.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _QUEUES_OF_A_PAIR: Final = 8
-"""Number of queues that can be added up in the time that one pair takes."""
+"""Number of queues that can be added up in the time needed for one pair."""
 
 
 class ProgressSumsAdmin:
-    """Answers requests for sums."""
+    """Answers requests for the summed progress of groups."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -40,7 +41,7 @@ class ProgressSumsAdmin:
         permission=needs_cluster(Action.GET),
     )
     def sums(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Return the progress of some groups and the ends of all topics, summed over queues (CometMQ's own)."""
+        """Return the progress of some groups and the end offsets of all topics, summed over queues (CometMQ's own)."""
         return run_in_slices(connection, request, self._sums(body))
 
     def _sums(self, body: bytes) -> Steps:

@@ -1,4 +1,4 @@
-"""Requests that only a consumer can answer; the broker forwards them and returns the answers.
+"""Requests that only a consumer can answer. The broker forwards them and returns the answers.
 
 The requests read a consumer's running state or offsets, or make it consume one message
 (``AdminBrokerProcessor.callConsumer``, ``Broker2Client``).
@@ -49,12 +49,12 @@ _BUSY: Final = Response(
     ResponseCode.SYSTEM_BUSY, remark="too many requests wait for consumers' answers; try again later"
 )
 _OLDEST_CALL_VERSION: Final = 62
-"""V3_1_8_SNAPSHOT: clients of this version and later answer forwarded requests."""
+"""V3_1_8_SNAPSHOT, the first client version that answers forwarded requests."""
 
 
 class InFlight:
-    """Limits forwarded requests: at most :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS` with ``max_bytes``
-    together.
+    """Limits the pending forwarded requests to :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS`, with a total of
+    ``max_bytes``.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -63,7 +63,7 @@ class InFlight:
         self._bytes = 0
 
     def has_room(self, count: int, size: int) -> bool:
-        """Return whether ``count`` more requests with ``size`` bytes together are allowed."""
+        """Return whether ``count`` more requests with a total of ``size`` bytes are allowed."""
         return self._count + count <= MAX_RELAYED_REQUESTS and self._bytes + size <= self._max_bytes
 
     def enter(self, count: int, size: int) -> None:
@@ -73,7 +73,7 @@ class InFlight:
 
     @contextmanager
     def counted(self, count: int, size: int) -> Iterator[None]:
-        """Count these requests for the duration of a ``with`` block."""
+        """Count these requests as pending for the duration of a ``with`` block."""
         self.enter(count, size)
         try:
             yield
@@ -82,7 +82,7 @@ class InFlight:
 
 
 class RelayAdmin:
-    """Forwards administrators' requests to consumers."""
+    """Forwards administrators' requests to consumers and returns their answers."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -113,7 +113,7 @@ class RelayAdmin:
     async def consume_directly(
         self, _connection: ServerConnection, request: Request[ConsumeMessageDirectlyResultRequestHeader], _body: bytes
     ) -> Response:
-        """Make a consumer consume one message now; the forwarded request contains the stored record."""
+        """Make a consumer consume one message now. The forwarded request contains the stored record."""
         header = request.header
         try:
             _, _, offset = decode_offset_msg_id(header.msg_id or "")
@@ -167,7 +167,7 @@ class RelayAdmin:
     ) -> Response:
         """Ask the members of a group for their current offsets.
 
-        ``clientAddr`` is the client id of the member to ask; if it is empty, all members are asked.
+        ``clientAddr`` is the client id of the member to ask. If it is empty, all members are asked.
         """
         header = request.header
         group = self._broker.clients.consumers.get(header.group)
@@ -193,7 +193,7 @@ class RelayAdmin:
                 self._statuses.enter(-len(sizes), -sum(sizes))
 
     async def _status(self, channel: ClientChannel, question: Header, sizes: list[int]) -> bytes:
-        """Return the body of one client's answer; count its size and add it to ``sizes``.
+        """Return the body of one client's answer, and add its size to ``sizes``.
 
         :raises InvokeError: the client does not answer, or its answer is too large.
         """
@@ -208,7 +208,7 @@ class RelayAdmin:
 
 
 async def _merged(asked: list[ClientChannel], bodies: list[Any]) -> bytes:
-    """Merge the answers of all clients; malformed ones are skipped."""
+    """Merge the answers of all clients. Malformed answers are skipped."""
     table: dict[str, dict[MessageQueue, int]] = {}
     for channel, body in zip(asked, bodies, strict=True):
         try:

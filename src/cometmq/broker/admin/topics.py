@@ -1,4 +1,4 @@
-"""Administration of topics: create, delete and list topics, the offsets of their queues, and their consumer groups."""
+"""Administration of topics: create, delete and list topics, and show their queue offsets and consumer groups."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 DEFAULT_REMARK: Final = "not set any response code"
-"""Apache's remark on some successful answers, which tools show."""
+"""Apache's remark in some successful answers; tools show it."""
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PERM_BITS: Final = PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT
 
 
 def _listed(body: bytes) -> list[TopicConfig]:
-    """Return the topics in a request.
+    """Return the topics that a request contains.
 
     :raises BodyError: the body is malformed, or contains too many topics.
     """
@@ -74,7 +74,7 @@ def _list_needs(body: bytes) -> Iterator[Need]:
 class TopicAdmin:
     """Answers requests about topics (``AdminBrokerProcessor``).
 
-    :param when_registered: calls a function once the nameservers know the current topics.
+    :param when_registered: calls the given function once the nameservers know the current topics.
     """
 
     def __init__(self, broker: BrokerContext, when_registered: Callable[[Callable[[], None]], None]) -> None:
@@ -89,7 +89,7 @@ class TopicAdmin:
     def create(
         self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
     ) -> Response | None:
-        """Create or change a topic; answer once it is on the disk and the nameservers know it."""
+        """Create or change a topic. Answer once it is on disk and the nameservers know it."""
         header = request.header
         asked = TopicConfig(
             topic_name=header.topic,
@@ -116,7 +116,7 @@ class TopicAdmin:
         permission=needs_of_body(_list_needs, "Topic:`topicConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change many topics, all or none; answer once they are on the disk and the nameservers know them."""
+        """Create or change many topics, all or none. Answer once they are on disk and the nameservers know them."""
         self._broker.tables.require_room()
         try:
             listed = _listed(body)
@@ -158,7 +158,7 @@ class TopicAdmin:
                 self._broker.topics.put(topic)
 
     def _when_known(self, respond: Callable[[Response], None], response: Response) -> None:
-        """Respond once the change is on the disk and the nameservers know it, or with the reason of the failure."""
+        """Respond once the change is on disk and the nameservers know it. If it fails, respond with the reason."""
 
         def written(failure: Exception | None) -> None:
             if failure is None:
@@ -172,9 +172,9 @@ class TopicAdmin:
     def delete(
         self, connection: ServerConnection, request: Request[DeleteTopicRequestHeader], _body: bytes
     ) -> Response | None:
-        """Delete a topic: its configuration, queues and consumer offsets; the log keeps its records.
+        """Delete a topic's configuration, queues and consumer offsets. The log keeps its records.
 
-        Answer once the deletion is on the disk.
+        The request is answered once the deletion is on disk.
         """
         topic = request.header.topic
         wrong = self._refuse_name(topic)
@@ -226,7 +226,7 @@ class TopicAdmin:
     def offsets_of(
         self, connection: ServerConnection, request: Request[GetTopicStatsInfoRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the first and the next offset of each queue, and the store time of its last message."""
+        """Return each queue's first and next offset, and the store time of its last message."""
         name = request.header.topic
         topic = self._broker.topics.get(name)
         if topic is None:

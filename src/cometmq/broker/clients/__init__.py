@@ -1,1 +1,1 @@
-"""Requests of clients about themselves and their groups (ClientManageProcessor, ConsumerManageProcessor)."""
+"""Clients' requests about themselves and their groups (ClientManageProcessor, ConsumerManageProcessor)."""

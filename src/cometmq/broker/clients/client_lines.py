@@ -1,4 +1,7 @@
-"""Log lines about clients that join and leave groups: the first ones of a period by name, then only their number."""
+"""Log lines about clients that join and leave groups.
+
+In each period the first clients are named, the rest only counted.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ _log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 10.0
 NAMED_IN_A_PERIOD: Final = 10
-"""Maximum number of lines in a period. Further clients are only counted: the start of a broker or a network failure
-moves thousands at a time.
+"""Maximum number of lines in a period. Further clients are only counted: when a broker starts or the network fails,
+thousands join or leave at a time.
 """
 _MOST_CHARS: Final = 150
 
 
 class ClientLines:
-    """Logs members that join and leave groups; call :meth:`log_counts` every :data:`PERIOD_SECONDS`.
+    """Logs members that join and leave groups. Call :meth:`log_counts` every :data:`PERIOD_SECONDS`.
 
-    System groups are skipped: each Apache client is also a producer of ``CLIENT_INNER_PRODUCER``.
+    System groups are skipped, since each Apache client is also a producer in ``CLIENT_INNER_PRODUCER``.
     """
 
     def __init__(self, clients: ClientRegistry) -> None:

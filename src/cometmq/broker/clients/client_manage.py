@@ -1,4 +1,4 @@
-"""Heartbeats and departures of clients, and notices to the members of changed groups."""
+"""Handles clients' heartbeats and departures, and notifies the members of changed groups."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
     )
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Register or refresh the producers and consumers of one client; many groups over several rounds."""
+        """Register or refresh the producers and consumers of one client. Many groups are spread over several rounds."""
         steps = self._heartbeat(connection, request, body)
         return run_in_slices(
             connection,
@@ -122,7 +122,7 @@ class ClientManageProcessor:
         return Response()
 
     def _create_retry_topic(self, consumer: ConsumerData) -> None:
-        """Create the group and its retry topic, whose route every consumer requests."""
+        """Create the group and its retry topic; every consumer requests the retry topic's route."""
         group = self._broker.groups.find(consumer.group_name)
         if group is not None and not self._broker.topics.is_full:
             self._broker.topics.create_retry(
@@ -135,7 +135,7 @@ class ClientManageProcessor:
     def unregister(
         self, connection: ServerConnection, request: Request[UnregisterClientRequestHeader], _body: bytes
     ) -> Response:
-        """Remove a client from groups; its queue locks are released before the other members are notified."""
+        """Remove a client from its groups. Its queue locks are released before the other members are notified."""
         header = request.header
         if header.producer_group:
             self._broker.clients.producers.unregister(header.producer_group, connection)
@@ -151,7 +151,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_check_needs, "Group and Topic Sub"),
     )
     def check_config(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Check a subscription with an expression other than tags, before a consumer starts."""
+        """Check a subscription whose expression is not a tag expression, before its consumer starts."""
         try:
             subscription = (
                 decode_request(CheckClientRequestBody, body, MAX_CHECK_CLIENT_BYTES).subscription_data if body else None
@@ -180,8 +180,8 @@ class ClientManageProcessor:
 class GroupNotices:
     """Notifies the members of changed groups, which then rebalance (``DefaultConsumerIdsChangeListener``).
 
-    If a group changes again before its notices are sent, they are sent once. Only a few notices are sent in one round
-    of the loop: a client that leaves hundreds of groups with hundreds of members each causes many.
+    If a group changes again before its notices are sent, its members are notified only once. Each round of the loop
+    sends only a few notices, since a client that leaves hundreds of groups with hundreds of members each causes many.
     """
 
     def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:
@@ -225,7 +225,7 @@ class GroupNotices:
 
 
 def _language(request: Request[Any]) -> str:
-    """Return the client's language, truncated since the broker stores it."""
+    """Return the client's language, truncated because the broker stores it."""
     return str(request.language or "OTHER")[:MAX_KIND_CHARS]
 
 
@@ -235,8 +235,8 @@ def _filter_chars(consumer: ConsumerData) -> int:
 
 
 def _find_fault(data: HeartbeatData) -> str | None:
-    """Return why a heartbeat is refused, or ``None``. Names are checked, since they become topics, directories and
-    table keys.
+    """Return why a heartbeat is refused, or ``None`` if it is accepted. Names are checked because they become topics,
+    directories and table keys.
     """
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
         return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"

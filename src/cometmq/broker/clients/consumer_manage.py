@@ -1,4 +1,4 @@
-"""Requests of consumers about their group: its members, its offsets, and queue locks for orderly consumption."""
+"""Consumers' requests about their group: its members, its offsets, and its queue locks for orderly consumption."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from cometmq.store.queue.consume_queue import UNIT
 
 
 class ConsumerManageProcessor:
-    """Answers requests of consumers about their group and its offsets (``ConsumerManageProcessor``)."""
+    """Answers consumers' requests about their group and its offsets (``ConsumerManageProcessor``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -65,7 +65,7 @@ class ConsumerManageProcessor:
     ) -> Response:
         """Return the offset that a group committed for a queue.
 
-        For a group that never committed, a young queue starts at 0; otherwise the answer is QUERY_NOT_FOUND.
+        If the group has never committed an offset, the answer is 0 for a young queue and QUERY_NOT_FOUND for any other.
         """
         header = request.header
         self._lives.record_reader(connection, header.consumer_group, header.topic, header.queue_id)
@@ -82,7 +82,7 @@ class ConsumerManageProcessor:
         return Response(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Return whether the queue still has its first message, and the log since then fits in memory."""
+        """Return whether the queue still has its first message and the log after that message fits in memory."""
         queue = self._store.queues().get(topic, {}).get(queue_id)
         if queue is None or queue.max_offset() == 0:
             return True
@@ -98,7 +98,7 @@ class ConsumerManageProcessor:
     def update_offset(
         self, connection: ServerConnection, request: Request[UpdateConsumerOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Commit the offset of a group in a queue, unless the offset belongs to a deleted topic with the same name."""
+        """Commit a group's offset in a queue, unless the offset belongs to a deleted topic with the same name."""
         header = request.header
         wrong = check_group(header.consumer_group) or check_topic(header.topic)
         if wrong is not None:
@@ -110,7 +110,7 @@ class ConsumerManageProcessor:
         return Response()
 
     def _is_of_deleted_topic(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
-        """Return whether the offset belongs to a deleted topic: the consumer does not know of the new topic yet."""
+        """Return whether the offset belongs to a deleted topic, since the consumer does not know the new one yet."""
         if self._lives.reads_earlier(connection, header.consumer_group, header.topic, header.queue_id):
             return True
         is_gone = header.topic in self._lives.deleted
@@ -137,7 +137,7 @@ class LockProcessor:
         permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
     )
     def lock(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Lock queues, or renew their locks; return the queues that the client now holds.
+        """Lock queues or renew their locks. Return the queues that the client now holds.
 
         The request is refused if the heartbeats of its connection name other groups or another client.
         """
@@ -170,7 +170,8 @@ class LockProcessor:
 
 
 def _parse(body: bytes) -> LockBatchRequestBody:
-    """Parse the request of 41 or 42; ``onlyThisBroker`` of 5.x has no effect, since only this broker holds the locks.
+    """Parse a lock or unlock request (codes 41 and 42). RocketMQ 5's ``onlyThisBroker`` has no effect, since only this
+    broker holds the locks.
 
     :raises BodyError: the body is malformed, or lacks a group or client.
     """

@@ -1,13 +1,13 @@
 """The progress of delay levels, on disk and after a crash (``DelayOffsetSerializeWrapper``).
 
 Apache's ``config/delayOffset.json`` has the next offset of each level's queue. In addition, ``comet/delayOffset.json``
-has the same offsets and the log position at which they were valid. Both files are written only once the disk has the
-log up to this position.
+has the same offsets and the log position at which they were valid. Both files are written only after the log up to this
+position is on disk.
 
-After a crash, the log from this position on shows the messages that were delivered since. Each level is delivered in
-the order of its queue, and a delivered record equals the parked one except for its position. So the log is read once
-from there, and each level's offset advances past every record that is its next delivery, or its next message that was
-moved into the timer. (Apache delivers all of these again.)
+After a crash, the log after this position shows the messages that were delivered after the files were written. Each
+level is delivered in the order of its queue, and a delivered record equals the parked one except for its position. So
+the log is read once from this position, and each level's offset advances past every record that is the level's next
+delivery, or its next message that was moved into the timer. (Apache delivers all of these again.)
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class DelayProgress(msgspec.Struct, frozen=True):
 
     offsets: dict[int, int]
     position: int = NO_POSITION
-    """The log position; ``NO_POSITION`` if another broker has delivered messages since."""
+    """The log position; ``NO_POSITION`` if another broker has delivered messages after it."""
     moved: dict[int, int] = {}
     """The offsets after messages that were moved into the timer before they were due."""
 
 
 class DelayOffsets:
-    """The two files of a store.
+    """The two files of a store that contain the progress of delay levels.
 
     :param root: the directory of the store.
     """
@@ -54,7 +54,7 @@ class DelayOffsets:
         self._saved: dict[int, int] = {}
 
     def load(self) -> tuple[DelayProgress, list[str]]:
-        """Read the progress of delivery; return it with a line for each problem.
+        """Return the progress of delivery, with one line for each problem found.
 
         If a file is damaged, the deliveries are read from the log, as far back as it goes.
         """
@@ -76,7 +76,7 @@ class DelayOffsets:
         return DelayProgress(offsets), findings
 
     def _load_exact(self) -> tuple[DelayProgress | None, str | None]:
-        """Read the exact file; return it, or the reason why it cannot be used."""
+        """Read ``comet/delayOffset.json``. Return its content, or the reason why it cannot be used."""
         try:
             progress = msgspec.json.decode(self._exact.read_bytes(), type=DelayProgress)
         except FileNotFoundError:
@@ -89,7 +89,7 @@ class DelayOffsets:
         return progress, None
 
     def save(self, progress: DelayProgress) -> None:
-        """Write both files; a failure is logged, and the next call tries again.
+        """Write both files. A failure is logged, and the next call tries again.
 
         The exact file is written first: :meth:`load` knows that it may be ahead.
         """
@@ -163,7 +163,7 @@ class _Level:
         self.queue = queue
         self.offset = offset
         self.counts_from = position
-        """Log offset from which on records may be deliveries of this level; ``NO_POSITION`` if no record may."""
+        """Records at or after this log offset may be deliveries of this level; ``NO_POSITION`` if none can be."""
         self.parked_at = store.max_physical_offset
         """The log offset of the next message."""
         self._store = store
@@ -173,7 +173,7 @@ class _Level:
             self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
-        """Add the level to ``waited_for``, under the queue of its next delivery; skip undeliverable messages."""
+        """Add the level to ``waited_for`` under the queue of its next delivery. Undeliverable messages are skipped."""
         at = max(self.offset, self.queue.min_offset())
         while (unit := self.queue.unit(at)) is not None:
             self._next, self._due_ms = self._delivery_at(unit[0], unit[1]), unit[2]

@@ -1,9 +1,9 @@
 """DueMessages: the waiting messages in memory, in order of delivery.
 
-They come from windows loaded from the timer log (sorted arrays, 56 bytes a message) and from messages that arrived
-since (lists, one for each second; a heap for those whose second has begun). If more messages are due than can be
-delivered in one batch, the late ones continue in the order of due times, and messages that become due meanwhile are
-delivered in the same batches, so that a burst does not delay all later messages.
+They are windows loaded from the timer log (sorted arrays, 56 bytes per message) and messages that arrived later (one
+list for each second, and a heap once the second has begun). If more messages are due than one batch can deliver, the
+late messages are delivered in the order of their due times. Messages that become due during this time are delivered in
+the same batches, so that a burst does not delay all later messages.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""Lateness from which on a message belongs to the backlog."""
+"""A message that is at least this late belongs to the backlog."""
 
 IN_LOG: Final = -1
-"""``Waiting.crc`` of a message whose record is read from the log."""
+"""Value of ``Waiting.crc`` for a message whose record is read from the log."""
 
 
 class Waiting(NamedTuple):
-    """A waiting message in memory: the position of its record, without the record."""
+    """A waiting message in memory: the position of its record, but not the record itself."""
 
     due_ms: int
     serial: int
@@ -42,7 +42,7 @@ _SERIAL: Final = attrgetter("serial")
 
 
 class DueMessages:
-    """The messages that are due soon; :meth:`take_due` returns the due ones."""
+    """The messages that will be due soon. :meth:`take_due` removes and returns those that are due."""
 
     def __init__(self) -> None:
         self._heap: list[Waiting] = []
@@ -56,7 +56,7 @@ class DueMessages:
         self._late_windows: deque[Units] = deque()
         self._recalled: set[tuple[int, int]] = set()
         self.taken_until_ms = -1
-        """Upper bound of the due times of removed messages, except for messages that will be loaded again."""
+        """Upper bound of the removed messages' due times, except for messages that will be loaded again."""
 
     def __len__(self) -> int:
         return (
@@ -93,11 +93,11 @@ class DueMessages:
             self._windows.append(units)
 
     def put_back(self, messages: list[Waiting]) -> None:
-        """Return messages that were removed and could not be stored, in their order."""
+        """Put back messages that were removed but could not be stored, in their order."""
         self._late.extendleft(reversed(messages))
 
     def forget_from(self, due_ms: int) -> None:
-        """Drop messages and recalls due from ``due_ms`` on: they will be loaded again."""
+        """Drop messages and recalls due at ``due_ms`` or later; they will be loaded again."""
         self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms]
         heapq.heapify(self._heap)
         for second, arrived in self._seconds.items():
@@ -120,7 +120,7 @@ class DueMessages:
         self._recalled.discard((due_ms, key))
 
     def forget_recalls(self, before_ms: int) -> None:
-        """Drop recalls of messages due before ``before_ms`` and before all remaining messages."""
+        """Drop recalls of messages that are due before ``before_ms`` and before all remaining messages."""
         if self._recalled:
             before_ms = min(before_ms, self._first_due())
             self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
@@ -134,7 +134,7 @@ class DueMessages:
 
     # --- removing -------------------------------------------------------------------------------
     def next_due(self) -> int | None:
-        """Return the due time of the next message, or ``None`` if no message waits."""
+        """Return the due time of the next message, or ``None`` if no message is waiting."""
         if self._late:
             return self._late[0].due_ms
         if self._late_windows:
@@ -150,7 +150,7 @@ class DueMessages:
         return min(heads, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Waiting]:
-        """Remove and return at most ``most`` due messages; drop recalled ones."""
+        """Remove and return up to ``most`` due messages. Recalled messages are dropped."""
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_seconds(now_ms // 1000)
         self._move_to_backlog(now_ms - LATE_MS)
@@ -188,7 +188,7 @@ class DueMessages:
                 self._windows.appendleft(units[count:])
 
     def _take_late(self, taken: list[Waiting], most: int) -> None:
-        """Remove the oldest late messages, and the youngest, which would otherwise wait for the whole backlog."""
+        """Remove the oldest late messages, and the youngest ones, which would otherwise wait for the entire backlog."""
         late = self._late
         youngest = (most - len(taken)) // 2
         while youngest and late and late[-1].due_ms > late[0].due_ms:

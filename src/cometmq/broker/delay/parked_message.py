@@ -1,8 +1,8 @@
-"""Parked messages wait for a time of their own and are then delivered (``HookUtils``, ``messageTimeup``; hot path).
+"""Parked messages wait until their own due time and are then delivered (``HookUtils``, ``messageTimeup``; hot path).
 
-A message waits under another topic, with its own topic and queue in REAL_TOPIC and REAL_QID. Delivery leaves
-everything else unchanged, the properties byte for byte: DELAY, REAL_TOPIC and REAL_QID are still among them. Only the
-topic, the queue, the offsets, the store time and the store host are new, and the prepared transaction offset is 0.
+A message waits under another topic, with its own topic and queue in REAL_TOPIC and REAL_QID. Delivery changes only the
+topic, the queue, the offsets, the store time and the store host, and sets the prepared transaction offset to 0. The
+properties remain the same byte for byte, including DELAY, REAL_TOPIC and REAL_QID.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
 """Maximum number of characters of an invalid number in an error."""
 _WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
-"""Properties about waiting; when a message waits again, the earlier ones are removed."""
+"""Properties about waiting. When a message waits again, the earlier values are removed."""
 
 
 def delay_level(text: str) -> int:
-    """Return the level of a DELAY property, parsed as Java parses numbers; 0 and below mean no delay.
+    """Return the level of a DELAY property, parsed in the same way as Java. Levels of 0 and below mean no delay.
 
     :raises RefusedError: the text is not a 32-bit number.
     """
@@ -65,14 +65,15 @@ def delay_level(text: str) -> int:
 
 
 class NotDeliverableError(Exception):
-    """A parked record without a valid topic and queue to deliver it to."""
+    """A parked record has no valid topic and queue for its delivery."""
 
 
 class TimerDetour:
-    """Parks messages with a time of their own in ``rmq_sys_wheel_timer`` (``HookUtils.handleScheduleMessage``).
+    """Parks messages that have their own delay or due time in ``rmq_sys_wheel_timer``
+    (``HookUtils.handleScheduleMessage``).
 
     TIMER_DELAY_SEC has precedence over TIMER_DELAY_MS, and TIMER_DELAY_MS over TIMER_DELIVER_MS; a DELAY level above 0
-    has precedence over all. A message that is already due is stored in its own topic immediately.
+    has precedence over all. A message that is already due is immediately stored in its own topic.
     """
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -135,7 +136,7 @@ def _number(name: str, text: str) -> int:
 
 
 def delivered(record: StoredRecord) -> InnerMessage | None:
-    """Return the message to deliver for a parked record; ``None`` for a half message, which is dropped as in Apache.
+    """Return the message to deliver for a parked record, or ``None`` for a half message, which Apache drops too.
 
     :raises NotDeliverableError: REAL_TOPIC or REAL_QID is missing or invalid.
     """
@@ -163,8 +164,8 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
 
 
 def to_timer_message(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Return a message of a delay level in the form in which it waits in the timer, or unchanged if its properties have
-    no room.
+    """Return a delay level's message in the form in which it waits in the timer. Return it unchanged if its properties
+    have no room.
 
     :param message: the message in the form in which it would be delivered.
     """
@@ -186,7 +187,7 @@ def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
 
 
 def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> InnerMessage | None:
-    """Read a waiting message; if it cannot be delivered, log an error and return ``None``.
+    """Read a waiting message. If it cannot be delivered, log an error and return ``None``.
 
     :param queue: the queue of ``rmq_sys_wheel_timer``.
     """

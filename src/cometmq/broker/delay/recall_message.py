@@ -1,7 +1,7 @@
 """Recall of a waiting message: RECALL_MESSAGE (370, ``RecallMessageProcessor``).
 
-A recall is itself a message that waits until the same due time; it is stored before it is answered. A second recall, or
-the recall of an unknown message, gets the same answer.
+A recall is itself a message that waits until the same due time. It is stored before it is answered. A second recall of
+the same message and a recall of an unknown message get the same answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BODY: Final = b"0"
 
 
 class RecallMessageProcessor:
-    """Answers recalls."""
+    """Answers requests to recall waiting messages."""
 
     def __init__(self, broker: BrokerContext, timer: TimerMessageService) -> None:
         self._live = broker.live
@@ -48,7 +48,7 @@ class RecallMessageProcessor:
     def recall(
         self, connection: ServerConnection, request: Request[RecallMessageRequestHeader], _body: bytes
     ) -> Response | None:
-        """Cancel a waiting message; answer once the recall is stored."""
+        """Cancel a waiting message. Answer once the recall is stored."""
         try:
             handle = self._check_handle(request.header)
             key = text_hash(recall_key(handle.topic, handle.unique_key))

@@ -1,16 +1,16 @@
-"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, one queue a level (``ScheduleMessageService``).
+"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, which has one queue for each level (``ScheduleMessageService``).
 
 A parked message has its own topic and queue in REAL_TOPIC and REAL_QID, and is stored there when it is due. All
 messages of a level wait equally long, so they become due in the order of their queue. Each level sets an alarm for its
-first message; nothing is polled. Due messages are delivered in batches, one a round of the loop, so that other requests
-are answered in between.
+first message; nothing is polled. Due messages are delivered in batches, one per round of the loop, so that other
+requests are answered in between.
 
-A message of a level waits in the log only. Apache deletes its log file when the file has expired, or when the disk is
-full, and the message is lost. CometMQ's retention asks first (``DelayHold``). A master then stores the waiting messages
-of the file again, as messages of any delay with the same due time (:mod:`cometmq.broker.delay.timer_message`), which
-has a log of its own; the level continues after them, and the next run of retention may delete the file. A slave cannot
-store anything: it keeps the file until its master has delivered or moved the messages. Only progress on disk counts: a
-power cut could undo the rest.
+A delay level's message is stored only in the log. Apache deletes a log file when it has expired or when the disk is
+full, and the messages that wait in it are lost. CometMQ's retention asks first (``DelayHold``). A master then stores
+the waiting messages of the file again, as messages of any delay with the same due time
+(:mod:`cometmq.broker.delay.timer_message`), which has its own log. The level continues after these messages, and the
+next run of retention may delete the file. A slave cannot store anything: it keeps the file until its master has
+delivered or moved the messages. Only progress on disk counts: a power cut could undo the rest.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _HOUR_MS: Final = 3_600_000
 class DelayLevel:
     """The queue of one level, and the progress of its delivery (``DeliverDelayedMessageTimerTask``).
 
-    :param level: its number, from 1 on.
+    :param level: its number, starting at 1.
     :param delay_ms: how long its messages wait; ``None`` for a level that was removed from ``messageDelayLevel``, whose
         messages keep the due time from their arrival.
     :param offset: the queue offset of the first undelivered message.
@@ -75,13 +75,13 @@ class DelayLevel:
         self._recheck = Alarm(self.deliver_or_wait, clock=store.clock)
         """Retries a refused batch, and checks the clock before the alarm, since it may move backwards."""
         self._under_way = False
-        """True while a batch is being stored, or the next one is about to be."""
+        """True while a batch is being stored or is about to be stored."""
         self._put: tuple[int, int] | None = None
         """The end of the log before the batch, and the queue offset after it."""
         self._waits_for_store = False
         """True if the last batch was refused, which is logged once."""
         self._move_below = 0
-        """Messages below this log offset are moved into the timer, since retention is about to delete their log file.
+        """Messages below this log offset are moved into the timer, because retention is about to delete their log file.
         """
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
@@ -145,8 +145,8 @@ class DelayLevel:
 
     # --- due ----------------------------------------------------------------------------------
     def _count_due(self) -> tuple[int, int | None]:
-        """Return the number of due messages, at most a batch. If no message is due, return the due time of the first
-        message.
+        """Return the number of due messages, limited to one batch. If no message is due, return the due time of the
+        first message.
         """
         queue = self.queue
         self.offset = min(max(self.offset, queue.min_offset()), queue.max_offset())
@@ -164,7 +164,7 @@ class DelayLevel:
         return count, None
 
     def _find_to_move(self) -> dict[int, int]:
-        """Return the due times of the first messages to move, at most a batch, by log offset."""
+        """Return the due times of the first messages to move, by log offset, limited to one batch."""
         held: dict[int, int] = {}
         raw = self.queue.units(self.offset, DELAY_BATCH_MESSAGES) if self._move_below else b""
         for place, _, due in UNIT.iter_unpack(raw):
@@ -229,7 +229,8 @@ class DelayLevel:
 
 
 class DelayHold:
-    """Keeps the log from the first waiting message on (:class:`cometmq.store.retention.LogHolder`).
+    """Keeps retention from deleting the first waiting message and the log after it
+    (:class:`cometmq.store.retention.LogHolder`).
 
     :param move: starts moving the messages that wait below a log offset.
     """
@@ -242,7 +243,7 @@ class DelayHold:
         self.let_go = move
 
     def needed_from(self) -> int:
-        """Return the log offset of the first undelivered message according to the files, or the end of the log."""
+        """Return the first undelivered message's log offset, according to the files; the log's end if there is none."""
         progress, _ = self._files.load()
         needed = self._store.max_physical_offset
         for queue_id, queue in self._store.queues().get(SCHEDULE_TOPIC, {}).items():
@@ -299,7 +300,7 @@ class ScheduleMessageService:
     def start(self) -> None:
         """Read the progress of delivery, and continue there.
 
-        Messages of a level that was removed from ``messageDelayLevel`` are delivered too, when they are due.
+        Messages of a level that was removed from ``messageDelayLevel`` are also delivered when they are due.
         """
         progress, findings = self._files.load()
         for finding in findings:
@@ -316,7 +317,7 @@ class ScheduleMessageService:
         self._warn_of_long_levels()
 
     def _warn_of_long_levels(self) -> None:
-        """Warn of levels that wait longer than log files are kept."""
+        """Warn about levels whose messages wait longer than log files are kept."""
         kept_ms = self._kept_hours * _HOUR_MS
         numbers = [number for number, delay_ms in enumerate(self.delays_ms, 1) if delay_ms > kept_ms]
         if numbers:
@@ -345,13 +346,13 @@ class ScheduleMessageService:
             level.halt()
 
     async def stop(self) -> None:
-        """Stop delivering; wait until all batches are stored and the files are written."""
+        """Stop delivering, and wait until all batches are stored and the files are written."""
         if self._running:
             await asyncio.gather(*(level.stop() for level in self._running.values()))
             await self.save()
 
     async def save(self) -> None:
-        """Write the progress of delivery once the disk has all deliveries; does nothing after a failed flush."""
+        """Write the progress of delivery after all deliveries are on disk. After a failed flush this does nothing."""
         progress = self._progress()
         with contextlib.suppress(StoreError):
             await self._store.wait_flushed(progress.position)

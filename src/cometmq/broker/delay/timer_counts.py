@@ -1,4 +1,4 @@
-"""Counts of messages with any delay: arrived, waiting and delivered (``TimerMetrics``)."""
+"""Counts the messages with any delay that arrived, wait or were delivered (``TimerMetrics``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.store.timer.unit import RECALL, TimerEntry
 
 
 class TimerCounts:
-    """Counts messages; each arriving recall decreases ``waiting`` by one, as in Apache."""
+    """Counts messages with any delay. Each arriving recall decreases ``waiting`` by one, as in Apache's broker."""
 
     def __init__(self, broker: BrokerContext) -> None:
         cluster = broker.config.broker_cluster_name
@@ -27,7 +27,7 @@ class TimerCounts:
         self.waiting += -1 if entry.kind == RECALL else 1
 
     def delivered(self, messages: int, topics: Iterable[str]) -> None:
-        """Count messages that are stored in their topics; ``waiting`` was already decreased."""
+        """Count messages that have been stored in their topics. ``waiting`` has already been decreased for them."""
         self._dequeued.add(messages)
         if self._traffic is not None:
             for topic in topics:

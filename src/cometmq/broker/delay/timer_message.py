@@ -3,10 +3,11 @@
 Theory of operation. A message with any delay is parked in ``rmq_sys_wheel_timer``; its queue offset there identifies
 it, as its *serial*. The states of a waiting message:
 
-* stored: in the log, from serial ``_read`` on. It is read once, at the end of the turn that stored it.
+* stored: in the log, from serial ``_read`` on. It is read once, when the turn that stored it ends.
 * unwritten: read, and not yet in the timer log. A worker thread copies it there within a second.
 * written: in the file of its day in the timer log (:mod:`cometmq.store.timer.log`); it no longer needs the log.
-* near: due before the *horizon*, and also in memory (``due``): since its arrival, or loaded before it is due.
+* near: due before the *horizon*, and also in memory (``due``), where it has been since its arrival or into which it was
+loaded before it is due.
 * in progress: due, and in a batch for its own topic that is not stored yet.
 * delivered: stored in its own topic, with the serial + 1 as prepared transaction offset.
 
@@ -72,7 +73,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READ_UNITS: Final = 256
-"""Maximum number of messages read after one turn, fewer if they are large; the rest is read after the next turn."""
+"""Maximum number of messages read after one turn; fewer if they are large. The rest is read after the next turn."""
 _LONG_AGO_MS: Final = -(1 << 62)
 
 
@@ -86,7 +87,7 @@ class _Batch(NamedTuple):
 
 
 class TimerMessageService:
-    """Delivers the waiting messages of a master; see the module's theory of operation.
+    """Delivers a master's waiting messages; see the module's theory of operation.
 
     Call ``end_round`` at the end of every round of the loop, after the turn's commit.
     """
@@ -107,7 +108,7 @@ class TimerMessageService:
         """True once the messages that were in the timer log at the start are counted."""
         position = self.log.position
         self._read = max(self.log.read_from, self._queue.min_offset())
-        """Serial of the next message to read."""
+        """Serial number of the next message to read."""
         self._found_until: Final = self._queue.max_offset()
         """Messages below this serial existed when the broker started."""
         self._unwritten: list[TimerEntry] = []
@@ -129,10 +130,10 @@ class TimerMessageService:
         self._again = False
         self._save_alarm = Alarm(self._schedule_rounds, clock=clock)
         self._save_at = store.max_physical_offset if self.log.exists else FOREVER_MS
-        """The position is saved when the log has grown beyond this offset, even if no message waits."""
+        """The position is saved when the log has grown beyond this offset, even if no message is waiting."""
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
         self._pause_s = TIMER_SAVE_SECONDS
-        """Seconds between two saves; more if the disk is slow and the messages belong to many days."""
+        """Seconds between two saves; longer if the disk is slow and the messages belong to many days."""
         self._log_pin = LogPin("delayed messages")
         if self.log.exists:
             self._log_pin.offset = position.log_offset
@@ -163,7 +164,7 @@ class TimerMessageService:
 
     # --- queries --------------------------------------------------------------------------------
     def runtime_info(self) -> dict[str, str]:
-        """Return the keys of Apache 5's runtime information (28) about waiting messages; the first is in seconds."""
+        """Return the keys about waiting messages in RocketMQ 5's runtime information; the first is in seconds."""
         return {
             "timerReadBehind": str(self.behind_ms // 1000),
             "timerOffsetBehind": str(self.unread),
@@ -171,12 +172,12 @@ class TimerMessageService:
         }
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run work on the timer log in its thread."""
+        """Run a function that uses the timer log in the timer log's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     @property
     def behind_ms(self) -> int:
-        """Return the milliseconds since the first undelivered message was due; 0 if no message is due."""
+        """Return for how many milliseconds the first undelivered message has been due; 0 if no message is due."""
         due_ms = self.due.next_due()
         return max(self.clock.now_ms() - due_ms, 0) if due_ms is not None else 0
 
@@ -187,7 +188,7 @@ class TimerMessageService:
 
     @property
     def unread(self) -> int:
-        """Return the number of messages in the log that are not read yet."""
+        """Return the number of messages in the log that have not been read yet."""
         return self._queue.committed - self._read
 
     @property
@@ -416,7 +417,7 @@ class TimerMessageService:
         self._set_load_alarm()
 
     def _position(self) -> TimerPosition | None:
-        """Return the position to save now, or ``None`` while messages due until the last delivery are not all in
+        """Return the position to save now, or ``None`` while some messages due until the last delivery are not in
         memory.
         """
         self._move_horizon()
