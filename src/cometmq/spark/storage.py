@@ -1,5 +1,6 @@
-"""File access for archives, ledgers, key indexes, bad records and reports. Files are addressed by their names below a
-directory.
+"""Access to files of archives, ledgers, key indexes, bad records and reports.
+
+Files are addressed by their names below a directory.
 
 This module contains all file-system calls for these files, with one way for each operation. So only one class must be
 replaced to support another kind of storage. Spark itself and PyArrow read and write Parquet files by their paths
