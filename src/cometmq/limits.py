@@ -76,6 +76,9 @@ TLS_PIECE_BYTES: Final = 16_384
 ROUND_SECONDS: Final = 0.001
 """Maximum time for the work of one connection in one round of a server; the remaining requests continue in the next
 round. So other clients wait at most this long for a client that sends a thousand requests at the same time."""
+ROUND_OF_ALL_SECONDS: Final = 0.01
+"""Maximum time for the work of all connections in one round of a server; the other connections continue in the next
+round."""
 LATE_SECONDS: Final = 0.005
 """If one request exceeds ROUND_SECONDS by this time, its connection has to wait for all bytes that have arrived
 since."""

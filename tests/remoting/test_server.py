@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import random
 import struct
 from functools import partial
@@ -14,7 +15,7 @@ from tests.helpers.request_hooks import add_hooks
 from tests.helpers.waiting import until
 from tests.remoting.serving import Raw, Service, max_offset
 
-from cometmq.limits import MAX_REMARK_CHARS
+from cometmq.limits import MAX_REMARK_CHARS, ROUND_OF_ALL_SECONDS, ROUND_SECONDS
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.frame import ROCKETMQ
 from cometmq.remoting.headers import NoHeader
@@ -186,6 +187,23 @@ async def test_clients_that_ask_a_thousand_times_at_once_take_turns(service: Ser
     last = {conn: len(service.worked) - service.worked[::-1].index(conn) for conn in service.worked}
     assert len(last) == 3
     assert min(last.values()) > 3 * 400 - 3 * 100, "all three end at nearly the same time"
+    for raw in raws:
+        await raw.close()
+
+
+async def test_many_clients_that_ask_a_lot_share_the_time_of_a_round_and_none_is_left_out(service: Service) -> None:
+    raws = [await Raw.connect(service) for _ in range(40)]
+    rounds: list[float] = []
+    note_round = lambda: rounds.append(service.clock.monotonic())  # noqa: E731
+    service.server.end_of_round = (*service.server.end_of_round, note_round)
+    for raw in raws:
+        raw.writer.write(b"".join(RemotingCommand(code=35, opaque=n).encode() for n in range(60)))
+    for raw in raws:
+        assert [answer.opaque for answer in [await raw.next() for _ in range(60)] if answer] == list(range(60))
+    lasting = [end - begin for begin, end in itertools.pairwise(rounds)]
+    assert max(lasting) <= ROUND_OF_ALL_SECONDS + 2 * ROUND_SECONDS
+    last = {conn: len(service.worked) - service.worked[::-1].index(conn) for conn in service.worked}
+    assert min(last.values()) > 40 * 30, "all end in the second half"
     for raw in raws:
         await raw.close()
 

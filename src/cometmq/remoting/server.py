@@ -19,7 +19,13 @@ from msgspec.structs import astuple
 
 from cometmq import descriptors
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.limits import FRAME_SECONDS, MAX_CONNECTIONS, MAX_POSTPONED_BYTES, SERVER_IDLE_SECONDS
+from cometmq.limits import (
+    FRAME_SECONDS,
+    MAX_CONNECTIONS,
+    MAX_POSTPONED_BYTES,
+    ROUND_OF_ALL_SECONDS,
+    SERVER_IDLE_SECONDS,
+)
 from cometmq.periodic import Periodic
 from cometmq.remoting.busy_poll import BusyPoll, can_busy_poll
 from cometmq.remoting.codes import ResponseCode
@@ -167,6 +173,8 @@ class RemotingServer:
         self._resume: list[ServerConnection] = []
         self.round_is_scheduled = False
         """True from the first request of a round to its end."""
+        self._round_ends = 0.0
+        """Monotonic time after which further connections wait for the next round."""
         self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
 
     @property
@@ -300,9 +308,15 @@ class RemotingServer:
         """Start a round if none is open; the round ends once all requests that have arrived are handled."""
         if not self.round_is_scheduled and self._loop is not None:
             self.round_is_scheduled = True
+            self._round_ends = self.clock.monotonic() + ROUND_OF_ALL_SECONDS
             if self.path.latency is not None:
                 self.path.latency.begin_round()
             self._loop.call_soon(self._end_round)
+
+    @property
+    def round_is_over(self) -> bool:
+        """Return whether all connections together have used up the time of the open round."""
+        return self.round_is_scheduled and self.clock.monotonic() >= self._round_ends
 
     def _end_round(self) -> None:
         self.round_is_scheduled = False
@@ -318,13 +332,21 @@ class RemotingServer:
             # The connection that went first in this round goes last in the next.
             first, *waiting = self._resume
             self._resume = []
-            for connection in (*waiting, first):
-                connection.resume()
+            self._resume_connections([*waiting, first])
         if self.path.latency is not None:
             self.path.latency.end_round()
         if self._busy_poll is not None and self.data_arrived:
             self.data_arrived = False
             self._busy_poll.round_ended()
+
+    def _resume_connections(self, connections: list[ServerConnection]) -> None:
+        """Let connections continue until their time in this round has ended; the others begin the next round."""
+        for number, connection in enumerate(connections, 1):
+            connection.resume()
+            if number < len(connections) and self.round_is_over:
+                self._resume[:0] = connections[number:]
+                self.schedule_round()
+                return
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
         """Decode and answer one frame; return the time at which this began, unless the request is a light one."""

@@ -79,6 +79,10 @@ class ConnectionOwner(Protocol):
         """The steps through which an answer passes."""
 
     @property
+    def round_is_over(self) -> bool:
+        """Return whether all connections together have used up the time of the open round."""
+
+    @property
     def round_is_scheduled(self) -> bool:
         """True from the first request of a round to its end."""
 
@@ -257,8 +261,11 @@ class ServerConnection(asyncio.Protocol):
     def _drain(self) -> None:
         if self._draining or self._waits_for_round:
             return
-        self._draining = True
         server = self._server
+        if server.round_is_over:
+            self._wait_for_round(is_late=False)
+            return
+        self._draining = True
         decoder = self._decoder
         server.schedule_round()
         clock = server.clock
