@@ -38,13 +38,13 @@ class Clock(Protocol):
         """Return milliseconds since 1970-01-01 UTC."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary start; never decreases."""
+        """Return the number of seconds since an arbitrary start; it never decreases."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Call ``callback(*args)`` on the running loop after ``delay_s`` seconds."""
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` on the running loop once :meth:`now_ms` is ``when_ms`` or more."""
+        """Call ``callback(*args)`` on the running loop once :meth:`now_ms` returns ``when_ms`` or more."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait for ``seconds`` of this clock's time."""

@@ -1,7 +1,7 @@
 """File descriptors of this process: their limit, the number in use, and the reserve for files.
 
-Each connection, log file and mapping needs a descriptor. A broker without a free descriptor cannot open files and
-refuses all messages, so servers raise the limit and keep a reserve for the store.
+Each connection, log file and mapping needs a descriptor. A broker that has no free descriptor cannot open files and
+refuses all messages. So servers raise the limit and keep a reserve for the store.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class CometMQError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle or copy the error with all its fields and its cause.
 
-        By default Python would call the class with the message alone, which most of these classes do not accept.
+        By default, Python would call the class with only the message, which most of these classes do not accept.
         """
         state = dict(self.__dict__)
         if self.__cause__ is not None:

@@ -114,7 +114,7 @@ MAX_ADDRESS_CHARS: Final = 300
 """Maximum length of the address of a broker, of its port for slaves, or of a filter server: a host name of 253
 characters and a port."""
 MAX_LISTENERS: Final = 16
-"""Maximum number of listeners of a nameserver, and of addresses that a broker advertises."""
+"""Maximum number of listeners on a nameserver, and of addresses advertised by a broker."""
 MAX_FILTER_SERVERS: Final = 64
 """Maximum number of filter servers of one broker; Apache has had none since 4.9."""
 MAX_DIALECT_REGISTRATION_BYTES: Final = 1024 * 1024
@@ -170,7 +170,7 @@ CLOCK_BEHIND_MS: Final = 60_000
 """The clock's lag behind the newest store timestamp is reported if it is at least this large, which is more than a
 correction by NTP or a leap second."""
 UNIT_SEARCH_UNITS: Final = 4_096
-"""Maximum number of damaged units, on either side of the requested one, that a search for a sound unit reads."""
+"""Maximum number of damaged units on either side of the requested unit that a search for a sound unit reads."""
 UNIT_SEARCH_BYTES: Final = 16 << 20
 """Maximum number of log bytes that one search for the records of damaged units reads, in about 30 ms."""
 MAX_INDEX_WAITING_KEYS: Final = 2_000_000
@@ -185,7 +185,8 @@ MAX_SEARCHED_WAITING: Final = 1_000_000
 """Maximum number of delayed messages searched for one answer to GET_WAITING_MESSAGES, which takes about 0.1 s in the
 timer log's thread."""
 MAX_DELAY_LEVELS: Final = 256
-"""Maximum number of levels in ``messageDelayLevel``: each is a queue with a file of 6 MB. Apache has 18."""
+"""Maximum number of levels in ``messageDelayLevel``. Each level is a queue with a file of 6 MB; Apache has 18
+levels."""
 
 # --- Filters ------------------------------------------------------------------------------------
 MAX_FILTER_CHARS: Final = 16_384

@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the settings of ``pytest.ini``."""
+    """Add the plugin's settings in ``pytest.ini``."""
     parser.addini("cometmq_brokers", "brokers of a test's CometMQ cluster", default="1")
     parser.addini("cometmq_queues", "queues of a test's topic on each broker", default="4")
 

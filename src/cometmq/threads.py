@@ -22,7 +22,7 @@ def are_real() -> bool:
 
 
 def call_in_forked_children(function: Callable[[], object]) -> None:
-    """Call a function in each child that this process forks, on systems with ``fork``."""
+    """Call a function in each child that this process forks, on systems that have ``fork``."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 

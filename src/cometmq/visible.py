@@ -20,7 +20,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Encode a value as lossless JSON, with control characters escaped."""
+    """Encode a value as lossless JSON in which control characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text

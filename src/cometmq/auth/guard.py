@@ -142,7 +142,7 @@ class AccessGuard:
         return None
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer to a request with an unknown code; it must not reveal which codes exist."""
+        """Return the answer to a request with an unknown code; the answer must not reveal which codes exist."""
         try:
             self._session(connection, code, frame)
         except DeniedError as denied:
@@ -202,7 +202,7 @@ class AccessGuard:
         return self._model.answer(denied)
 
     def note_denial(self, what: str, address: str, denied: DeniedError) -> None:
-        """Count a denial; log at most one per second.
+        """Count a denial, and log at most one denial per second.
 
         :param what: a description of the request.
         """

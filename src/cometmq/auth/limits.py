@@ -38,7 +38,7 @@ MAX_AUDIT_QUEUE_BYTES: Final = 8_388_608
 MAX_AUDIT_TEXT_CHARS: Final = 512
 """Maximum length of a text in an entry (a name, a reason or a body); longer texts are truncated."""
 MAX_AUDIT_ENTRY_CHARS: Final = 16_384
-"""Maximum length of an entry; a longer entry is written without its details."""
+"""Maximum length of an entry; if an entry is longer, its details are left out."""
 MAX_AUDIT_RESOURCES: Final = 20
 """Maximum number of resources listed in one entry."""
 MAX_AUDIT_KINDS: Final = 200
@@ -54,7 +54,7 @@ MAX_METERS: Final = 100_000
 """Maximum number of accounts, addresses and groups that have a meter, with about 1 KB each; a further one replaces the
 oldest."""
 METER_SECONDS: Final = 600.0
-"""Idle time after which a subject is forgotten; by then its buckets have long been full."""
+"""Idle time after which a subject is forgotten; its buckets have been full for a long time."""
 MAX_GROUPS_OF_CONNECTION: Final = 1_000
 """Maximum number of groups for which one connection is counted, the same as in one heartbeat (MAX_HEARTBEAT_GROUPS)."""
 MAX_METERED_GROUPS: Final = 200_000

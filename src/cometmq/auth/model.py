@@ -27,7 +27,7 @@ class Account(Protocol):
 
     @property
     def name(self) -> str:
-        """The access key, or user name."""
+        """The access key or user name."""
 
     @property
     def signer(self) -> Signer | None:
@@ -43,11 +43,11 @@ class Account(Protocol):
 
 
 class AccessModel(Protocol):
-    """A source of accounts."""
+    """A source of accounts, which the guard uses."""
 
     @property
     def version(self) -> int:
-        """Grows with every change of accounts or policies."""
+        """A number that grows with every change to accounts or policies."""
 
     @property
     def unsigned(self) -> frozenset[int]:

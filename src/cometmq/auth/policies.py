@@ -144,7 +144,8 @@ class Entry:
 
     @classmethod
     def read(cls, info: EntryInfo) -> Entry:
-        """Parse and check an entry, in the order and words of Apache (``AuthorizationMetadataManagerImpl.validate``).
+        """Parse and check an entry, with Apache's order of checks and Apache's messages
+        (``AuthorizationMetadataManagerImpl.validate``).
 
         :raises AuthError: the entry is invalid.
         """
@@ -202,7 +203,7 @@ Policies = Mapping[str, tuple[Entry, ...]]
 
 
 def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
-    """Parse and check policies; ignore policies without entries.
+    """Parse and check policies; ignore policies that have no entries.
 
     :raises AuthError: an entry is invalid, or there are no entries.
     """
@@ -238,7 +239,7 @@ def merge_policies(old: Policies, new: Policies) -> Policies:
 
 
 def without_resource(policies: Policies, kind: str, resource: Resource) -> Policies:
-    """Remove the entries of a policy type for a resource."""
+    """Remove a policy type's entries for a resource."""
     left = tuple(entry for entry in policies.get(kind, ()) if entry.resource != resource)
     others = {one: entries for one, entries in policies.items() if one != kind}
     return others | {kind: left} if left else others

@@ -37,11 +37,11 @@ _HIGHS: Final = _each(0x80)
 _FIRST_HIGH: Final = np.uint64(0x80)
 _ZEROS: Final = _each(_ZERO)
 _ABOVE_NINE: Final = _each(0x80 - 10)
-"""Addend that sets the highest bit of each byte above 9, if all bytes are below 0x80."""
+"""An addend that sets the highest bit of each byte above 9 if all bytes are below 0x80."""
 _SEVEN: Final = np.uint64(7)
 _TOP: Final = np.uint64(56)
 _BITS_LEFT: Final = np.uint64(0x4038302820181008)
-"""Factor whose product with 1 << 8n has 64 - 8n in the highest byte."""
+"""A factor whose product with 1 << 8n has 64 - 8n in the highest byte."""
 _PAIRS: Final = (np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(10 * 2**8 + 1), np.uint64(8))
 _FOURS: Final = (np.uint64(0x00FF00FF00FF00FF), np.uint64(100 * 2**16 + 1), np.uint64(16))
 _EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), np.uint64(32))

@@ -61,7 +61,7 @@ class BloomFilter(msgspec.Struct, frozen=True):
 
 
 def murmur3_128_low(data: bytes) -> int:
-    """Return the first 64 bits, unsigned, of MurmurHash3 x64 128 with seed 0."""
+    """Return the first 64 bits of MurmurHash3 x64 128 with seed 0, as an unsigned number."""
     h1 = h2 = 0
     whole = len(data) - len(data) % _BLOCK_BYTES
     for k1, k2 in _PAIR.iter_unpack(data[:whole]):

@@ -76,7 +76,7 @@ def to_double(text: str) -> float:
 
 
 def to_boolean(text: str) -> bool:
-    """Convert a text as ``Boolean.valueOf`` does: "true" in any case is TRUE, everything else FALSE."""
+    """Convert a text as ``Boolean.valueOf`` does: "true" in any case is TRUE, and everything else is FALSE."""
     return text.lower() == "true"
 
 
@@ -90,7 +90,8 @@ PARSERS: Final[dict[Kind, Callable[[str], int | float | bool]]] = {
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Compare numbers as ``Double.compareTo`` does: −0.0 is below 0.0, NaN equals itself and is above everything."""
+    """Compare numbers as ``Double.compareTo`` does: −0.0 is less than 0.0, and NaN equals itself and is greater than
+    all other numbers."""
     if left < right:
         return -1
     if left > right:

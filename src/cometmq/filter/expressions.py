@@ -31,7 +31,7 @@ class Literal(msgspec.Struct, frozen=True):
 
 
 class Property(msgspec.Struct, frozen=True):
-    """A property of the message, or null if the message lacks it."""
+    """The value of a message property, or null if the message does not have the property."""
 
     name: str
 

@@ -77,7 +77,7 @@ class Token(NamedTuple):
     kind: str
     text: str
     at: int
-    """Index of the token's first character."""
+    """The index of the token's first character."""
 
     def __str__(self) -> str:
         return "the end of the expression" if self.kind == END else f"{self.text[:40]!r}"

@@ -2,9 +2,9 @@
 
 Stored form: 4 bytes for IPv4 or 16 bytes for IPv6, then the port as int32 (``MessageExt.socketAddress2ByteBuffer``).
 
-An IPv4 address that is mapped into IPv6 (``::ffff:10.0.0.1``) is that IPv4 address, as in Java. The zone of a
-link-local address (``fe80::1%eth0``) is needed to connect, but it names an interface of one machine, so records and ids
-omit it.
+An IPv4 address that is mapped into IPv6 (``::ffff:10.0.0.1``) is treated as that IPv4 address, as in Java. The zone of
+a link-local address (``fe80::1%eth0``) is needed to connect, but it names an interface of one machine, so records and
+ids omit it.
 """
 
 from __future__ import annotations
@@ -167,5 +167,5 @@ def format_address(host: str, port: int) -> str:
 
 
 def address_here(host: str, port: int) -> str:
-    """Return the ``host:port`` with which a program on this machine reaches a server that listens on ``host``."""
+    """Return the ``host:port`` at which a program on this machine reaches a server that listens on ``host``."""
     return format_address({"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)

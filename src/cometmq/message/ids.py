@@ -1,4 +1,4 @@
-"""Ids and hashes: offset ids, unique keys, recall handles, tag codes, index key hashes.
+"""Ids and hashes: offset ids, unique keys, recall handles, tag codes and index key hashes.
 
 Rules: ``MessageDecoder.createMessageId``, ``MessageClientIDSetter``, ``String.hashCode``,
 ``MessageExtBrokerInner.tagsString2tagsCode``, ``IndexFile.indexKeyHashMethod``.
@@ -52,7 +52,7 @@ def index_hash(code: int) -> int:
 
 
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
-    """Return the id of a stored message: upper-case hex of its store host (8 or 20 bytes) and log offset (8)."""
+    """Return the id of a stored message: its store host (8 or 20 bytes) and log offset (8 bytes) in upper-case hex."""
     return f"{store_host.hex().upper()}{physical_offset:016X}"
 
 

@@ -110,9 +110,9 @@ QUEUE_UNIT: Final = Layout({"offset": "q", "size": "i", "tags": "q"})
 INDEX_HEADER: Final = Layout(
     {"begin_time": "q", "end_time": "q", "begin_offset": "q", "end_offset": "q", "slots": "i", "next": "i"}
 )
-"""The header of an index file: first and last store timestamp, first and last log offset, used slots, next entry."""
+"""The header of an index file: first and last store timestamp, first and last log offset, used slots and next entry."""
 INDEX_ENTRY: Final = Layout({"hash": "i", "offset": "q", "seconds": "i", "previous": "i"})
-"""An index entry: hash of a key, log offset, seconds since the first timestamp, previous entry of the chain."""
+"""An index entry: hash of a key, log offset, seconds since the first timestamp and previous entry in the chain."""
 
 BATCH_HEAD: Final = Layout({"size": "i", "magic": "i", "body_crc": "i", "flag": "i", "body_length": "i"})
 """The fields before the body of a message in a batch. The body is followed by an int16 properties length and the

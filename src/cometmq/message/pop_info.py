@@ -36,7 +36,7 @@ class ReceiptHandle(NamedTuple):
 
     start_offset: int
     pop_time: int
-    """Milliseconds since 1970."""
+    """The time of the pop in milliseconds since 1970."""
     invisible_time: int
     revive_queue: int
     topic_type: str

@@ -40,7 +40,7 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
     """CRC32 of all messages of the batch in this queue, up to the last one in this request, in the producer's
     encoding."""
     note: str = ""
-    """Opaque data of the producer."""
+    """Data that the producer stores for itself and the broker does not interpret."""
 
     @property
     def end(self) -> int:

@@ -58,7 +58,8 @@ TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 """The properties that delay a message by any time; each is sufficient on its own."""
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
-"""CometMQ's own property: the producer and its message numbers; see :mod:`cometmq.message.producer_sequence`."""
+"""CometMQ's own property, which contains the producer and its message numbers; see
+:mod:`cometmq.message.producer_sequence`."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 """The number of times that a half message was checked."""

@@ -27,7 +27,7 @@ _CLEAN: Final = str.maketrans({FIELD_SEPARATOR: " ", RECORD_SEPARATOR: " "})
 
 
 class Pub(msgspec.Struct, frozen=True, kw_only=True):
-    """A message was sent."""
+    """The record of a sent message."""
 
     time_ms: int
     region: str | None
@@ -47,7 +47,7 @@ class Pub(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener is about to receive a message."""
+    """The record of a message that a listener is about to receive."""
 
     time_ms: int
     region: str | None
@@ -61,7 +61,7 @@ class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener has returned."""
+    """The record of the result that a listener returned."""
 
     request_id: str
     msg_id: str
@@ -75,7 +75,7 @@ class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A half message was committed or rolled back."""
+    """The record of a half message that was committed or rolled back."""
 
     time_ms: int
     region: str | None
@@ -88,7 +88,7 @@ class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
     msg_type: int
     transaction_id: str
     transaction_state: str
-    """``COMMIT_MESSAGE``, ``ROLLBACK_MESSAGE`` or ``UNKNOW``."""
+    """The outcome: ``COMMIT_MESSAGE``, ``ROLLBACK_MESSAGE`` or ``UNKNOW``."""
     from_transaction_check: bool
 
 

@@ -35,7 +35,7 @@ class ConfigError(OptionError):
 
 
 def parse_value(found: Option, text: str) -> Any:
-    """Parse a text from an admin request, from the command line, or from a file for a key that Apache lacks.
+    """Parse a text from an admin request, from the command line, or from a file if Apache does not have the key.
 
     :raises ConfigError: the value is not allowed.
     """

@@ -36,7 +36,7 @@ class ApacheRules:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a configuration, of Spark or of a command."""
+    """One option of a configuration, a Spark operation or a command."""
 
     form: Form[Any]
     doc: str = ""
@@ -120,7 +120,7 @@ def options_of(of: type) -> Mapping[str, Option]:
 
 
 def spellings_of(of: type) -> dict[str, Option]:
-    """Return the options of a dataclass by each accepted spelling."""
+    """Return the options of a dataclass by all accepted spellings."""
     known = options_of(of)
     return {**known, **{found.apache.also: found for found in known.values() if found.apache.also}}
 

@@ -19,11 +19,11 @@ class HAConnectionRuntimeInfo(Body):
     """The progress of one slave of a master (``HARuntimeInfo.HAConnectionRuntimeInfo``)."""
 
     addr: str
-    """``host:port`` of the slave's end of the connection."""
+    """The ``host:port`` of the slave's end of the connection."""
     slave_ack_offset: int
-    """The end of the slave's log, as last reported."""
+    """The end of the slave's log according to its last report."""
     diff: int
-    """Bytes that the slave has not confirmed yet."""
+    """The number of bytes that the slave has not confirmed yet."""
     in_sync: bool
     transferred_byte_in_second: int
     transfer_from_where: int
@@ -51,7 +51,7 @@ class HARuntimeInfo(Body):
     in_sync_slave_nums: int
     ha_connection_info: list[HAConnectionRuntimeInfo] = []
     ha_client_runtime_info: HAClientRuntimeInfo | None = None
-    """Set only by a slave."""
+    """The state of replication; only a slave sets it."""
 
 
 class TopicTimerMetrics(Body):
@@ -80,7 +80,7 @@ class GroupList(Body):
 
 
 class Connection(Body):
-    """One connected client."""
+    """A client that is connected to the broker."""
 
     client_id: str
     client_addr: str
@@ -89,7 +89,7 @@ class Connection(Body):
 
 
 class ConsumerConnection(Body):
-    """The members of a consumer group and their subscriptions (203)."""
+    """The connected members of a consumer group, and the subscriptions of the group (203)."""
 
     connection_set: list[Connection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -102,7 +102,7 @@ class OpenTransaction(Body):
     """One transaction that is neither committed nor rolled back."""
 
     half_offset: int
-    """The current offset of its half message in the half queue."""
+    """The current offset of the transaction's half message in the half queue."""
     group: str
     topic: str
     queue_id: int
@@ -208,7 +208,7 @@ class ProgressSumsQuestion(Body):
 
     groups: list[str] = []
     with_topics: bool = False
-    """True to include the end offsets of all topics."""
+    """True if the answer shall include the end offsets of all topics."""
 
 
 class TopicProgress(msgspec.Struct, array_like=True, frozen=True):
@@ -244,7 +244,7 @@ class GetConsumerStatusBody(Body):
 
 
 class BrokerStatsItem(Body):
-    """One statistic over one window: the sum, the rate per second, and the average per call."""
+    """One statistic for a time window: the sum, the rate per second, and the average per call."""
 
     sum: int
     tps: float
@@ -252,7 +252,7 @@ class BrokerStatsItem(Body):
 
 
 class BrokerStatsData(Body):
-    """One statistic over the last minute, hour and day (315)."""
+    """One statistic for the last minute, hour and day (315)."""
 
     stats_minute: BrokerStatsItem
     stats_hour: BrokerStatsItem

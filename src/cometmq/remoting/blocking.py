@@ -44,7 +44,7 @@ class BlockingConnection:
         self.security = security
         self._stamps = Stamps()
         self.timeout_s = timeout_s
-        """Seconds to wait for an answer."""
+        """The number of seconds to wait for an answer."""
         self._opaques = itertools.count(1)
         self._decoder = FrameDecoder()
         self._has_received = False

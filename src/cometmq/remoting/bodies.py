@@ -262,7 +262,7 @@ class ResetOffsetBody(Body):
 
 
 class ConsumerOffsetSerializeWrapper(Body):
-    """All consumer offsets: ``topic@group`` → queue id → offset (43, ``consumerOffset.json``)."""
+    """All consumer offsets by ``topic@group`` and queue id (43, ``consumerOffset.json``)."""
 
     offset_table: dict[str, dict[int, int]] = {}
 

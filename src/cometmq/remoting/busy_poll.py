@@ -18,7 +18,7 @@ from cometmq.clock import Clock
 BUSY_POLL_SECONDS: Final = 0.000_1
 """Maximum duration of a poll. It is about the cost of a sleep, so that a useless poll at most doubles the cost."""
 MAX_SKIPPED_ROUNDS: Final = 255
-"""Maximum number of rounds without a poll after repeated useless polls."""
+"""Maximum number of rounds that do not poll after repeated useless polls."""
 _LEAST_PROCESSORS: Final = 2
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 """File with the processor limit of a container: a quota or ``max``, and the period, in microseconds (cgroups(7),

@@ -89,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self._received_bytes = 0
         self._sweeper: TimerHandle | None = None
         self._sweep_at = math.inf
-        """Time of the next check for overdue requests, in monotonic seconds."""
+        """The time of the next check for overdue requests, in monotonic seconds."""
 
     # --- asyncio.Protocol ---
 
@@ -157,7 +157,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def remote_address(self) -> str:
-        """``host:port`` of the server."""
+        """The server's address as ``host:port``."""
         return self.address
 
     def respond(self, request: Request[Any], response: Response) -> None:

@@ -1,4 +1,4 @@
-"""Codes of requests and answers, of languages and versions (``RequestCode``, ``ResponseCode``, ``LanguageCode``)."""
+"""Codes for requests, answers, languages and versions (``RequestCode``, ``ResponseCode``, ``LanguageCode``)."""
 
 from __future__ import annotations
 
@@ -199,25 +199,25 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
     OPEN_PRODUCER = 20001
-    """CometMQ's own: a producer requests its last stored sequence (``broker/send/producer_sequences.py``)."""
+    """CometMQ's own code: a producer requests its last stored sequence (``broker/send/producer_sequences.py``)."""
     GET_OPEN_TRANSACTIONS = 30037
     """CometMQ's own."""
     GET_WAITING_MESSAGES = 30038
     """CometMQ's own."""
     GET_STORE_FILE = 30039
-    """CometMQ's own: a slave copies data that is not in the log (``broker/replication/store_files.py``)."""
+    """CometMQ's own code: a slave copies data that is not in the log (``broker/replication/store_files.py``)."""
     GET_TABLE_CHANGES = 30040
-    """CometMQ's own: a slave copies the changes of a table (``broker/replication/table_changes.py``)."""
+    """CometMQ's own code: a slave copies the changes to a table (``broker/replication/table_changes.py``)."""
     GET_PROGRESS_SUMS = 30041
-    """CometMQ's own: the progress of groups, summed over queues (``broker/admin/progress_sums.py``)."""
+    """CometMQ's own code: the progress of groups, summed over queues (``broker/admin/progress_sums.py``)."""
     PUT_QUOTA = 30050
-    """CometMQ's own: quotas of accounts, addresses and groups (``broker/admin/quotas.py``)."""
+    """CometMQ's own code: quotas for accounts, addresses and groups (``broker/admin/quotas.py``)."""
     GET_QUOTAS = 30051
     DELETE_QUOTA = 30052
 
 
 class ResponseCode(IntEnum):
-    """The codes of answers. Numbers 209 to 211 mean ACL failures in 4.9 and results of POP in 5.x."""
+    """The codes of answers. Codes 209 to 211 mean ACL failures in 4.9, but POP results in 5.x."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

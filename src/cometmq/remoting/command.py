@@ -61,12 +61,12 @@ class RemotingCommand(msgspec.Struct):
 
     @property
     def is_response(self) -> bool:
-        """True for an answer."""
+        """True if the command is an answer."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """True for a oneway request."""
+        """True if the command is a oneway request."""
         return bool(self.flag & FLAG_ONEWAY)
 
     def header(self, kind: type[H]) -> H:

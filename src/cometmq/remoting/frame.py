@@ -27,11 +27,12 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _LARGE_FRAME_BYTES: Final = 64 * 1024
 """Minimum size of a frame whose pieces are stored as they arrive, and joined only once, when the frame is complete."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
-"""Minimum size of a stored piece; smaller ones are joined immediately, so that many tiny pieces need little memory."""
+"""Minimum size of a stored piece; smaller pieces are joined immediately, so that many tiny pieces need little
+memory."""
 
 
 FrameTaker = Callable[[bytes, int], int]
-"""Handles complete frames of ``data`` from offset ``at``; returns the offset of the first frame that it did not
+"""Handles complete frames in ``data``, starting at offset ``at``; returns the offset of the first frame that it did not
 handle."""
 
 
@@ -112,8 +113,8 @@ class FrameDecoder:
     def next(self) -> Frame | None:
         """Return the next complete frame, or ``None``.
 
-        :raises FrameError: a length is negative or over the limit, a header is longer than its frame, or the serialize
-            type is unknown.
+        :raises FrameError: a length is negative or exceeds the limit, a header is longer than its frame, or the
+            serialize type is unknown.
         """
         if self._large is not None:
             return self._next_large(self._large)

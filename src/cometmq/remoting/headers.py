@@ -177,10 +177,10 @@ class GetStoreFileRequestHeader(Header):
 
 
 class GetStoreFileResponseHeader(Header):
-    """Answer to GET_STORE_FILE (30039); the body holds the bytes."""
+    """Answer to GET_STORE_FILE (30039); the body contains the bytes."""
 
     size: Int64
-    """Size of the complete file in bytes."""
+    """The size of the complete file in bytes."""
     version: str
     """A value that changes when the file is replaced."""
 
@@ -194,11 +194,11 @@ class GetTableChangesRequestHeader(Header):
 
 
 class GetTableChangesResponseHeader(Header):
-    """Answer to GET_TABLE_CHANGES (30040); the body holds one row per line."""
+    """Answer to GET_TABLE_CHANGES (30040); the body contains one row per line."""
 
     mark: str
     whole: bool
-    """True if the body has all rows, not only changed ones."""
+    """True if the body contains all rows, not only the changed rows."""
 
 
 class PullMessageRequestHeader(Header):

@@ -130,7 +130,7 @@ class Closing(Protocol):
 
 
 async def close_all(connections: Collection[Closing]) -> None:
-    """Close every connection; abort those that take longer than a second."""
+    """Close every connection; abort connections that take longer than a second."""
     for connection in list(connections):
         connection.close()
     for _ in range(_ATTEMPTS):

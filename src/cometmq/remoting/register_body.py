@@ -60,7 +60,7 @@ _MAX_FILTER_SERVERS_BYTES: Final = 2 * MAX_FILTER_SERVERS * MAX_ADDRESS_CHARS
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registration:
-    """The body: topics by name, their version, and filter servers."""
+    """The content of the body: topics by name, their version, and filter servers."""
 
     data_version: DataVersion
     topics: Mapping[str, TopicConfig]
@@ -122,7 +122,7 @@ def decode_registration(body: bytes, *, compressed: bool = False) -> Registratio
 
 
 class _Topic(Body):
-    """The fields of a topic that a nameserver reads; attributes of 5.x are ignored."""
+    """The fields of a topic that a nameserver reads; attributes from 5.x are ignored."""
 
     topic_name: str
     read_queue_nums: int = 16

@@ -64,7 +64,7 @@ _TOO_MANY_POSTPONED: Final = f"postponed requests need {MAX_POSTPONED_BYTES} byt
 _POSTPONED_REQUEST_BYTES: Final = 1_024
 """Approximate size of a postponed request, not counting its texts."""
 _COUNTS_OF_RESERVE: Final = 8
-"""Descriptors are counted again whenever an eighth of those reserved for files may have been used."""
+"""Descriptors are counted again whenever an eighth of the descriptors reserved for files may have been used."""
 _BACKLOG: Final = 4_096
 """Length of the kernel's queue of connections to accept, since a client may open all its connections at the same
 time."""
@@ -160,7 +160,7 @@ class RemotingServer:
         self._uncounted = 0
         """Connections accepted since descriptors were last counted; other ports of the process also use descriptors."""
         self._refused = 0
-        """Connections refused since the last warning."""
+        """The number of connections refused since the last warning."""
         self._listener = Listener(self._accepted, clock=clock)
         self._openings: Final = OpeningConnections(
             lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=limits.idle_timeout_s

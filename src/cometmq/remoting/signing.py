@@ -166,7 +166,7 @@ class Signer:
 
 
 def signed_text(fields: Mapping[str, str]) -> bytes:
-    """Return the part of the signed text that comes from the header fields; the body follows it."""
+    """Return the part of the signed text that is made from the header fields; the body follows this part."""
     names = tuple(fields)
     values = _values.get(names)
     if values is None:

@@ -70,7 +70,7 @@ class Storage(ABC):
 
     @abstractmethod
     def stat(self, key: str) -> StoredObject | None:
-        """Return size and time of an object, or None if it does not exist."""
+        """Return the size and time of an object, or None if the object does not exist."""
 
     @abstractmethod
     def put(self, key: str, content: bytes) -> None:

@@ -37,7 +37,7 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One parsed path or URL."""
+    """A parsed path or URL."""
 
     kind: Kind
     scheme: str

@@ -123,7 +123,7 @@ class ObjectStorage(Storage):
             return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"])
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects, many in one request; see :meth:`Storage.delete`."""
+        """Delete objects, with many objects in each request; see :meth:`Storage.delete`."""
         left = [check_key(key) for key in keys]
         for first in range(0, len(left), _DELETE_CHUNK):
             chunk = left[first : first + _DELETE_CHUNK]

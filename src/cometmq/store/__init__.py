@@ -1,4 +1,4 @@
-"""The store: CommitLog, ConsumeQueue, IndexFile and the files that accompany them."""
+"""The store: the CommitLog, ConsumeQueues, index files, and the smaller files beside them."""
 
 from cometmq.errors import SERVER, require
 

@@ -32,7 +32,7 @@ _FLUSHED_AT_ONCE: Final = 32
 _FLUSHERS: Final = 8
 """Maximum number of threads that flush queue files, so that the file system can combine their flushes."""
 _PAUSE: Final = 20
-"""The pause after a checkpoint, as a multiple of the checkpoint's duration."""
+"""The ratio of the pause after a checkpoint to the checkpoint's duration."""
 _MAX_PAUSE_SECONDS: Final = 60.0
 """Maximum pause after a checkpoint, as in Apache (``flushConsumeQueueThoroughInterval``)."""
 _MAX_BYTES_BETWEEN: Final = 1 << 30
@@ -40,13 +40,13 @@ _MAX_BYTES_BETWEEN: Final = 1 << 30
 
 
 class Moment(NamedTuple):
-    """A snapshot of a store, which a thread makes durable."""
+    """A snapshot of a store, which a thread writes to disk."""
 
     position: Position
     """The position file's content, except the extents of the queues."""
     timestamp: int
     ends: dict[ConsumeQueue, int]
-    """The maxOffset of each queue whose extent changed."""
+    """The maxOffset of each queue whose extent has changed."""
 
 
 class UnitsToWrite(NamedTuple):
@@ -56,7 +56,7 @@ class UnitsToWrite(NamedTuple):
     offset: int
     units: bytes
     starts: list[int]
-    """Collects the start offsets of the written files."""
+    """The start offsets of the files that the thread has written."""
 
 
 class Snapshot(NamedTuple):
@@ -69,7 +69,7 @@ class Snapshot(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one store."""
+    """Makes the checkpoints of one store."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Checkpoints:
         self._flush.when_flushed(snapshot.moment.position.offset, flushed)
 
     def _save(self, snapshot: Snapshot) -> None:
-        """Flush queues and index, then record the position (in a thread, or on close)."""
+        """Flush the queues and the index, and then record the position (in a thread, or on close)."""
         disk, moment = self._opened.disk, snapshot.moment
         try:
             self._flush_queues(list(snapshot.files.items()))

@@ -25,12 +25,12 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class FileSizes(msgspec.Struct, frozen=True):
-    """The sizes of a store's files."""
+    """The file sizes of a store."""
 
     log: Annotated[int, msgspec.Meta(ge=MIN_LOG_FILE_BYTES)]
-    """Bytes per log file."""
+    """The size of each log file in bytes."""
     queue: Annotated[int, msgspec.Meta(ge=CQ_UNIT_BYTES, multiple_of=CQ_UNIT_BYTES)]
-    """Bytes per queue file."""
+    """The size of each queue file in bytes."""
     index_slots: Annotated[int, msgspec.Meta(ge=1)]
     index_entries: Annotated[int, msgspec.Meta(ge=2)]
 
@@ -108,7 +108,7 @@ class StoreConfig:
 
     @property
     def consume_queue_file_bytes(self) -> int:
-        """Bytes per queue file, a multiple of the unit size."""
+        """The size of each queue file in bytes, which is a multiple of the unit size."""
         return -(-self.mapped_file_size_consume_queue // CQ_UNIT_BYTES) * CQ_UNIT_BYTES
 
     @property

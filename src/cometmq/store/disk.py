@@ -19,7 +19,7 @@ class Disk:
     def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
         """Write all of ``data`` at byte ``at``.
 
-        :raises OSError: some or all of it was not written.
+        :raises OSError: some or all of the data was not written.
         """
         written = os.pwrite(fd, data, at)
         if written != len(data):
@@ -56,7 +56,7 @@ def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
 
 
 def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
-    """Replace a file durably, creating its directory if needed.
+    """Replace a file durably, and create its directory if needed.
 
     :raises OSError: the file cannot be written; the old one is unchanged.
     """

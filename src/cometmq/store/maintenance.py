@@ -81,7 +81,7 @@ class Maintenance:
 
     @property
     def index_is_behind(self) -> bool:
-        """True if more entries are pending than one round of the loop writes."""
+        """True if there are more pending entries than one round of the event loop writes."""
         return self._next_block is not None
 
     def _write_next_block(self) -> None:

@@ -308,7 +308,7 @@ class TableJournal:
         self._replaced_by.add(base[:2])
 
     def forget_before(self, base: Base) -> None:
-        """Delete the journals before a file that has replaced the table's file permanently."""
+        """Delete the journals that are older than a file which has permanently replaced the table's file."""
         self._base = base[:2]
         self._replaced_by.clear()
         self.takes_changes = True

@@ -64,7 +64,7 @@ class NewRecord(msgspec.Struct, gc=False):
     """A record to be stored; the queue determines its topic and queue id."""
 
     body: bytes
-    """The stored body, compressed if ``sys_flag`` says so."""
+    """The stored body, which is compressed if ``sys_flag`` says so."""
     properties: bytes
     flag: int
     sys_flag: int
@@ -72,7 +72,7 @@ class NewRecord(msgspec.Struct, gc=False):
     born_timestamp: int
     """Time on the producer's clock, in milliseconds since 1970."""
     born_host: bytes
-    """The producer's address and port, 8 or 20 bytes."""
+    """The producer's address and port in 8 or 20 bytes."""
     store_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0

@@ -16,7 +16,7 @@ from cometmq.remoting.signing import ACCESS_KEY
 
 
 class AuditedGuard:
-    """Writes the decisions of a guard to the audit log; a :class:`~cometmq.remoting.server.RequestGuard`."""
+    """A :class:`~cometmq.remoting.server.RequestGuard` that writes another guard's decisions to the audit log."""
 
     def __init__(self, guard: AccessGuard | None, recorder: AuditRecorder) -> None:
         self._guard = guard

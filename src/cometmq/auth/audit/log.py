@@ -7,7 +7,7 @@ tries again every second.
 Fault model. The queue is bounded in bytes. Its last quarter is reserved for entries about administration and account
 changes, so that a flood of denials cannot displace them. An entry that does not fit is counted, and the next line
 reports the number of missing entries. A crash of the process loses the latest entries; a crash of the machine also
-loses those that the system had not yet written to the disk.
+loses entries that the system had not yet written to the disk.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from cometmq.errors import CometMQError, reason_of
 _LOOK_SECONDS: Final = 0.25
 _MAX_FILES: Final = 1_000
 _LINE_BYTES: Final = 4 * MAX_AUDIT_ENTRY_CHARS
-"""Maximum length of a line with an entry; longer lines are ignored."""
+"""Maximum length of a line that contains an entry; longer lines are ignored."""
 _PIECE_BYTES: Final = 65_536
 
 
@@ -29,7 +29,7 @@ class AuditReader:
     """Reads one audit log: the existing entries, and then new ones."""
 
     def __init__(self, path: Path, on_damage: Callable[[Path, int], None]) -> None:
-        """Prepare to read; no file is opened yet.
+        """Prepare for reading; no file is opened yet.
 
         :param on_damage: called with a file and the number of its unreadable lines.
         """

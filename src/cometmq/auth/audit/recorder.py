@@ -85,15 +85,15 @@ _SAMPLED: Final = frozenset(
 
 
 class Client(Protocol):
-    """The client connection that an entry is about."""
+    """The client connection that an entry describes."""
 
     account: Caller | None
-    """The account of the last request with a verified signature."""
+    """The account that made the last request with a verified signature."""
     peer_ip: str
 
     @property
     def remote_address(self) -> str:
-        """``host:port`` of the client."""
+        """The client's address as ``host:port``."""
 
 
 class Sampler:
@@ -211,7 +211,7 @@ class AuditRecorder:
         self._count(("unknown", account, connection.peer_ip, code), entry)
 
     def logged_in(self, connection: Client, account: str) -> None:
-        """Record the first request of an account on a connection."""
+        """Record an account's first request on a connection."""
         entry: Entry = {"event": "login", "account": short(account), "address": connection.remote_address}
         self._count(("login", account, connection.peer_ip), entry, is_login=True)
 

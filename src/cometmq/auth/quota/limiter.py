@@ -52,7 +52,7 @@ _SENDS: Final = frozenset(
     }
 )
 _STORES: Final = _SENDS | {RequestCode.CONSUMER_SEND_MSG_BACK}
-"""Requests that store a message."""
+"""The codes of requests that store a message."""
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE})
 _QUERIES: Final = frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID})
 _FRAME_WORDS_BYTES: Final = 8

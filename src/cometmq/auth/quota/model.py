@@ -85,7 +85,7 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     connections: int | None = None
     """Maximum number of connections that send, pull or send heartbeats."""
     topics: int | None = None
-    """Maximum number of existing topics that the subject has created."""
+    """Maximum number of topics that the subject has created and that still exist."""
 
     def check(self) -> None:
         """Check that the limits are in the allowed range.

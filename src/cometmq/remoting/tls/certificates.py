@@ -25,7 +25,7 @@ _SKEW: Final = datetime.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate and its key, both in PEM; the key is PKCS #8 without a password."""
+    """A certificate and its key in PEM format; the key is in PKCS #8 with no password."""
 
     certificate: bytes
     key: bytes

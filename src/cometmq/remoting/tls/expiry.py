@@ -16,7 +16,7 @@ WARNING_DAYS: Final = 30
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
 _FORMS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
-"""ASN.1 tags of UTCTime and GeneralizedTime."""
+"""The ASN.1 tags of UTCTime and GeneralizedTime."""
 SECONDS_OF_A_DAY: Final = 86_400
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 

@@ -116,7 +116,7 @@ class IndexService:
     def write_pending(self) -> None:
         """Write the entries of all committed messages.
 
-        :raises OSError: the disk is full; entries that were not written stay pending.
+        :raises OSError: the disk is full; entries that were not written remain pending.
         """
         while self.committed:
             self.write_block()
@@ -124,7 +124,7 @@ class IndexService:
     def write_block(self) -> None:
         """Write the entries of the first committed messages, or of all messages if none has many keys.
 
-        :raises OSError: as :meth:`write_pending`.
+        :raises OSError: see :meth:`write_pending`.
         """
         block = self.pending[: self._block_messages()]
         if not block:

@@ -133,7 +133,7 @@ class CommitLog:
         return segment
 
     def undo_segment(self, segment: MappedFile) -> None:
-        """Remove an appended segment without records; it becomes the next segment again."""
+        """Remove an appended segment that has no records yet; it becomes the next segment again."""
         assert self.segments[-1] is segment
         self.remove_next_segment()
         self.segments.pop()
@@ -142,7 +142,7 @@ class CommitLog:
         self._ahead = ready
 
     def begin_at(self, offset: int) -> None:
-        """Start an empty log at ``offset``, the first byte of a file."""
+        """Start an empty log at ``offset``, which is the first byte of a file."""
         self.remove_next_segment()
         while self.segments:
             self.remove_first()

@@ -35,13 +35,13 @@ from cometmq.store.log.record_scan import IDENTITY, LogRecord, is_stored_topic, 
 _SIZE: Final = RECORD.struct("size")
 MAGIC_AT: Final = RECORD.offsets["magic"]
 _LATEST_MS: Final = 1 << 48
-"""Upper bound of store timestamps: a damaged timestamp must not become the time of all later messages."""
+"""Upper bound for store timestamps, so that a damaged timestamp does not become the time of all later messages."""
 _ANY_MAGIC: Final = b"\xda\xa3\x20"
 """The first bytes of both record magics."""
 
 
 class DamagedPart(NamedTuple):
-    """A part of one log file without a sound record."""
+    """A part of one log file that contains no sound record."""
 
     start: int
     end: int
@@ -117,7 +117,7 @@ class LogReader:
         self._found: int | None = start
         """The next sound position after the damage; ``None`` if there is none or none was searched for."""
         self.timestamp = 0
-        """Store timestamp of the last sound record."""
+        """The store timestamp of the last sound record."""
         self.end = start
 
     def __iter__(self) -> Iterator[LogRecord | DamagedPart | PlainRun]:

@@ -17,12 +17,12 @@ from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.record_scan import LogRecord
 
 _PLACE: Final = QUEUE_UNIT.struct("offset", "size")
-"""Log offset and size in a unit."""
+"""Unpacks the log offset and the size in a unit."""
 _LEAST_BYTES: Final = 4 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Bytes that are scanned for one run; the number grows after each run that reaches it."""
+"""Number of bytes that are scanned for one run; it grows after each run that reaches it."""
 _MOST_PASSED: Final = 63
-"""Records that Python reads before the core is tried again; the number grows after each attempt without a run."""
+"""Number of records that Python reads before the core is tried again; it grows after each attempt that gives no run."""
 
 
 class PlainUnits(NamedTuple):

@@ -47,7 +47,7 @@ SIZE_MAGIC: Final = RECORD.struct("size", "magic")
 IDENTITY: Final = RECORD.struct("size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag")
 """Size, magic, queue id, queue offset, log offset and sysFlag of a record."""
 NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
-"""The bit that PREPARED and ROLLBACK share: records with this bit have no queue unit."""
+"""The bit that is set in both PREPARED and ROLLBACK; records with this bit have no queue unit."""
 ROLLBACK: Final = TRANSACTION_ROLLBACK
 MAX_QUEUE_OFFSET: Final = (1 << 63) // QUEUE_UNIT.size
 """This queue offset and all higher ones have no valid byte position in a file."""
@@ -162,7 +162,7 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
 
 
 def record_at(log: CommitLog, offset: int) -> LogRecord | None:
-    """Return the record at log offset ``offset`` without a CRC check, or ``None`` if there is none."""
+    """Return the record at log offset ``offset``, or ``None`` if there is none; its CRC is not checked."""
     segment = log.segment_at(offset)
     return read_log_record(segment.view, offset - segment.start, offset, check_crc=False) if segment else None
 
@@ -175,7 +175,7 @@ def first_record(log: CommitLog, offset: int) -> LogRecord | None:
 
 
 def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield the log offset and the bytes of each record from ``start`` to before ``end`` without checking it.
+    """Yield the log offset and the bytes of each record from ``start`` to before ``end``; records are not checked.
 
     The views remain valid. The function may run in any thread.
     """

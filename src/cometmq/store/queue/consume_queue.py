@@ -46,9 +46,9 @@ def unit_before(log_begin: int) -> bytes:
 
 
 _NONE: Final[set[int]] = set()
-"""Shared by all queues without damage; never changed."""
+"""The set shared by all queues that have no damage; it is never changed."""
 _UNMAPPED: Final[dict[int, memoryview]] = {}
-"""Shared by all queues without a mapped file; never changed."""
+"""The dict shared by all queues that have no mapped file; it is never changed."""
 
 
 class QueueFiles:
@@ -137,9 +137,9 @@ class ConsumeQueue:
         """Unreadable offsets that neither a start nor a job has marked as lost."""
         self.pending = bytearray()
         self.dirty = False
-        """True while the queue is in the list of queues with pending units."""
+        """True while the queue is in the list of queues that have pending units."""
         self.file_size = file_size
-        """Bytes per file."""
+        """The size of each file in bytes."""
         self._written = 0
         self.files: list[int] = []
         """The start offsets of the files, in ascending order."""
@@ -148,7 +148,7 @@ class ConsumeQueue:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic and id of the queue."""
+        """The topic and the id of the queue."""
         return self.topic, self.queue_id
 
     @property

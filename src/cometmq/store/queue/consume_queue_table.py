@@ -40,7 +40,7 @@ class ConsumeQueueTable:
         """Queues that have received units since their files were last written."""
         self.file_size = file_size
         self.changed: dict[ConsumeQueue, None] = {}
-        """Queues whose first or last offset has changed since the last checkpoint, in addition to the dirty ones."""
+        """Queues, besides the dirty ones, whose first or last offset has changed since the last checkpoint."""
         self.lock = threading.Lock()
         """Held while a thread writes a queue's files, and while files are deleted."""
         self.gone: set[ConsumeQueue] = set()

@@ -341,7 +341,7 @@ class UnitRun(NamedTuple):
     """The numbers of the units, counted from the first requested unit."""
     view: memoryview
     base: int
-    """Log offset of the first byte of ``view``."""
+    """The log offset of the first byte of ``view``."""
     at: Ints
     """The positions in ``view`` at which their records start."""
     sizes: Ints

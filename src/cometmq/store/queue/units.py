@@ -129,7 +129,7 @@ def _note_lost(log: CommitLog, queue: ConsumeQueue, offsets: list[int]) -> None:
 
 
 def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    """Return the end of the record that a unit points to, or 0 if it points to none."""
+    """Return the end of the record to which a unit points, or 0 if it points to none."""
     unit = queue.unit(offset)
     if unit is None or unit[1] <= 0 or unit[1] == BLANK_SIZE or unit[0] < log.min_offset:
         return 0

@@ -1,7 +1,7 @@
 """TimerDay: the delayed messages that are due on one UTC day, in two append-only files of units and records.
 
-``2031-05-01.index`` and ``2031-05-01.data`` in ``comet/timer``. A record is written before its unit, so that every unit
-points to a record. Bytes that a crash left after the last unit are overwritten.
+The files are named like ``2031-05-01.index`` and ``2031-05-01.data``, in ``comet/timer``. A record is written before
+its unit, so that every unit points to a record. Bytes that a crash left after the last unit are overwritten.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class TimerDay:
         self.dirty = False
         """True if anything was written since the last flush."""
         self.lost: list[tuple[int, int, int]] = []
-        """``(count, serial, added)``: among the first ``count`` units, serials from ``serial`` on are increased by
-        ``added``."""
+        """For each ``(count, serial, added)``, the serials of the first ``count`` units are increased by ``added`` if
+        they are ``serial`` or more."""
         self._damaged: frozenset[int] = frozenset()
         """The numbers of the damaged units before the last unit."""
         self._data_size = 0
@@ -269,7 +269,7 @@ def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
 
 
 def day_number_of(path: Path) -> int | None:
-    """Return the day number of a file of the timer log, or ``None`` for any other file."""
+    """Return the day number of a file in the timer log, or ``None`` for any other file."""
     if path.suffix not in (".index", ".data"):
         return None
     try:

@@ -5,7 +5,7 @@ offset there is its *serial*. It is copied once from the log into the files of i
 and then no longer needs the log. Shortly before it is due, its unit (but not its record) is loaded into memory,
 together with the other units of a time window. ``position.json`` (:mod:`cometmq.store.timer.position`) contains the
 serial up to which messages are in the files, and which of them are delivered. Later messages are in the log, whose
-files are kept until then.
+files are kept as long as these messages are only there.
 
 Invariants. A record is written before its unit, so that a unit points to a complete record. Every message below the
 saved serial is in the files of its day. A message counts as delivered only if the position or the log says so, and is
@@ -70,7 +70,7 @@ class TimerLog:
 
     @property
     def exists(self) -> bool:
-        """True if a message was ever delayed in this store."""
+        """True if this store has ever had a delayed message."""
         return self._directory.exists()
 
     @property
@@ -274,7 +274,7 @@ class TimerLog:
         """Return the end, at most ``high_ms``, of a window that starts at ``low_ms`` and has about ``most`` messages
         (worker thread).
 
-        Only one day is read at most, since no message is due between two stored days.
+        At most one day is read, since no message is due between two stored days.
 
         :return: the end of the window, and the number of units read to find it.
         """

@@ -26,7 +26,7 @@ _MARK: Final = property_mark(TIMER_OUT_MS).encode()
 def open_timer_log(store: MessageStore) -> TimerLog:
     """Open the timer log in ``comet/timer`` below the store's directory; findings are logged.
 
-    :raises StoreError: as :meth:`TimerLog.open`.
+    :raises StoreError: see :meth:`TimerLog.open`.
     """
     timer_log = TimerLog(store.config.root / "comet" / "timer", store.disk)
     timer_log.open(_end(store))
