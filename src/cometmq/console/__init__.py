@@ -1,1 +1,1 @@
-"""The web console: pages about a cluster, live figures, and changes with a preview."""
+"""The web console, which shows pages about a cluster and live figures, and makes changes with a preview."""

@@ -1,4 +1,4 @@
-"""The ASGI application: the gate, the pages and the static files."""
+"""The console's ASGI application: the gate, the pages and the static files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FAMILIES = (
 
 
 class _Files(StaticFiles):
-    """Static files, which browsers cache: their addresses contain the version."""
+    """Static files. Browsers can cache them, since their addresses contain the version."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
@@ -65,7 +65,7 @@ async def _healthy(_: Request) -> Response:
 
 
 def build(console: Console) -> Starlette:
-    """Return the application of a console."""
+    """Return the ASGI application of a console."""
     routes = [route for family in FAMILIES for route in family.ROUTES]
     app = Starlette(
         routes=[

@@ -1,4 +1,4 @@
-"""Message bodies in readable form: text, JSON, hexadecimal, Avro and Protobuf."""
+"""Displays message bodies in readable form: text, JSON, hexadecimal, Avro and Protobuf."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from cometmq.errors import CometMQError
 
 SHOWN_BYTES: Final = 256 * 1024
-"""Maximum length of the part of a body that a page shows; the whole body can be downloaded."""
+"""Maximum length of the part of a body that a page shows. The complete body can be downloaded."""
 FORMS: Final = ("json", "text", "hex")
 _HEX_BYTES: Final = 16 * 1024
 _ROW: Final = 16
@@ -18,7 +18,7 @@ _ROW: Final = 16
 
 @dataclass(frozen=True)
 class Shown:
-    """A body in one form."""
+    """A message body in one form."""
 
     form: str
     text: str
@@ -55,7 +55,7 @@ def body_as(body: bytes, form: str) -> Shown:
 
 
 def hexadecimal(body: bytes) -> str:
-    """Return offset, bytes and characters of a body in rows of sixteen bytes."""
+    """Return rows for each sixteen bytes of a body: offset, bytes and characters."""
     rows = []
     for start in range(0, len(body), _ROW):
         part = body[start : start + _ROW]
@@ -78,8 +78,8 @@ def decoded_avro(body: bytes, schema: str) -> str:
 def decoded_protobuf(body: bytes, message: str, descriptor: bytes) -> str:
     """Return a Protobuf body as JSON.
 
-    :param message: the name of its type.
-    :param descriptor: a serialized ``FileDescriptorSet``.
+    :param message: name of the message's type.
+    :param descriptor: serialized ``FileDescriptorSet``.
     :raises CometMQError: the descriptor cannot be used, or the body does not match the type.
     """
     from cometmq.spark.bodies.protobuf import protobuf_value

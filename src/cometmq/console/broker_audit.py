@@ -1,4 +1,4 @@
-"""The newest entries of the audit logs of brokers whose files are on this machine."""
+"""Reads the newest entries in the audit logs of brokers on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_LOGS: Final = 64
 
 
 class AuditUnreadableError(CometMQError):
-    """An audit log of a broker cannot be read."""
+    """A broker's audit log cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class AuditLine:
 
 
 def audit_files(places: Sequence[Path]) -> list[Path]:
-    """Return the audit logs for paths of files, stores, and directories with several stores."""
+    """Return the audit logs for the given paths: log files, stores, or directories with several stores."""
     found: list[Path] = []
     for place in places:
         if place.is_file():
@@ -52,7 +52,7 @@ def audit_files(places: Sequence[Path]) -> list[Path]:
 def newest_entries(files: Sequence[Path], wanted: str, *, denied: bool) -> list[AuditLine]:
     """Return the entries that contain a text, ignoring case, newest first.
 
-    :param denied: only requests that were denied.
+    :param denied: return only requests that were denied.
     :raises AuditUnreadableError: a file cannot be read.
     """
     chosen: list[AuditLine] = []

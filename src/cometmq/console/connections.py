@@ -1,4 +1,4 @@
-"""The connections of the console to its cluster for one account."""
+"""The console's connections to its cluster for one account."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cometmq.remoting.security import Security
 
 
 class Connections:
-    """Connections shared by the requests of many pages; they open when needed.
+    """Connections that requests from many pages share. They are opened when needed.
 
-    :param security: the account that all of them use.
+    :param security: the account that all connections use.
     """
 
     def __init__(self, namesrv: str, security: Security, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -27,7 +27,7 @@ class Connections:
 
     @property
     def instance(self) -> ClientInstance:
-        """Return the client instance for the console's producers and consumers; this object owns it."""
+        """Return the client instance for the console's producers and consumers. This object owns the instance."""
         if self._instance is None:
             self._instance = ClientInstance(self._namesrv, security=self.security, clock=self._clock)
             self._instance.acquire()
@@ -35,8 +35,9 @@ class Connections:
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[Admin]:
-        """Return the administration client of one page; it skips brokers that do not answer and lists them in
-        ``unanswered``."""
+        """Return the administration client for one page. It skips brokers that do not answer, and lists them in
+        ``unanswered``.
+        """
         admin = Admin(instance=self.instance, timeout_s=ASK_SECONDS)
         silent: dict[str, RemotingError] = {}
         admin.unanswered = silent

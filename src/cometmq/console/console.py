@@ -22,7 +22,7 @@ _AUDIT_FILES = 5
 
 
 class ConsoleRefusedError(CometMQError):
-    """The console would be open to strangers."""
+    """The console would be accessible to strangers."""
 
 
 class Console:
@@ -41,7 +41,7 @@ class Console:
         self.tails = 0
         """Number of open live tails."""
         self.resending: set[str] = set()
-        """Groups whose dead letters are being resent, since a ledger can have only one writer."""
+        """Groups whose dead letters are being resent. A group's ledger can have only one writer."""
         self.sampler = Sampler(self.connections, self.nameservers, clock)
         self.lag_history = LagHistory(clock)
         self.templates = environment()
@@ -55,7 +55,7 @@ class Console:
     async def start(self) -> None:
         """Start watching the cluster.
 
-        :raises ConsoleRefusedError: other machines could reach it, and no account exists to log in with.
+        :raises ConsoleRefusedError: other machines could reach the console, and no account exists for logging in.
         :raises AuthError: the audit log cannot be opened.
         """
         self.login_required = not self.options.is_local or bool(self.users.all())
@@ -76,10 +76,10 @@ class Console:
             )
 
     async def requires_login(self) -> bool:
-        """Return whether visitors must log in.
+        """Return True if visitors must log in.
 
-        They must if the console has users, if other machines reach it, or if the cluster has accounts.
-        While no broker answers, it is unknown whether the cluster has accounts. Pages are empty in this case.
+        A login is required if the console has users, if other machines can reach the console, or if the cluster has
+        accounts. If no broker answers, it is unknown whether the cluster has accounts; pages are empty in this case.
         """
         if self.login_required or self.users.all():
             self.login_required = True
@@ -92,7 +92,7 @@ class Console:
         return self.login_required
 
     async def stop(self) -> None:
-        """Close everything."""
+        """Stop watching, and close all connections and files."""
         self.streams.stopping.set()
         await self.sampler.stop()
         await self.sessions.end_all()

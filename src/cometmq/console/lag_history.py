@@ -1,4 +1,4 @@
-"""The lag of viewed groups over the last hour, in memory."""
+"""The lag of recently viewed groups over the last hour, stored in memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cometmq.console.limits import SAMPLE_SECONDS, SAMPLES
 from cometmq.message.names import retry_topic
 
 MAX_GROUPS: Final = 100
-"""Maximum number of groups with a history; the least recently viewed group is dropped."""
+"""Maximum number of groups that have a history. The least recently viewed group is dropped."""
 
 
 class LagHistory:
-    """Keeps a sample for each view of a group, at most one every five seconds."""
+    """Stores a lag sample each time a group is viewed, but at most one every five seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

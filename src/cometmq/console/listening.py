@@ -1,4 +1,4 @@
-"""The listening socket of a console, opened before anything else is loaded."""
+"""Opens the console's listening socket before anything else is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ConsolePortError(CometMQError):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address; for port 0, pick a free port.
+    """Listen on an address. For port 0, pick a free port.
 
     :raises ConsolePortError: the port is in use, or the address does not belong to this machine.
     """

@@ -1,4 +1,4 @@
-"""Streams of server-sent events, limited in number."""
+"""Streams of server-sent events, whose number is limited."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TooManyStreamsError(CometMQError):
 
 
 class Streams:
-    """Counts the live pages, and ends them when the console stops."""
+    """Counts the open live pages, and ends them when the console stops."""
 
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
@@ -30,7 +30,7 @@ class Streams:
 
     @property
     def count(self) -> int:
-        """The number of live pages."""
+        """Return the number of open live pages."""
         return self._open.total()
 
     @contextmanager

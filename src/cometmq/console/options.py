@@ -1,4 +1,4 @@
-"""The options of a console."""
+"""The options for a console."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 
 @dataclass(frozen=True)
 class ConsoleOptions:
-    """Options of a console: its address, its cluster, and the permissions of its visitors."""
+    """A console's options: its address, its cluster, and its visitors' permissions."""
 
     namesrv: str
-    """The cluster's nameservers as ``host:port;host:port``."""
+    """Nameservers of the cluster, as ``host:port;host:port``."""
     data: Path
     """Directory with the console's users and its audit log."""
     host: str = "127.0.0.1"
     port: int = DEFAULT_CONSOLE_PORT
     """Port of the console; 0 picks a free port."""
     allow_changes: bool = False
-    """Let visitors without an account change things."""
+    """True to let visitors without an account make changes."""
     security: Security = PLAIN
-    """The console's own account in the cluster, and TLS."""
+    """The console's own account in the cluster, and the TLS settings."""
     names: tuple[str, ...] = ()
-    """Other host names of the console."""
+    """Additional host names of the console."""
     urls: tuple[Origin, ...] = ()
-    """The public addresses of the console behind a proxy."""
+    """Public addresses of the console if it is behind a proxy."""
     certificate: Path | None = None
-    """PEM file with the certificate; if it is set, the console serves HTTPS."""
+    """PEM file with the certificate. If it is set, the console serves HTTPS."""
     key: Path | None = None
     reports: Path | None = None
-    """Directory with the JSON reports of Spark jobs."""
+    """Directory that contains the JSON reports of Spark jobs."""
     audit_logs: tuple[Path, ...] = ()
     """Audit logs of brokers: files, stores, or directories with stores."""
 
@@ -51,22 +51,22 @@ class ConsoleOptions:
 
     @property
     def users_file(self) -> Path:
-        """The file with the console's own users."""
+        """Return the path of the file with the console's own users."""
         return self.data / "users.json"
 
     @property
     def audit_file(self) -> Path:
-        """The console's own audit log."""
+        """Return the path of the console's own audit log."""
         return self.data / "audit.log"
 
     @property
     def ledgers(self) -> Path:
-        """The directory of the ledgers of resent dead letters, one for each group."""
+        """Return the directory with the ledgers for resent dead letters, one per group."""
         return self.data / "resent"
 
     @property
     def is_local(self) -> bool:
-        """Return whether only programs on this machine can reach the console."""
+        """Return True if only programs on this machine can reach the console."""
         if self.host in _NAMES:
             return True
         ip = parsed_ip(self.host)

@@ -1,4 +1,4 @@
-"""Origins of pages: scheme, host and port (RFC 6454). They are compared by value and not as text."""
+"""Origins of pages: scheme, host and port (RFC 6454). They are compared by value instead of as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Origin(NamedTuple):
-    """The scheme, the host in lower case, and the port, which defaults to the scheme's port."""
+    """An origin: the scheme, the host in lower case, and the port, which defaults to the scheme's port."""
 
     scheme: str
     host: str
@@ -21,12 +21,14 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{host}{port}"
 
     def is_at(self, authority: str) -> bool:
-        """Return whether a ``Host`` header names this host and port; a proxy may use another scheme."""
+        """Return True if a ``Host`` header contains this host and port. The scheme is ignored, since a proxy may use
+        another one.
+        """
         return origin_of(f"{self.scheme}://{authority}") == self
 
 
 def origin_of(text: str) -> Origin | None:
-    """Parse an ``Origin`` header or the beginning of an address; return ``None`` for any other text."""
+    """Parse an ``Origin`` header or the beginning of an address. Return ``None`` for any other text."""
     try:
         parts = urlsplit(text)
         port = parts.port

@@ -1,8 +1,8 @@
-"""Pages and changes: the requests and results of their handlers.
+"""Pages and changes: the requests that their handlers receive, and the results that they return.
 
 A page is an ``async`` function that accepts an :class:`Ask` and returns an answer. A change is an ``async`` function
-that accepts an :class:`Ask` and returns a :class:`Plan`. The first request shows the plan and asks for confirmation;
-the second request carries out the plan and writes a line to the audit log. So every change has a preview, a
+that accepts an :class:`Ask` and returns a :class:`Plan`. The first request shows the plan and asks for confirmation.
+The second request carries out the plan and writes a line to the audit log. So every change has a preview, a
 confirmation and an audit entry.
 """
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _NOTICE_SECONDS: Final = 30
 _NOT_KEPT: Final = frozenset({"confirmed", "typed", "token", "password", "again"})
-"""Form fields that the page with the plan does not repeat."""
+"""Form fields that the confirmation page does not repeat."""
 
 
 class FormError(CometMQError):
@@ -56,7 +56,7 @@ class ChangesNotAllowedError(CometMQError):
 
 @dataclass(frozen=True)
 class Table:
-    """A table in a plan: titles, and rows of values."""
+    """A table in a plan, with column titles and rows of values."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -64,29 +64,30 @@ class Table:
 
 @dataclass(frozen=True)
 class Plan:
-    """A change that is not yet carried out."""
+    """A change that has not been carried out yet."""
 
     title: str
-    """``Delete topic orders``."""
+    """Title, for example ``Delete topic orders``."""
     sentence: str
-    """The effect of the change in a sentence."""
+    """Effect of the change, in a sentence."""
     action: str
-    """The label of the button."""
+    """Label of the button that confirms the change."""
     what: str
-    """``topic.delete``: the kind of change in the audit log."""
+    """Kind of change in the audit log, for example ``topic.delete``."""
     subject: str
-    """The name of the changed object."""
+    """Name of the changed object."""
     run: Callable[[], Awaitable[str]]
-    """Function that carries out the change and returns a sentence that confirms it."""
+    """Function that carries out the change, and returns a sentence that confirms it."""
     then: str
-    """The address of the next page."""
+    """Address of the page that is shown after the change."""
     back: str
     table: Table | None = None
     warnings: Sequence[str] = ()
     typed: str = ""
-    """The text to type for confirmation; empty if none is needed."""
+    """Text that the visitor must type to confirm; empty if none is needed."""
     asks_password: bool = False
-    """True if the confirmation has a field ``password`` for a new password. No plan and no log contains the password.
+    """True if the confirmation form has a field ``password`` for a new password. Plans and logs never contain the
+    password.
     """
     details: Mapping[str, Any] = field(default_factory=dict)
     """Details for the audit log."""
@@ -107,13 +108,13 @@ class Ask:
     # --- the reader ---------------------------------------------------------------------------
     @cached_property
     def language(self) -> str:
-        """The code of the visitor's language."""
+        """Return the code of the visitor's language."""
         chosen = self.request.cookies.get("language", "")
         return chosen if chosen in LANGUAGES else preferred(self.request.headers.get("accept-language", ""))
 
     @cached_property
     def zone(self) -> tzinfo:
-        """The visitor's time zone, from a cookie; UTC without one."""
+        """Return the visitor's time zone from a cookie, or UTC if there is no cookie."""
         name = self.request.cookies.get("zone", "")
         if not name or len(name) > 64:
             return UTC
@@ -123,28 +124,28 @@ class Ask:
             return UTC
 
     def t(self, text: str, /, **values: object) -> str:
-        """Translate a text to the visitor's language."""
+        """Translate a text into the visitor's language."""
         return translated(self.language, text, **values)
 
     # --- the cluster --------------------------------------------------------------------------
     @property
     def admin(self) -> Admin:
-        """The administration client with the visitor's permissions."""
+        """Return the administration client that has the visitor's permissions."""
         assert self._admin is not None
         return self._admin
 
     def use(self, admin: Admin) -> None:
-        """Use this administration client."""
+        """Set the administration client for this request."""
         self._admin = admin
         self.silent = admin.unanswered or {}
 
     # --- parameters ---------------------------------------------------------------------------
     def path(self, name: str) -> str:
-        """Return a parameter of the path."""
+        """Return a parameter from the path."""
         return str(self.request.path_params[name])
 
     def text(self, name: str, default: str = "", *, longest: int = 512) -> str:
-        """Return a field of the form or the address without surrounding blanks.
+        """Return a field from the form or the address, without surrounding blanks.
 
         :raises FormError: the field is too long.
         """
@@ -159,9 +160,9 @@ class Ask:
         return value or default
 
     def whole(self, name: str, default: int | None = None, *, least: int = 0, most: int = 2**63 - 1) -> int | None:
-        """Return a whole number.
+        """Return a field as an integer.
 
-        :raises FormError: the field is not a whole number, or out of range.
+        :raises FormError: the field is not an integer, or is out of range.
         """
         text = self.text(name)
         if not text:
@@ -173,7 +174,8 @@ class Ask:
         return int(text)
 
     def moment(self, name: str) -> int | None:
-        """Return a time in the visitor's zone as milliseconds since 1970, or ``None``.
+        """Return a field with a time in the visitor's zone as milliseconds since 1970, or ``None`` if the field is
+        empty.
 
         :raises FormError: the field is not a valid time.
         """
@@ -190,7 +192,7 @@ class Ask:
             raise FormError(self.t("{name} must be a time such as 2026-01-31T12:00", name=name)) from error
 
     def period(self) -> tuple[int | None, int | None]:
-        """Return the times ``begin`` and ``end`` of the form, as :meth:`moment` does.
+        """Return the form's times ``begin`` and ``end``, in the same form as :meth:`moment`.
 
         :raises FormError: a time is invalid, or the end is before the beginning.
         """
@@ -202,11 +204,11 @@ class Ask:
     # --- answers ------------------------------------------------------------------------------
     @property
     def may_change(self) -> bool:
-        """Return whether to offer changes; the cluster checks the permission for each change."""
+        """Return True if pages should offer changes. The cluster checks the permission for each change."""
         return self.visitor.may_change
 
     def page(self, template: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
-        """Return a page from a template."""
+        """Render a template, and return it as a page."""
         console, request = self.console, self.request
         cookies = request.cookies
         form_cookie = cookies.get(form_cookie_name(console)) or self.new_form_cookie
@@ -244,7 +246,7 @@ class Ask:
 
     @property
     def is_secure(self) -> bool:
-        """Return whether the page was requested by HTTPS, at least from the proxy."""
+        """Return True if the page was requested with HTTPS, either directly or through a proxy."""
         urls = self.console.options.urls
         return self.request.url.scheme == "https" or (bool(urls) and all(url.scheme == "https" for url in urls))
 
@@ -265,17 +267,17 @@ class Ask:
 
     @property
     def is_part(self) -> bool:
-        """Return whether htmx requested a part of a page."""
+        """Return True if htmx requested only part of a page."""
         return self.request.headers.get("hx-request") == "true"
 
 
 def session_cookie_name(console: Console) -> str:
-    """Return the name of the session cookie; it contains the port, since all ports of a host share cookies."""
+    """Return the name of the session cookie. It contains the port, since all ports on a host share cookies."""
     return f"cometmq-session-{console.port}"
 
 
 def form_cookie_name(console: Console) -> str:
-    """Return the name of the cookie that form tokens belong to."""
+    """Return the name of the cookie to which form tokens belong."""
     return f"cometmq-form-{console.port}"
 
 
@@ -286,7 +288,7 @@ Planner = Callable[[Ask], Awaitable[Plan]]
 def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
     """Return the route of a page.
 
-    :param open_to_all: serve the page without a login too.
+    :param open_to_all: also serve the page to visitors who are not logged in.
     """
 
     async def endpoint(request: Request) -> Response:
@@ -353,7 +355,7 @@ def change(path: str, planner: Planner) -> Route:
 
 
 def _has_password(ask: Ask) -> bool:
-    """Return whether a form contains the same new password twice."""
+    """Return True if a form contains the same new password twice."""
     password = str(ask.form.get("password") or "")
     return 0 < len(password) <= MAX_PASSWORD_CHARS and password == ask.form.get("again")
 
@@ -383,7 +385,7 @@ def address_of(request: Request) -> str:
 
 
 async def visitor_of(console: Console, request: Request) -> Visitor | None:
-    """Return the visitor; ``None`` if they must log in first."""
+    """Return the visitor, or ``None`` if they must log in first."""
     token = request.cookies.get(session_cookie_name(console), "")
     visitor = await console.sessions.visitor(token) if token else None
     if visitor is None and not await console.requires_login():
@@ -392,7 +394,7 @@ async def visitor_of(console: Console, request: Request) -> Visitor | None:
 
 
 def to_login(request: Request) -> Response:
-    """Redirect a browser to the login page, which later redirects it back."""
+    """Redirect a browser to the login page, which redirects it back after the login."""
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     address = "/login?" + urlencode({"next": wanted if request.method == "GET" else "/"})
     if request.headers.get("hx-request") == "true":

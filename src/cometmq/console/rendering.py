@@ -1,6 +1,6 @@
-"""Pages from templates: everything is escaped, and foreign text is made harmless.
+"""Renders pages from templates. All values are escaped, and untrusted text is made harmless.
 
-Every value of a template goes through :func:`shown`: control characters, terminal escapes and direction overrides
+Every value in a template passes through :func:`shown`: control characters, terminal escapes and direction overrides
 become visible, and long texts are cut. Then Jinja escapes markup. Only :class:`markupsafe.Markup`, which the filters in
 this module create, is not escaped.
 """
@@ -27,7 +27,7 @@ STATIC: Final = Path(__file__).with_name("static")
 
 
 def shown(value: Any) -> Any:
-    """Return a value in a form that is safe in a page."""
+    """Return a value in a form that is safe on a page."""
     if value is None:
         return "–"
     if not isinstance(value, str) or isinstance(value, Markup):
@@ -36,7 +36,7 @@ def shown(value: Any) -> Any:
 
 
 def clipped(text: str, limit: int = MAX_SHOWN_CHARS) -> str:
-    """Return a text; a long text is cut and ends with an ellipsis."""
+    """Return a text. A long text is cut and ends with an ellipsis."""
     return text if len(text) <= limit else text[:limit] + "…"
 
 
@@ -63,7 +63,7 @@ def environment() -> Environment:
 
 
 def number(value: float | None) -> str | None:
-    """Return a number with separators; at most one decimal place."""
+    """Format a number with thousands separators and at most one decimal place."""
     if value is None:
         return None
     if isinstance(value, float) and not value.is_integer():
@@ -72,21 +72,19 @@ def number(value: float | None) -> str | None:
 
 
 def query(given: Mapping[str, Any], **changed: Any) -> str:
-    """Return the query of an address with some parameters changed. Parameters that are ``None`` or
-    empty are left out.
-    """
+    """Return the address's query with some parameters changed. Parameters that are ``None`` or empty are left out."""
     merged = {**given, **changed}
     kept = {name: str(value) for name, value in merged.items() if value not in (None, "")}
     return f"?{urlencode(kept)}" if kept else "?"
 
 
 def _lines(text: str) -> Markup:
-    """Return a text of several lines; make all other control characters visible."""
+    """Return a text with several lines. All control characters except line breaks are made visible."""
     return Markup("\n").join(escape(visible(line)) for line in text.split("\n"))
 
 
 def time_element(timestamp_ms: float | None, zone: tzinfo) -> Markup:
-    """Return a time in the reader's time zone; a dash if there is no time."""
+    """Format a time in the reader's time zone; a dash if there is no time."""
     if timestamp_ms is None or timestamp_ms <= 0:
         return Markup("–")
     try:

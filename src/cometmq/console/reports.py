@@ -1,7 +1,7 @@
-"""Reports of Spark jobs: the JSON files of one directory, which ``cometmq pipeline … -o json`` writes.
+"""Reads reports of Spark jobs: the JSON files in one directory, which ``cometmq pipeline … -o json`` writes.
 
-A report is untrusted: its numbers, texts, lists and tables are shown by their types, whatever their names. Only regular
-files in the directory itself are opened, so a link cannot point outside of it.
+Reports are untrusted: numbers, texts, lists and tables are shown according to their types, whatever their names. Only
+regular files directly in the directory are opened, so a link cannot lead outside.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ _PARTLY_DONE: Final = 3
 
 
 class ReportError(CometMQError):
-    """A report, or the directory of reports, cannot be shown."""
+    """A report cannot be shown, or the directory of reports cannot be read."""
 
 
 class _Head(msgspec.Struct):
-    """The members that all reports have, and some that many have. Reports from earlier versions have no title."""
+    """The members that all reports have, and some members that many reports have. Reports from earlier versions have no
+    title.
+    """
 
     exit_code: int
     title: str = ""
@@ -54,7 +56,7 @@ class _Head(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ReportLine:
-    """A report in the list."""
+    """A report as shown in the list."""
 
     name: str
     modified_ms: float
@@ -68,19 +70,19 @@ class ReportLine:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A list or a group of values in a report. Cells are numbers, booleans or texts."""
+    """A table made from a list or a group of values in a report. Cells are numbers, booleans or texts."""
 
     caption: str
     heads: Sequence[str]
-    """Titles of the columns; empty for a list of single values."""
+    """Column titles; empty for a list of single values."""
     rows: Sequence[Sequence[Any]]
     total: int
-    """Number of rows in the report; the page may show fewer rows."""
+    """Number of rows in the report. The page may show fewer rows."""
 
 
 @dataclass(frozen=True)
 class ShownReport:
-    """One report."""
+    """One report, as shown on its page."""
 
     line: ReportLine
     figures: Sequence[tuple[str, float]]
@@ -90,7 +92,7 @@ class ShownReport:
 
 
 def reports_in(directory: Path) -> list[ReportLine]:
-    """Return the newest reports, newest first.
+    """Return the newest reports. The newest is first.
 
     :raises ReportError: the directory cannot be read.
     """
@@ -111,9 +113,9 @@ def reports_in(directory: Path) -> list[ReportLine]:
 
 
 def report_of(directory: Path, name: str) -> ShownReport | None:
-    """Read one report; return ``None`` if the directory contains no report with this name.
+    """Read one report, or return ``None`` if the directory contains no report with this name.
 
-    :raises ReportError: the file is too large, or not a report.
+    :raises ReportError: the file is too large, or is not a report.
     """
     line = next((one for one in reports_in(directory) if one.name == name), None)
     if line is None:
@@ -134,7 +136,7 @@ def report_of(directory: Path, name: str) -> ShownReport | None:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a file may be a report. A name that is not UTF-8 cannot be in an address."""
+    """Return True if a file may be a report. A name that is not UTF-8 cannot be part of an address."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -144,7 +146,7 @@ def _is_name(name: str) -> bool:
 
 @lru_cache(MAX_REPORTS * 2)
 def _line(directory: str, name: str, modified: float, size: int) -> ReportLine:
-    """Return the list entry of a report. The file is read only if it has changed."""
+    """Return a report's list entry. The file is read only if it has changed."""
     try:
         head = msgspec.json.decode(_content(directory, name), type=_Head)
     except (msgspec.MsgspecError, RecursionError, ValueError, ReportError):
@@ -172,7 +174,7 @@ def _content(directory: str, name: str) -> bytes:
 
 
 def _table(caption: str, value: Any) -> ReportTable | None:
-    """Return the table for a list or an object; ``None`` for other or empty values."""
+    """Return the table for a list or an object, or ``None`` for empty and other values."""
     if isinstance(value, Mapping) and value:
         rows: list[Sequence[Any]] = [(key, _cell(one)) for key, one in list(value.items())[:MAX_REPORT_ROWS]]
         return ReportTable(caption, (), rows, len(value))
@@ -193,5 +195,5 @@ def _cell(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number that fits on a page with all its digits."""
+    """Return True if a value is a number whose digits all fit on a page."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 10**18

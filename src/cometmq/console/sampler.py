@@ -1,7 +1,7 @@
-"""The last hour of a cluster in memory: rates, disk use and lag, queried from its brokers every five seconds.
+"""Samples of a cluster over the last hour, in memory: rates, disk use and lag. Brokers are queried every five seconds.
 
-The console uses its own account for these queries. If the cluster is unreachable, the samples have a gap; absent
-brokers are listed.
+The console uses its own account for these queries. If the cluster is unreachable, the samples have a gap. Each sample
+lists absent brokers.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class BrokerLine:
     broker_id: int
     address: str
     status: BrokerStatus | None
-    """The state; ``None`` if the broker does not answer."""
+    """State of the broker; ``None`` if it does not answer."""
     problem: str = ""
 
     @property
     def is_master(self) -> bool:
-        """Return whether the broker is a master."""
+        """Return True if the broker is a master."""
         return self.broker_id == MASTER_ID
 
     @property
     def key(self) -> str:
-        """A short name for this broker, which is unique in the cluster."""
+        """Return a short name for this broker. It is unique in the cluster."""
         return f"{self.name}/{self.broker_id}"
 
 
@@ -59,19 +59,19 @@ class Sample:
     time_ms: int
     brokers: tuple[BrokerLine, ...] = ()
     away: tuple[tuple[str, str], ...] = ()
-    """Name of each absent broker, and the reason."""
+    """Name of each absent broker, with the reason."""
     failure: str = ""
-    """The reason for missing data: no nameserver answers, or access is denied."""
+    """Reason for missing data: no nameserver answers, or access is denied."""
 
     def total(self, figure: str) -> float | None:
-        """Return the sum of a figure over all masters; ``None`` if no master reports it."""
+        """Return the sum of a figure over all masters, or ``None`` if no master reports it."""
         values = [getattr(line.status, figure) for line in self.brokers if line.is_master and line.status is not None]
         known = [value for value in values if value is not None]
         return sum(known) if known else None
 
     @property
     def fullest_disk(self) -> float | None:
-        """Return the use of the fullest disk, in percent."""
+        """Return the usage of the fullest disk, in percent."""
         used = [line.status.disk_used_percent for line in self.brokers if line.status is not None]
         return max((value for value in used if value is not None), default=None)
 
@@ -88,7 +88,7 @@ class Sample:
 
 @dataclass
 class Health:
-    """The findings of an examination of the cluster."""
+    """The findings from examining the cluster."""
 
     time_ms: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Sampler:
 
     @property
     def latest(self) -> Sample | None:
-        """The newest sample; ``None`` before the first sample."""
+        """Return the newest sample, or ``None`` if there is no sample yet."""
         return self.samples[-1] if self.samples else None
 
     def start(self) -> None:
@@ -153,7 +153,7 @@ class Sampler:
         self._sampling.start()
 
     async def stop(self) -> None:
-        """Stop the background work."""
+        """Stop sampling and examining the cluster."""
         await self._sampling.stop(cancels=True)
         if self._examining is not None:
             self._examining.cancel()

@@ -1,4 +1,4 @@
-"""The console's server: uvicorn on the running event loop and an open socket."""
+"""The console's server: uvicorn on the running event loop, with an open socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOP_SECONDS = 2
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals of the process to the command that runs the server."""
+    """A uvicorn server that leaves signals to the command that runs it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -38,9 +38,9 @@ class _Server(uvicorn.Server):
 
 
 class ConsoleServer:
-    """Serves one console.
+    """Serves one console over HTTP or HTTPS.
 
-    :param listening: a listening socket, as `serve` opens it; by default a socket is opened from the options.
+    :param listening: a listening socket, for example from `serve`. By default, the options determine the socket.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class ConsoleServer:
 
     @property
     def url(self) -> str:
-        """Return the address of the first page for this machine."""
+        """Return the address of the first page, for browsers on this machine."""
         scheme = "https" if self._options.certificate else "http"
         return f"{scheme}://{address_here(self._options.host, self.console.port)}"
 
     async def start(self) -> None:
-        """Serve the console.
+        """Start serving the console.
 
         :raises ConsolePortError: the port is in use, or the address does not belong to this machine.
-        :raises ConsoleRefusedError: the console would be open to strangers.
+        :raises ConsoleRefusedError: the console would be accessible to strangers.
         """
         listening = self._listening or listen(self._options.host, self._options.port)
         try:
@@ -96,7 +96,7 @@ class ConsoleServer:
             await self._serving
 
     async def stop(self) -> None:
-        """Stop serving, and close everything."""
+        """Stop serving, and close the console."""
         self.console.streams.stopping.set()
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True

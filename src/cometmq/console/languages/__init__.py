@@ -1,4 +1,4 @@
-"""The languages of the console. The texts are in English; each other language has a catalogue for each page family."""
+"""The console's languages. Texts are written in English; each other language has one catalogue per page family."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 
 ENGLISH: Final = "en"
 LANGUAGES: Final = {ENGLISH: "English", "zh": "中文"}
-"""Code → name in the language itself."""
+"""Language code → the language's own name."""
 
 
 @cache
 def catalogue(language: str) -> Mapping[str, str]:
-    """English text → text of a language; empty for English."""
+    """Return the catalogue of a language: English text → translated text; empty for English."""
     if language == ENGLISH:
         return {}
     found: dict[str, str] = {}
@@ -26,13 +26,13 @@ def catalogue(language: str) -> Mapping[str, str]:
 
 
 def translated(language: str, text: str, /, **values: object) -> str:
-    """Return a text in a language with its values inserted; in English if the catalogue lacks the text."""
+    """Return a text in a language, with values inserted. If the catalogue lacks the text, English is used."""
     found = catalogue(language).get(text, text)
     return found.format(**values) if values else found
 
 
 def preferred(accepted: str) -> str:
-    """Return the first known language in an ``Accept-Language`` header; English if no language is known."""
+    """Return the first known language in an ``Accept-Language`` header, or English if no language is known."""
     for part in accepted[:200].split(","):
         code = part.partition(";")[0].strip().lower().partition("-")[0]
         if code in LANGUAGES:

@@ -1,8 +1,8 @@
 """Translates findings and errors, which servers and the client report in English.
 
 The console receives them as complete sentences. The catalogue has placeholders in braces for values: ``disk of
-{what}``. A value named ``reason`` is a sentence that is translated itself, and an error may contain its next step in
-brackets. A text without a match stays in English.
+{what}``. A value named ``reason`` is a sentence that is also translated, and an error may contain its next step in
+brackets. A text without a match remains in English.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from cometmq.console.languages import ENGLISH
 
 _LONGEST: Final = 2_000
-"""Maximum length of a text that is translated; longer texts stay in English."""
+"""Maximum length of a text that is translated. Longer texts remain in English."""
 _DEPTH: Final = 3
 _REASON: Final = "reason"
 _VALUE: Final = re.compile(r"\{(\w+)\}")
@@ -25,7 +25,7 @@ _VALUE: Final = re.compile(r"\{(\w+)\}")
 
 @cache
 def sentences(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
-    """Return the English sentences as patterns, each with its translation; empty for English."""
+    """Return the English sentences as patterns, each with its translation. The result is empty for English."""
     if language == ENGLISH:
         return ()
     text = files(__name__.rpartition(".")[0]).joinpath(f"answers_{language}.json").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def _pattern(english: str) -> re.Pattern[str]:
 
 
 def answer_in(language: str, text: str, depth: int = _DEPTH) -> str:
-    """Translate a sentence of a finding or an error, or return it unchanged."""
+    """Translate a sentence from a finding or an error. If there is no translation, return it unchanged."""
     if len(text) > _LONGEST:
         return text
     for pattern, other in sentences(language):

@@ -1,1 +1,1 @@
-"""The pages of the console; each module defines its routes as ``ROUTES``."""
+"""The console's pages. Each module defines its routes as ``ROUTES``."""

@@ -1,4 +1,4 @@
-"""Access: the users of the cluster, their policies, their quotas, and a test of their permissions."""
+"""The access pages: the cluster's users, policies and quotas, and a permission test."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class PolicyLine:
 
 
 async def show_access(ask: Ask) -> Response:
-    """Show users and policies on one broker, and the result of the permission test that the page's
-    address describes.
+    """Show the users and policies on one broker, and the result of the permission test described by the page's
+    address.
     """
     try:
         users = {user.username or "": user for user in await ask.admin.users()}
@@ -96,7 +96,7 @@ async def _show_plain(ask: Ask) -> Response:
 
 
 def _tested(ask: Ask) -> tuple[str, Need, str] | None:
-    """Return the user, the request and the source address of the permission test in the page's address."""
+    """Return the permission test's user, request and source address from the page's address."""
     user, action, resource = ask.text("user"), ask.text("action"), ask.text("resource")
     source = ask.text("from") or "127.0.0.1"
     if not user or not resource:
@@ -135,7 +135,7 @@ def _lines(info: AclInfo) -> list[PolicyLine]:
 
 
 async def _quotas(ask: Ask) -> list[tuple[str, QuotaInfo]]:
-    """Return the quotas on each broker; Apache's brokers have no quotas."""
+    """Return the quotas on each broker. Apache's brokers have no quotas."""
     with suppress(BrokerError, RemotingError, ClientError):
         found = await ask.admin.quotas()
         return [(broker, info) for broker, infos in sorted(found.items()) for info in infos][:_QUOTAS]

@@ -1,5 +1,5 @@
-"""Changes of users, policies and quotas. Only the confirmation form contains a new password; plans
-and logs never do.
+"""Changes to users, policies and quotas. Only the confirmation form contains a new password; plans and logs never
+contain one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_LIMIT: Final = -1
 
 
 def _chosen(ask: Ask, name: str, choices: tuple[str, ...]) -> str | None:
-    """Return the choice in a form; ``None`` if the field is empty."""
+    """Return the choice in a form field, or ``None`` if the field is empty."""
     text = ask.text(name) or None
     if text is not None and text not in choices:
         raise FormError(ask.t("{name} must be one of {choices}", name=name, choices=", ".join(choices)))
@@ -107,7 +107,7 @@ async def alter_user(ask: Ask) -> Plan:
 
 
 async def delete_user(ask: Ask) -> Plan:
-    """Delete a user with their policies."""
+    """Delete a user and their policies."""
     name = ask.path("name")
     await ask.admin.user(name)
 
@@ -130,7 +130,7 @@ async def delete_user(ask: Ask) -> Plan:
 
 # --- policies -------------------------------------------------------------------------------------
 async def policy_form(ask: Ask) -> Response:
-    """Ask for a policy; an existing policy fills the form."""
+    """Ask for a policy. An existing policy prefills the form."""
     user, resource = ask.text("user"), ask.text("resource")
     entry = await _entry(ask, user, resource, ask.text("kind") or CUSTOM) if user and resource else None
     return ask.page("access/policy.html", policy=entry, actions=_ACTIONS)
@@ -223,7 +223,7 @@ def _subject(ask: Ask) -> str:
 
 
 async def _quotas_of(ask: Ask, subject: str) -> dict[str, QuotaInfo]:
-    """Return the quota of a subject on each broker that has a quota for it."""
+    """Return the subject's quota on each broker that has one."""
     found = await ask.admin.quotas()
     return {broker: info for broker, infos in sorted(found.items()) for info in infos if info.subject == subject}
 

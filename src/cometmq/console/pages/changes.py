@@ -1,4 +1,4 @@
-"""Changes that visitors made with this console, from its own audit log."""
+"""The page with changes that visitors made in this console, read from its own audit log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEWEST: Final = 200
 
 @dataclass(frozen=True)
 class ChangeLine:
-    """One change, successful or not."""
+    """One change, which may have failed."""
 
     time_ms: float | None
     by: str
@@ -42,15 +42,15 @@ def _demand_changer(ask: Ask) -> None:
 
 
 async def show_changes(ask: Ask) -> Response:
-    """Show the newest changes whose fields contain a text."""
+    """Show the newest changes with a field that contains the search text."""
     _demand_changer(ask)
     lines = await in_thread(_newest, ask.console.options.audit_file, ask.text("q").casefold())
     return ask.page("changes/list.html", lines=lines, most=_NEWEST)
 
 
 async def show_brokers(ask: Ask) -> Response:
-    """Show the newest entries of the brokers' audit logs to visitors who may read users or, without users,
-    configurations.
+    """Show the newest entries in the brokers' audit logs. The visitor must be allowed to read users or, if there are no
+    users, configurations.
     """
     _demand_changer(ask)
     try:
@@ -67,7 +67,7 @@ async def show_brokers(ask: Ask) -> Response:
 
 
 def _newest(path: Path, wanted: str) -> list[ChangeLine]:
-    """Read the log, newest change first; skip malformed lines."""
+    """Read the log, newest change first. Malformed lines are skipped."""
     if not path.exists():
         return []
     with AuditReader(path, lambda *_: None) as reader:

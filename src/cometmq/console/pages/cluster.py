@@ -1,4 +1,4 @@
-"""The cluster: its brokers, their figures, warnings with the next step, and the last hour as plots."""
+"""The cluster page: its brokers, their figures, warnings with the next step, and plots of the last hour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cometmq.remoting.errors import RemotingError
 
 
 async def overview(ask: Ask) -> Response:
-    """Show the whole cluster."""
+    """Show the cluster's overview page."""
     sampler = ask.console.sampler
     health = sampler.examine()
     sample = await _sample(ask)
@@ -28,9 +28,7 @@ async def overview(ask: Ask) -> Response:
 
 
 async def _sample(ask: Ask) -> Sample:
-    """Return the newest sample, or take a sample with the visitor's account if it differs from the
-    console's account.
-    """
+    """Return the newest sample. If the visitor's account is not the console's account, take a new sample with it."""
     latest = ask.console.sampler.latest
     if latest is not None and not ask.visitor.has_own_connections:
         return latest
@@ -38,7 +36,7 @@ async def _sample(ask: Ask) -> Sample:
 
 
 async def history(ask: Ask) -> Response:
-    """Return the figures of the last hour."""
+    """Return the figures for the last hour."""
     return JSONResponse([sample.figures() for sample in ask.console.sampler.samples if not sample.failure])
 
 

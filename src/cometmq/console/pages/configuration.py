@@ -1,4 +1,4 @@
-"""Configuration: the keys of brokers and nameservers that differ from their defaults, and changes at run time."""
+"""The configuration pages: brokers' and nameservers' keys that differ from their defaults, and changes at run time."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ _TYPES: Final[Mapping[str, type]] = {BROKER: BrokerConfig, NAMESERVER: NamesrvCo
 
 @dataclass(frozen=True)
 class KeyLine:
-    """A configuration key of one server."""
+    """A configuration key on one server."""
 
     server: str
     key: str
     value: str
     default: str | None
-    """The default; ``None`` if it is unknown because the server is Apache's or the key has no effect."""
+    """Default value; ``None`` if it is unknown because the server is Apache's or the key has no effect."""
     runtime: bool
-    """True if the key is known to be changeable at run time."""
+    """True if it is known that the key can be changed at run time."""
 
     @property
     def is_changed(self) -> bool:
-        """Return whether the value differs from the default."""
+        """Return True if the value differs from the default."""
         return self.value != self.default
 
 
 async def show_list(ask: Ask) -> Response:
-    """Show, for each server, the keys whose values differ from the defaults, or all keys."""
+    """Show each server's keys whose values differ from the defaults, or all keys."""
     kind = _kind(ask, ask.text("kind") or BROKER)
     everything = ask.text("all") == "yes"
     tables = await _tables(ask, kind)
     server = ask.text("server")
     lines: dict[str, list[KeyLine]] = {}
-    """Servers with the same value share one line of the page."""
+    """Servers with the same value share one line on the page."""
     for name in sorted(tables):
         if server in ("", name):
             for line in _lines(kind, name, tables[name]):
@@ -73,7 +73,7 @@ async def show_list(ask: Ask) -> Response:
 
 
 async def show_key(ask: Ask) -> Response:
-    """Show one key: its meaning, its values, and a form for another value."""
+    """Show one key: its meaning, its values, and a form for a new value."""
     kind, key = _kind(ask, ask.path("kind")), ask.path("key")
     tables = await _tables(ask, kind)
     lines = [line for name in sorted(tables) for line in _lines(kind, name, tables[name]) if line.key == key]
@@ -102,7 +102,7 @@ async def show_key(ask: Ask) -> Response:
 
 
 async def alter(ask: Ask) -> Plan:
-    """Set a key on one server or on all servers, which check the value again."""
+    """Set a key on one server or on all servers. The servers check the value again."""
     kind, key = _kind(ask, ask.path("kind")), ask.path("key")
     server, value = ask.text("server"), ask.text("value", longest=MAX_KEPT_VALUE_CHARS)
     tables = {name: table for name, table in (await _tables(ask, kind)).items() if server in ("", name)}
@@ -171,7 +171,7 @@ def _options(kind: str) -> Mapping[str, Option]:
 
 
 def _is_ours(kind: str, table: Mapping[str, str]) -> bool:
-    """Return whether a server is a CometMQ server, which reports keys that Apache's servers lack."""
+    """Return True if a server is a CometMQ server, which reports keys that Apache's servers lack."""
     return any(key in table for key in _options(kind).keys() - apache_keys(_CLASSES[kind]).keys())
 
 
@@ -190,7 +190,7 @@ def _lines(kind: str, server: str, table: Mapping[str, str]) -> list[KeyLine]:
 
 
 def _check(ask: Ask, kind: str, key: str, value: str, table: Mapping[str, str]) -> None:
-    """Reject what the server would reject, before anything is changed.
+    """Reject a change that the server would reject, before anything is changed.
 
     :raises FormError: the key cannot change at run time, or the value is not allowed.
     """

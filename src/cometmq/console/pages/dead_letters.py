@@ -1,4 +1,4 @@
-"""Dead letters: groups with dead letters, their reasons and times, and resending with a ledger."""
+"""The dead-letter pages: groups with dead letters, reasons and times, and resending with a ledger."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LetterLine:
     origin_topic: str | None
     failures: int
     most: int | None
-    """Maximum number of redeliveries of the message; ``None`` if unknown."""
+    """Maximum number of times that the message could be redelivered; ``None`` if unknown."""
 
     @classmethod
     def of(cls, letter: MessageExt) -> LetterLine:
@@ -65,7 +65,7 @@ class LetterLine:
 
     @property
     def place(self) -> str:
-        """Queue and offset of the message, as a form contains them."""
+        """Return the message's queue and offset as a form value."""
         return f"{self.message.broker}/{self.message.queue_id}/{self.message.offset}"
 
 
@@ -120,7 +120,9 @@ def _sent_before(path: Path) -> frozenset[str]:
 
 
 async def _found(ask: Ask, group: str) -> Found[LetterLine]:
-    """Find the newest dead letters that match the form, among at most :data:`MAX_DEAD_LETTERS` in its time range."""
+    """Find the newest dead letters that match the form. At most :data:`MAX_DEAD_LETTERS` in its time range are
+    searched.
+    """
     begin, end = ask.period()
     wanted = Selection(
         key=ask.text("key") or None,
@@ -151,7 +153,7 @@ async def _found(ask: Ask, group: str) -> Found[LetterLine]:
 
 # --- sending again --------------------------------------------------------------------------------
 async def send_again(ask: Ask) -> Plan:
-    """Resend the marked dead letters, or all that match the page's filters, to their original topics."""
+    """Resend dead letters to their original topics: the marked ones, or all that match the page's filters."""
     group = _group(ask)
     found = (await _found(ask, group)).messages
     if ask.text("which") != "all":
@@ -230,7 +232,7 @@ async def _sent_again(ask: Ask, group: str, lines: Sequence[LetterLine]) -> str:
 
 
 async def _letters(ask: Ask, group: str, lines: Sequence[LetterLine]) -> AsyncIterator[MessageExt]:
-    """Read each dead letter just before it is sent, since a thousand bodies could occupy gigabytes."""
+    """Read each dead letter just before it is sent, since a thousand bodies could occupy several gigabytes."""
     async with PullConsumer(TOOLS_GROUP, instance=ask.admin.instance) as consumer:
         for line in lines:
             place = line.message

@@ -1,4 +1,4 @@
-"""Messages from a search as a file: JSON lines or CSV."""
+"""Exports the messages from a search as a file: JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cometmq.message.message import MessageExt
 
 MAX_MESSAGES: Final = 1_000
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""Maximum number of bytes of bodies in one file, which are kept in memory while it is written."""
+"""Maximum total size of the bodies in one file. They are kept in memory while the file is written."""
 _FIELDS: Final = (
     *("topic", "broker", "queue_id", "queue_offset", "stored", "born"),
     *("msg_id", "tags", "keys", "properties"),
 )
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""First characters that spreadsheets interpret as formulas."""
+"""First characters that make spreadsheets interpret a cell as a formula."""
 
 
 class _Budget:
-    """Collects complete messages until their bodies exceed a total size."""
+    """Collects complete messages until they exceed a total size."""
 
     def __init__(self) -> None:
         self._left = MAX_BYTES
@@ -37,7 +37,7 @@ class _Budget:
 
 
 def row_of(message: MessageExt) -> dict[str, Any]:
-    """Return a message as a row; a body that is not UTF-8 becomes ``body_base64``."""
+    """Return a message as a row. A body that is not UTF-8 becomes ``body_base64``."""
     row: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name,

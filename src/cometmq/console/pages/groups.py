@@ -1,4 +1,4 @@
-"""Consumer groups: members, subscriptions, lag, and their creation, change, reset, clone and deletion."""
+"""The group pages: members, subscriptions and lag; groups can be created, changed, reset, cloned and deleted."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ async def show_group(ask: Ask) -> Response:
 
 
 async def history(ask: Ask) -> Response:
-    """Return the lag of a group over the last hour."""
+    """Return a group's lag over the last hour."""
     return JSONResponse(ask.console.lag_history.of(ask.path("group")))
 
 
 async def show_member(ask: Ask) -> Response:
-    """Show one member: its queues, its rates, and on request the stacks of its threads."""
+    """Show one member: its queues, its rates and, on request, its threads' stacks."""
     group, client_id = ask.path("group"), ask.path("client_id")
     stack = ask.text("stack") == "yes"
     info = await _running_info(ask, group, client_id, stack)
@@ -112,7 +112,7 @@ async def new_form(ask: Ask) -> Response:
 
 
 async def create(ask: Ask) -> Plan:
-    """Create a group on every broker; existing groups do not change."""
+    """Create a group on every broker. Existing groups are not changed."""
     group = _group_name(ask, ask.text("group"))
     retries, queues = _retries(ask), _retry_queues(ask)
     wanted = SubscriptionGroupConfig(
@@ -286,7 +286,7 @@ async def clone_form(ask: Ask) -> Response:
 
 
 async def clone(ask: Ask) -> Plan:
-    """Create a group with the settings and offsets of another."""
+    """Create a group with the settings and offsets of another group."""
     group, copy = ask.path("group"), _group_name(ask, ask.text("copy"))
     masters = await ask.admin.masters()
     configs = await groups_of_brokers(ask.admin, group, masters)
@@ -324,7 +324,7 @@ async def clone(ask: Ask) -> Plan:
 
 
 async def delete(ask: Ask) -> Plan:
-    """Delete a group with its retry and dead-letter messages."""
+    """Delete a group and its retry and dead-letter messages."""
     group = ask.path("group")
     members = await members_of(ask.admin, group)
     warnings = []

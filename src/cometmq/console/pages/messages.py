@@ -1,4 +1,6 @@
-"""Messages: search, one message with its body, properties, trace and consumers, and a test message."""
+"""The message pages: a search, one message with its body, properties, trace and consumers, and a form for test
+messages.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _GROUPS_ASKED: Final = 50
 
 @dataclass(frozen=True)
 class MessageLine:
-    """A message in a list, with the first part of its body."""
+    """A message in a list, with the beginning of its body."""
 
     topic: str
     broker: str
@@ -75,12 +77,12 @@ class MessageLine:
 
 
 def address_of_place(topic: str, broker: str, queue_id: int, offset: int) -> str:
-    """Return the address of the page of a message."""
+    """Return the address of a message's page."""
     return f"/messages/{quote(topic, safe='')}/{quote(broker, safe='')}/{queue_id}/{offset}"
 
 
 def expression_of(ask: Ask) -> tuple[str, str]:
-    """Return the filter expression of messages and its type."""
+    """Return the form's filter expression and its type."""
     sql, tag = ask.text("sql", longest=4_000), ask.text("tag")
     if sql and tag:
         raise FormError(ask.t("filter by a tag or by SQL92, not by both"))
@@ -88,7 +90,7 @@ def expression_of(ask: Ask) -> tuple[str, str]:
 
 
 async def search(ask: Ask) -> Response:
-    """Search for messages by id or by key, or for the newest messages in a time range."""
+    """Search for messages by id or key, or for the newest messages in a time range."""
     topic, msg_id, key = ask.text("topic"), ask.text("id"), ask.text("key")
     if msg_id:
         return await _to_message(ask, msg_id, topic)
@@ -115,7 +117,7 @@ async def search(ask: Ask) -> Response:
 
 
 async def newest_of(ask: Ask, wanted: int, keep: Any) -> Found[Any]:
-    """Find the newest messages of the form's topic, time and filter."""
+    """Find the newest messages that match the form's topic, time range and filter."""
     expression, kind = expression_of(ask)
     begin, end = ask.period()
     wish = Search(
@@ -137,7 +139,7 @@ async def _to_message(ask: Ask, msg_id: str, topic: str) -> Response:
 
 
 async def _message_of(ask: Ask, msg_id: str, topic: str) -> MessageExt:
-    """Return the message with a client's id, or with an offset id, which contains the broker's address.
+    """Return the message with the given id: a client's id, or an offset id, which contains the broker's address.
 
     :raises NotFoundError: no message has this id.
     :raises FormError: the offset id names a server that is not a broker of this cluster.
@@ -174,7 +176,7 @@ async def _broker_at(ask: Ask, message: MessageExt) -> str:
 async def message_at(ask: Ask) -> MessageExt:
     """Return the message in the page's address.
 
-    :raises NotFoundError: the message is not stored, or no longer stored.
+    :raises NotFoundError: the message is not stored or has expired.
     """
     topic, broker = ask.path("topic"), ask.path("broker")
     queue_id, offset = int(ask.path("queue_id")), int(ask.path("offset"))
@@ -196,7 +198,7 @@ async def show_message(ask: Ask) -> Response:
 
 
 async def decode(ask: Ask) -> Response:
-    """Show one message with its body decoded with the schema from the form."""
+    """Show one message. The schema from the form is used to decode its body."""
     message = await message_at(ask)
     form, failure, text = ask.text("form"), "", ""
     try:
@@ -245,7 +247,7 @@ async def _steps(ask: Ask, msg_id: str) -> list[TraceStep]:
 
 
 async def _consumers(ask: Ask, message: MessageExt) -> dict[str, bool | None]:
-    """Group → whether its offset is after the message; ``None`` if the group has no offset."""
+    """For each group, return True if its offset is after the message, or ``None`` if the group has no offset."""
     queue = MessageQueue(ask.path("topic"), ask.path("broker"), message.queue_id)
     try:
         groups = await ask.admin.groups_of_topic(queue.topic)

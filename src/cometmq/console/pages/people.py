@@ -1,4 +1,4 @@
-"""Login and logout, language, and the page of keyboard shortcuts."""
+"""Login and logout, the language setting, and the page with keyboard shortcuts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def login_form(ask: Ask) -> Response:
 
 
 async def login(ask: Ask) -> Response:
-    """Log in a user of the console, or else an account of the cluster."""
+    """Log in a user of the console or, if there is none with this name and password, an account of the cluster."""
     console = ask.console
     name = ask.text("name", longest=200)
     password = str(ask.form.get("password") or "")[: MAX_PASSWORD_CHARS + 1]
@@ -101,7 +101,7 @@ async def keys(ask: Ask) -> Response:
 
 
 def _own_path(wanted: str) -> str:
-    """Return the address if it is a path in this console, else the path of the first page."""
+    """Return the address if it is a path in this console, otherwise the path of the first page."""
     parts = urlsplit(wanted)
     is_own = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not parts.netloc and not parts.scheme
     return wanted if is_own and wanted.isprintable() else "/"

@@ -1,4 +1,4 @@
-"""Pipeline: the reports of finished Spark jobs."""
+"""The pipeline pages: reports of finished Spark jobs."""
 
 from __future__ import annotations
 

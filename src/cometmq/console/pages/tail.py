@@ -1,4 +1,4 @@
-"""The live tail: new messages of a topic, as they are stored."""
+"""The live tail, which shows a topic's new messages as they are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from cometmq.remoting.bodies import MessageQueue
 
 LOOK_SECONDS: Final = 1.0
 MESSAGES_PER_LOOK: Final = 40
-"""Maximum number of messages that are shown per poll. Further messages are only counted, since nobody reads faster."""
+"""Maximum number of messages that are shown per poll. Further messages are only counted, since nobody can read
+faster.
+"""
 
 
 async def show_tail(ask: Ask) -> Response:

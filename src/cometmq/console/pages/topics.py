@@ -1,4 +1,4 @@
-"""Topics: their list, queues, consumers, producers, creation, change and deletion."""
+"""The topic pages: the list, queues, consumers and producers; topics can be created, changed and deleted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KINDS = ("", "retry", "dead", "all")
 
 @dataclass(frozen=True)
 class TopicLine:
-    """A topic in the list; values that no broker reports are ``None``."""
+    """A topic in the list. Values that no broker reports are ``None``."""
 
     name: str
     brokers: int
@@ -113,7 +113,7 @@ async def show_topic(ask: Ask) -> Response:
 
 
 async def show_producers(ask: Ask) -> Response:
-    """Show all connected producers; brokers know their groups but not their topics."""
+    """Show all connected producers. Brokers know their groups but not their topics."""
     tables = await asked_masters(ask.admin, lambda _, address: ask.admin.producers(address))
     found: dict[str, dict[str, ProducerInfo]] = {}
     for table in tables.values():
@@ -149,7 +149,7 @@ async def new_form(ask: Ask) -> Response:
 
 
 async def create(ask: Ask) -> Plan:
-    """Create a topic on every broker or on one; existing topics do not change."""
+    """Create a topic on every broker or on one broker. Existing topics are not changed."""
     topic = ask.text("topic")
     wrong = check_topic(topic)
     if wrong is not None:
@@ -273,7 +273,7 @@ async def alter(ask: Ask) -> Plan:
 
 
 def changes_table(ask: Ask, changes: Sequence[Change]) -> Table:
-    """Return a table of settings before and after a change."""
+    """Return a table with the settings before and after a change."""
     return Table(
         (ask.t("Broker"), ask.t("Setting"), ask.t("Before"), ask.t("After")),
         [(one.broker, one.setting, one.old, one.new) for one in changes],
@@ -281,7 +281,7 @@ def changes_table(ask: Ask, changes: Sequence[Change]) -> Table:
 
 
 async def delete(ask: Ask) -> Plan:
-    """Delete a topic with its messages."""
+    """Delete a topic and its messages."""
     topic = ask.path("topic")
     table = (await ask.admin.topic_stats(topic)).offset_table
     messages = sum(offsets.max_offset - offsets.min_offset for offsets in table.values())

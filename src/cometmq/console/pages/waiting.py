@@ -1,4 +1,4 @@
-"""Waiting messages: delayed messages, and messages of open transactions."""
+"""The page of waiting messages: delayed messages, and messages in open transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class GivenUp:
-    """A transaction that the broker no longer checks."""
+    """A given-up transaction, which the broker no longer checks."""
 
     offset_msg_id: str
     transaction_id: str
@@ -94,7 +94,7 @@ async def show_delayed(ask: Ask) -> Response:
 
 
 async def _known(asking: Awaitable[_T], nothing: _T, name: str, unable: list[str]) -> _T:
-    """Await an answer to a request that some brokers do not support. Record the names of these brokers."""
+    """Await the answer to a request that some brokers do not support, and record those brokers' names."""
     try:
         return await asking
     except BrokerError as error:
@@ -105,7 +105,7 @@ async def _known(asking: Awaitable[_T], nothing: _T, name: str, unable: list[str
 
 
 def _can_be_recalled(message: WaitingMessage) -> bool:
-    """Return whether a broker can recall a message: the message has an id and is not a retry."""
+    """Return True if a broker can recall a message: the message must have an id and must not be a retry."""
     return bool(message.uniq_key) and " " not in message.uniq_key and not message.topic.startswith((RETRY_PREFIX, "?"))
 
 
@@ -182,7 +182,7 @@ async def _given_up(ask: Ask) -> Found[GivenUp]:
 
 
 async def resume(ask: Ask) -> Plan:
-    """Let a broker check a transaction again that it has given up."""
+    """Ask a broker to check a transaction again that it has given up."""
     wanted = ask.text("id")
     found = next((one for one in (await _given_up(ask)).messages if one.offset_msg_id == wanted), None)
     if found is None:

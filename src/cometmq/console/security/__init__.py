@@ -1,1 +1,1 @@
-"""Logins and permissions of the console, and protection against cross-site requests."""
+"""The console's logins and permissions, and its protection against cross-site requests."""

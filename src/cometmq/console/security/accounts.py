@@ -1,4 +1,4 @@
-"""Logins with accounts of the cluster (ACL 1.0 and 2.0)."""
+"""Logins with the cluster's accounts (ACL 1.0 and 2.0)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from cometmq.remoting.signing import Credentials
 class ClusterAccounts:
     """Checks credentials with a signed request to a broker.
 
-    A cluster without access control accepts any signature. So only if a request with an invented account is denied does
-    a request with a real account prove anything.
+    A cluster without access control accepts any signature. So a successful request with a real account proves something
+    only if a request with an invented account is denied.
     """
 
     def __init__(self, namesrv: str, security: Security, clock: Clock) -> None:
@@ -28,7 +28,7 @@ class ClusterAccounts:
         self._clock = clock
 
     async def are_on(self) -> bool:
-        """Return whether brokers check signatures.
+        """Return True if brokers check signatures.
 
         :raises CometMQError: no broker answers.
         """
@@ -36,7 +36,7 @@ class ClusterAccounts:
         return not await self._accepts(invented)
 
     async def accept(self, access_key: str, secret_key: str) -> bool:
-        """Return whether the credentials are valid; the cluster must be one that checks them.
+        """Return True if the credentials are valid. The cluster must check credentials.
 
         :raises CometMQError: no broker answers.
         """

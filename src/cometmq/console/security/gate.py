@@ -1,4 +1,4 @@
-"""The gate before all pages: checks host names, sizes and cross-site requests, and adds security headers."""
+"""The gate in front of all pages. It checks host names, sizes and cross-site requests, and adds security headers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 _AGAIN: Final = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0"><title>CometMQ</title>'
-"""A page that reloads itself. After a link from another site the browser sends no cookies; after the reload it does."""
+"""A page that reloads itself. After following a link from another site, the browser sends no cookies; after the reload,
+it does.
+"""
 
 
 class TooLargeError(Exception):
-    """The body of a request is larger than the limit."""
+    """A request's body is larger than the limit."""
 
 
 class Gate:
@@ -45,11 +47,10 @@ class Gate:
             {"localhost", "127.0.0.1", "::1", *own, *options.names, *(url.host for url in options.urls)}
         )
         self._any_host = not options.is_local and not options.names and not options.urls
-        """If a login is required, every host name is safe, since cookies of this console are not sent to other names.
-        """
+        """If a login is required, every host name is safe, since this console's cookies are not sent to other names."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Check one request, and pass it on or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -113,12 +114,12 @@ class Gate:
 
 
 def _shown(text: str) -> str:
-    """Return the value of a header, shortened and without control characters."""
+    """Return a header's value, shortened and without control characters."""
     return ascii(text[:200])[1:-1]
 
 
 class _Counted:
-    """Receives the body of a request up to the size limit."""
+    """Receives a request's body up to the size limit."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

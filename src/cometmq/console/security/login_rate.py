@@ -1,4 +1,4 @@
-"""The rate limits for logins: from one address, for one name, and in total."""
+"""Rate limits for logins: from one address, for one name, and in total."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from cometmq.console.limits import ALL_LOGINS_PER_MINUTE, LOGINS_PER_MINUTE
 
 _MINUTE: Final = 60.0
 _KNOWN_MAX: Final = 10_000
-"""Maximum number of addresses and names that are counted; the oldest are dropped."""
+"""Maximum number of addresses and names that are counted. The oldest are dropped."""
 
 
 class LoginRate:
-    """Counts attempts in windows of a minute."""
+    """Counts login attempts in windows of one minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._windows: dict[str, tuple[float, int]] = {}
 
     def wait_seconds(self, address: str, name: str) -> int:
-        """Count an attempt. Return the number of seconds to wait before it; 0 if it is allowed now.
+        """Count an attempt. Return the number of seconds until it is allowed, or 0 if it is allowed now.
 
-        An attempt that must wait is not counted, so a flood locks nobody out for longer than a minute.
+        An attempt that must wait is not counted, so a flood of attempts does not lock anybody out for more than a
+        minute.
         """
         limits = {
             "": ALL_LOGINS_PER_MINUTE,

@@ -1,4 +1,4 @@
-"""The console's own users: names, roles and argon2 hashes of passwords, in a file."""
+"""The console's own users. A file stores their names, roles and argon2 password hashes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from cometmq.threads import in_thread
 
 _HASHER: Final = PasswordHasher()
 _NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$Yj5uDEbn8OKKF/en4/YUxw$czWICRXYkmqVb4tGhIuJyYSD3iveG62SpMy8SWCjzGE"
-"""The hash that is checked for an unknown name, so that the check takes as long as for a known name."""
+"""A hash that is checked if the name is unknown, so that the check takes as long as for a known name."""
 
 
 class Role(StrEnum):
-    """The permissions of a user of the console."""
+    """The role of a console user, which determines their permissions."""
 
     VIEWER = "viewer"
-    """The user may view everything."""
+    """The user may view all pages."""
     OPERATOR = "operator"
     """The user may also make changes, with the console's own account in the cluster."""
 
 
 class ConsoleUser(msgspec.Struct, frozen=True):
-    """One user."""
+    """One user of the console."""
 
     name: str
     role: Role
@@ -53,7 +53,7 @@ class ConsoleUsers:
         self._checks = asyncio.Semaphore(PASSWORD_CHECKS_AT_ONCE)
 
     def all(self) -> dict[str, ConsoleUser]:
-        """Name → user.
+        """Return the users by name.
 
         :raises UsersFileError: the file cannot be read, or is malformed.
         """

@@ -1,4 +1,4 @@
-"""Visitors of the console, and the sessions of visitors who are logged in."""
+"""The console's visitors, and the sessions of visitors who are logged in."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cometmq.console.limits import MAX_SESSIONS, SESSION_IDLE_SECONDS, SESSION_S
 
 @dataclass(frozen=True)
 class Visitor:
-    """A visitor of a page, and connections that use the visitor's permissions."""
+    """A visitor, with connections that use the visitor's permissions."""
 
     name: str
-    """Name of the visitor; empty without a login."""
+    """Name of the visitor; empty if they are not logged in."""
     may_change: bool
     connections: Connections
     has_own_connections: bool = False
-    """True if the visitor logged in with an account of the cluster."""
+    """True if the visitor logged in with one of the cluster's accounts."""
 
 
 @dataclass
@@ -32,13 +32,13 @@ class _Session:
 
 
 class Sessions:
-    """Sessions by the secret in the cookie; a restart of the console ends them."""
+    """Sessions, by the secret in the cookie. Restarting the console ends them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._sessions: dict[str, _Session] = {}
-        """Sessions in the order of their last request."""
+        """Sessions, in the order of their last request."""
 
     async def begin(self, visitor: Visitor) -> str:
         """Log a visitor in, and return the secret for their cookie."""
@@ -50,7 +50,7 @@ class Sessions:
         return token
 
     async def visitor(self, token: str) -> Visitor | None:
-        """Return the visitor logged in with a cookie, and restart the idle time."""
+        """Return the visitor who is logged in with a cookie, and restart their idle time."""
         await self._end_old()
         session = self._sessions.pop(token, None)
         if session is None:
@@ -78,11 +78,11 @@ class Sessions:
 
     # --- forms and notices --------------------------------------------------------------------
     def form_token(self, cookie: str, session: str) -> str:
-        """Return the token that a form must contain. Only pages of this console know the token."""
+        """Return the token that a form must contain. Only this console's pages know the token."""
         return self._signature(f"form\0{cookie}\0{session}")
 
     def is_form_token(self, token: str, cookie: str, session: str) -> bool:
-        """Return whether a form was sent from a page of this visitor."""
+        """Return True if a form was sent from one of this visitor's pages."""
         return bool(cookie) and hmac.compare_digest(token.encode(), self.form_token(cookie, session).encode())
 
     def signed(self, text: str) -> str:
@@ -90,7 +90,7 @@ class Sessions:
         return self._signature("text\0" + text) + text
 
     def verified(self, signed: str) -> str | None:
-        """Return a text that was signed by this console; ``None`` for any other text."""
+        """Return a text that was signed by this console, or ``None`` for any other text."""
         signature, text = signed[:64], signed[64:]
         if hmac.compare_digest(signature.encode(), self._signature("text\0" + text).encode()):
             return text
