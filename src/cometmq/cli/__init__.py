@@ -1,1 +1,1 @@
-"""The commands; each is a module that is imported only when it is called."""
+"""The command-line commands. Each command's module is imported only when the command is called."""

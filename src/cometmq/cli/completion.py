@@ -1,4 +1,4 @@
-"""``cometmq completion``: print the script with which a shell completes commands, options and names."""
+"""``cometmq completion``: print a script that lets a shell complete commands, options and names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import click
 from click.shell_completion import get_completion_class
 
 VARIABLE = "_COMETMQ_COMPLETE"
-"""The environment variable with which the script requests completions from click."""
+"""Environment variable that the script sets to request completions from click."""
 
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     bash:  echo 'eval "$(cometmq completion bash)"' >> ~/.bashrc

@@ -1,4 +1,4 @@
-"""Connect a command to a cluster: the ``-n`` option, a short-lived :class:`Admin`, name checks."""
+"""Connects a command to a cluster: the ``-n`` option, a short-lived :class:`Admin`, and name checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _checked_addresses(_ctx: click.Context, _parameter: click.Parameter, value: 
 
 
 class _ContextName(click.ParamType[str]):
-    """The name of a context, which shells complete."""
+    """Click type for a context's name, which shells can complete."""
 
     name = "text"
 
@@ -62,7 +62,9 @@ CONTEXT_OPTION: Final[dict[str, Any]] = {
 }
 """Arguments of the ``--context`` option."""
 context_option = click.option("--context", **CONTEXT_OPTION)
-"""The ``--context`` of every command that connects; the options after it read the environment that it sets."""
+"""The ``--context`` option of all commands that connect. Options that are parsed after it read the environment that it
+sets.
+"""
 NAMESRV_OPTION: Final[dict[str, Any]] = {
     "envvar": NAMESRV_VARIABLE,
     "default": DEFAULT_NAMESRV,
@@ -75,12 +77,12 @@ NAMESRV_OPTION: Final[dict[str, Any]] = {
 
 
 def namesrv_alone(command: Callable[..., T]) -> Callable[..., T]:
-    """Add ``-n`` and ``--context``, for commands that connect to a running CometMQ or RocketMQ."""
+    """Add ``-n`` and ``--context`` to a command that connects to a running CometMQ or RocketMQ."""
     return context_option(click.option("-n", "--namesrv", **NAMESRV_OPTION)(command))
 
 
 def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:
-    """Add ``-n``, ``--context`` and ``--timeout``; :func:`timeout_s` returns the latter."""
+    """Add ``-n``, ``--context`` and ``--timeout`` to a command. :func:`timeout_s` returns the timeout."""
     command = namesrv_alone(command)
     return click.option(
         "--timeout",
@@ -97,14 +99,14 @@ def _keep_timeout(ctx: click.Context, _parameter: click.Parameter, value: float 
 
 
 def timeout_s() -> float | None:
-    """Return the ``--timeout`` of the running command in seconds; None if it was not given."""
+    """Return the running command's ``--timeout`` in seconds, or None if it was not given."""
     ctx = click.get_current_context(silent=True)
     given: float | None = None if ctx is None else ctx.meta.get(_TIMEOUT)
     return given
 
 
 def administer(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run the work of one command with an :class:`Admin`, and close its connections.
+    """Run a command's work with an :class:`Admin`, and close its connections.
 
     :raises CometMQError: no nameserver can be reached, or the work fails.
     """
@@ -112,8 +114,8 @@ def administer(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def survey(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run work that only reads, like :func:`administer`. Brokers that do not answer are reported and left out, and the
-    exit code is then 3.
+    """Run work that only reads. Unlike :func:`administer`, report and leave out brokers that do not answer; the exit
+    code is 3 in this case.
 
     :raises CometMQError: no nameserver can be reached, the work fails, or no broker answers.
     """
@@ -148,7 +150,7 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
 
 
 def explain_connect_error(error: RemotingConnectError, namesrv: str) -> CometMQError:
-    """Return a clearer error if the nameserver could not be reached, unless TLS was the cause."""
+    """If the nameserver could not be reached, return a clearer error, unless TLS was the cause."""
     if isinstance(error.cause, ssl.SSLError):
         return error
     if error.address in namesrv_addresses(namesrv):
@@ -161,7 +163,7 @@ def explain_connect_error(error: RemotingConnectError, namesrv: str) -> CometMQE
 async def ask_cometmq_broker(name: str, asking: Awaitable[T], what: str, next_step: str) -> T:
     """Await a request that only CometMQ's brokers support.
 
-    :param what: the action, for the error message.
+    :param what: the action, named in the error message.
     :raises CometMQError: the broker is not a CometMQ broker.
     """
     try:
@@ -196,7 +198,7 @@ def confirm_deletion(what: str, consequence: str) -> None:
     """Ask the user to confirm a deletion.
 
     :raises WrongUseError: stdin is not a terminal, so ``--yes`` is required.
-    :raises CometMQError: the answer was no.
+    :raises CometMQError: the user did not confirm.
     """
     _confirm(f"deleting {what} {consequence}", "nothing was deleted")
 
@@ -205,7 +207,7 @@ def confirm_change(what: str) -> None:
     """Ask the user to confirm a change that was shown before.
 
     :raises WrongUseError: stdin is not a terminal, so ``--yes`` is required.
-    :raises CometMQError: the answer was no.
+    :raises CometMQError: the user did not confirm.
     """
     _confirm(f"this changes {what}", "nothing was changed")
 

@@ -1,4 +1,4 @@
-"""``cometmq context``: create, choose, list, show and delete named connections to clusters."""
+"""``cometmq context``: manage named connections to clusters."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _file: Final = LocalPath(path_type=Path, dir_okay=False)
 
 @click.group("context")
 def command() -> None:
-    """Store connections to clusters under names: addresses, source of credentials, TLS.
+    """Store named connections to clusters: addresses, TLS, and where credentials are.
 
-    Options take precedence over the environment, and the environment over the context in use. A context names the file
-    or variable that holds a secret; it never contains one.
+    Options take precedence over the environment, and the environment over the current context. A context names the file
+    or variable that contains a secret, but never contains the secret itself.
     """
 
 
@@ -86,7 +86,7 @@ def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
 @command.command("use")
 @click.argument("name", type=CONTEXT)
 def use(name: str) -> None:
-    """Use a context from now on; none stops using one."""
+    """Use a context in future commands; none means no context."""
     if name == NO_CONTEXT:
         change_contexts(lambda contexts: msgspec.structs.replace(contexts, current=""))
         notify("No context is in use.")
@@ -103,7 +103,7 @@ def use(name: str) -> None:
 @command.command("list")
 @output_option
 def list_contexts(output: str) -> None:
-    """List the contexts; * marks the one in use."""
+    """List the contexts; * marks the current context."""
     contexts = read_contexts()
     name = chosen_name(None, contexts)
     rows = [_row(known, found, current=known == name) for known, found in contexts.contexts.items()]
@@ -114,7 +114,7 @@ def list_contexts(output: str) -> None:
 @click.argument("name", type=CONTEXT, required=False)
 @output_option
 def show_context(name: str | None, output: str) -> None:
-    """Show a context, or the one in use."""
+    """Show a context; by default, the current context."""
     contexts = read_contexts()
     name = name or chosen_name(None, contexts)
     if name is None:

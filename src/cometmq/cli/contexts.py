@@ -1,4 +1,4 @@
-"""Contexts: named connections to clusters in one file for each user. The file contains no secrets."""
+"""Contexts: named connections to clusters, stored in one file per user. The file contains no secrets."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from cometmq.remoting.security import (
 )
 
 CONTEXT_VARIABLE: Final = "COMETMQ_CONTEXT"
-"""Environment variable with the name of a context."""
+"""Environment variable that contains the name of a context."""
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
-"""Environment variable with the nameserver's address; Apache's clients read the same one."""
+"""Environment variable that contains the nameserver's address. Apache's clients read the same variable."""
 NO_CONTEXT: Final = "none"
-"""The name that means no context."""
+"""The name that means that no context is used."""
 MAX_CONTEXTS: Final = 1_000
 MAX_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -52,16 +52,16 @@ class ContextError(CometMQError):
 
 
 class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The connection to a cluster, and how commands show results there. Paths are absolute."""
+    """A context: the connection to a cluster, and the output format for its commands. Paths are absolute."""
 
     nameservers: str
     description: str = ""
     output: str = ""
-    """The output format; empty for a table."""
+    """Output format; empty for a table."""
     credentials_file: str = ""
-    """A file like ``tools.yml``."""
+    """Path of a credentials file, with the format of ``tools.yml``."""
     access_key_env: str = ""
-    """The environment variables with the access key and with the secret key."""
+    """Environment variables that contain the access key and the secret key."""
     secret_key_env: str = ""
     security_token_env: str = ""
     tls: bool = False
@@ -86,7 +86,7 @@ class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return {name: value for name, value in found.items() if value}
 
     def tls_settings(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables from which clients read these TLS settings; none without TLS.
+        """Return the environment variables from which clients read these TLS settings; there are none if TLS is off.
 
         :raises ContextError: a variable for a secret is not set.
         """
@@ -105,13 +105,13 @@ class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All contexts of a user, and the one in use."""
+    """All contexts of a user, and the current context."""
 
     current: str = ""
     contexts: dict[str, Connection] = {}
 
     def named(self, name: str) -> Connection:
-        """Return one context.
+        """Return the context with the given name.
 
         :raises ContextError: no context has this name.
         """
@@ -124,10 +124,10 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ContextError(f"context {name} does not exist", next_step=step) from None
 
     def with_context(self, name: str, connection: Connection, *, replace: bool) -> Contexts:
-        """Return the contexts with a new one added.
+        """Return a copy with a new context added.
 
-        :param replace: the new context may replace a context of the same name.
-        :raises ContextError: the name is invalid or taken, or there are too many.
+        :param replace: the new context may replace a context with the same name.
+        :raises ContextError: the name is invalid or already used, or there are too many contexts.
         """
         if not _NAME.fullmatch(name) or name == NO_CONTEXT:
             raise ContextError(
@@ -141,7 +141,8 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, contexts=dict(sorted({**self.contexts, name: connection}.items())))
 
     def without(self, name: str) -> Contexts:
-        """Return the contexts without one of them. If that context was in use, no context is in use afterwards.
+        """Return a copy with one context removed. If it was the current context, there is no current context
+        afterwards.
 
         :raises ContextError: no context has this name.
         """
@@ -156,9 +157,9 @@ def contexts_file() -> Path:
 
 
 def read_contexts() -> Contexts:
-    """Read the contexts. If the file does not exist, there are no contexts.
+    """Read the contexts from the file. If the file does not exist, there are no contexts.
 
-    :raises ContextError: the file cannot be read, or other users may write it.
+    :raises ContextError: the file cannot be read, or other users may write to it.
     """
     path = contexts_file()
     try:
@@ -182,7 +183,7 @@ def read_contexts() -> Contexts:
 
 
 def context_names() -> list[str]:
-    """Return the names of all contexts; no names if the contexts cannot be read."""
+    """Return the names of all contexts, or no names if the contexts cannot be read."""
     try:
         return sorted(read_contexts().contexts)
     except ContextError:
@@ -190,8 +191,8 @@ def context_names() -> list[str]:
 
 
 def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
-    """Read the contexts, apply ``change``, store the result and return it. Changes by other processes wait until this
-    one is stored.
+    """Read the contexts, apply ``change``, store the result and return it. Other processes must wait with their changes
+    until the result is stored.
 
     :raises ContextError: the file cannot be read or written.
     """
@@ -207,7 +208,7 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
 
 
 def chosen_name(option: str | None, contexts: Contexts) -> str | None:
-    """Return the context's name from the option, from the environment, or the one in use."""
+    """Return the name of the context from the option or the environment, or else the current context."""
     name = option or os.environ.get(CONTEXT_VARIABLE) or contexts.current
     return None if not name or name == NO_CONTEXT else name
 
@@ -215,11 +216,11 @@ def chosen_name(option: str | None, contexts: Contexts) -> str | None:
 def use_context(option: str | None) -> Connection | None:
     """Make this process, and the processes that it starts, connect with a context. Return the context.
 
-    Nameservers, credentials and TLS each come completely from one source: from the context if the option names one,
-    else from the environment if it sets any of them, else from the context in use. ``tools.yml`` has the lowest
-    precedence.
+    Nameservers, credentials and TLS are each read from one source: from the context if the option names one, otherwise
+    from the environment if it sets any of the variables, otherwise from the current context. ``tools.yml`` has the
+    lowest precedence.
 
-    :param option: the ``--context`` of the command.
+    :param option: value of the command's ``--context``.
     :raises ContextError: the context does not exist, or one of its secrets is missing.
     """
     contexts = read_contexts()
@@ -248,8 +249,8 @@ def use_context(option: str | None) -> Connection | None:
 
 
 def tools_file() -> Path | None:
-    """Return the path ``$ROCKETMQ_HOME/conf/tools.yml`` of the file with mqadmin's credentials; None if the file does
-    not exist.
+    """Return the path of the file with mqadmin's credentials, ``$ROCKETMQ_HOME/conf/tools.yml``, or None if it does not
+    exist.
     """
     home = os.environ.get("ROCKETMQ_HOME")
     path = Path(home, "conf", "tools.yml") if home else None

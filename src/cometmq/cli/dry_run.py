@@ -1,7 +1,7 @@
-"""``--dry-run``: a command shows old and new values, and sends no change.
+"""``--dry-run``: a command shows old and new values, but does not send any changes.
 
-Two checks ensure this: commands stop after :func:`show_only`, and with ``--dry-run`` the client of a command refuses
-every request that is not known to only read.
+Two checks ensure this: commands stop after :func:`show_only`, and with ``--dry-run``, a command's client refuses every
+request that is not known to be read-only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _READING: Final = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "AUTH_GET_", "AUTH_LIST
 _HARMLESS: Final = frozenset(
     {RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}
 )
-"""Request codes for pulls, and for reports of a client about itself."""
+"""Request codes for pulls, and for requests in which a client reports its own state."""
 
 
 class DryRunError(CometMQError):
-    """With ``--dry-run`` a command sent a request that may change something; this is a bug in the command."""
+    """A command with ``--dry-run`` sent a request that may change something. This is a bug in the command."""
 
 
 def _keep(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -43,7 +43,7 @@ def _keep(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 dry_run_option = click.option(
     "--dry-run", is_flag=True, expose_value=False, callback=_keep, help="Only show what would change."
 )
-"""The ``--dry-run`` of every command that changes something."""
+"""The ``--dry-run`` option of all commands that change something."""
 
 
 def is_dry_run() -> bool:
@@ -62,7 +62,7 @@ def show_changes(what: str, changes: Sequence[Change], server: str = "broker") -
 
 
 def show_only(what: str, changes: Sequence[Change], server: str = "broker") -> bool:
-    """With ``--dry-run``, show the changes and return True, so that the command ends; otherwise return False."""
+    """With ``--dry-run``, show the changes and return True, so that the command ends. Otherwise, return False."""
     if not is_dry_run():
         return False
     if changes:
@@ -87,4 +87,4 @@ def _refuse_changes(_: str, request: RemotingCommand) -> None:
 
 
 READING_ONLY: Final = ClientRpcHook(before=_refuse_changes)
-"""The client hook that refuses every request except those that only read."""
+"""The client hook that refuses all requests that are not read-only."""

@@ -1,4 +1,4 @@
-"""Turn every failure of a command into one sentence with the next step, and an exit code."""
+"""Converts every failure of a command to one sentence with the next step, and an exit code."""
 
 from __future__ import annotations
 
@@ -23,25 +23,29 @@ INTERRUPTED: Final = 130
 
 
 PARTLY: Final = "cometmq.partly"
-"""Key in click's ``context.meta``, set when a command shows only part of its result: its exit code is then 3."""
+"""Key in click's ``context.meta``. It is set if a command shows only part of its result; the exit code is 3 in this
+case.
+"""
 
 
 class ReaderGoneError(Exception):
-    """The process that reads stdout has ended, as in ``cometmq consume … | head``. This is not a failure."""
+    """The process that reads stdout has ended, for example ``head`` in ``cometmq consume … | head``. This is not a
+    failure.
+    """
 
 
 class PartlyDoneError(CometMQError):
-    """Only a part of the work is done; the message states how much."""
+    """Only part of the work was done. The message states how much."""
 
 
 class WrongUseError(CometMQError):
-    """The options contradict each other; click cannot detect this while it parses them."""
+    """The options contradict each other, which click cannot detect while it parses them."""
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """Run a command and return its exit code; write a failure to stderr as a sentence, never as a traceback.
+    """Run a command and return its exit code. Failures are written to stderr as a sentence, without a traceback.
 
-    ``COMETMQ_TRACEBACK=1`` in the environment raises the exception instead, for a bug report.
+    If the environment contains ``COMETMQ_TRACEBACK=1``, the exception is raised instead, for bug reports.
     """
     try:
         result = run()
@@ -105,5 +109,5 @@ def _print_failure(sentence: str, code: int) -> int:
 
 
 def _drop_stdout() -> None:
-    """Point stdout to /dev/null, so that the interpreter's last flush meets no broken pipe."""
+    """Redirect stdout to /dev/null, so that the interpreter's final flush does not fail with a broken pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

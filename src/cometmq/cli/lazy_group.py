@@ -12,7 +12,7 @@ from cometmq.cli.failures import PARTLY, PARTLY_DONE, ReaderGoneError
 
 
 class LazyGroup(click.Group):
-    """A command group that imports a command only when it is called, so that ``serve`` starts fast.
+    """A command group that imports a command only when the command is called, so that ``serve`` starts fast.
 
     :param members: each command's module in ``package``, which defines ``command``, and its help text.
     """
@@ -23,11 +23,11 @@ class LazyGroup(click.Group):
         self._package = package
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names of the commands, the most frequently used first."""
+        """Return the names of the commands. The most frequently used commands are first."""
         return list(self._members)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command; None if no command has this name."""
+        """Import and return one command, or None if no command has this name."""
         if cmd_name in self._members:
             module, _ = self._members[cmd_name]
             command: click.Command = importlib.import_module(f"{self._package}.{module}").command
@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or fail and suggest the nearest name."""
+        """Find the command. If it does not exist, fail and suggest the nearest name."""
         if args and args[0] not in self._members and not args[0].startswith("-"):
             from cometmq.options import nearest
 
@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. If it shows only a part of the result, its exit code is 3.
+        """Run the command. If it shows only part of the result, its exit code is 3.
 
         :raises ReaderGoneError: the process that reads stdout has ended.
         """

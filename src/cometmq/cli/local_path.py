@@ -23,7 +23,7 @@ class LocalPath(click.Path):
     """A click path in the local file system. A path with another scheme is rejected."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert one value."""
+        """Convert a value from the command line."""
         return super().convert(_local(value, self, param, ctx), param, ctx)
 
 
@@ -31,5 +31,5 @@ class LocalFile(click.File):
     """An open click file in the local file system."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert one value."""
+        """Convert a value from the command line."""
         return super().convert(_local(value, self, param, ctx), param, ctx)

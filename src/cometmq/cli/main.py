@@ -65,9 +65,10 @@ def root(context: str | None) -> None:
 
 
 def adopt_tools_file() -> None:
-    """Use the credentials of ``$ROCKETMQ_HOME/conf/tools.yml``, as mqadmin does, unless the environment names others.
+    """Use the credentials in ``$ROCKETMQ_HOME/conf/tools.yml``, as mqadmin does, unless the environment sets
+    credentials.
 
-    Spark workers that this command starts see them too.
+    Spark workers that this command starts also use them.
     """
     given = (CREDENTIALS_FILE_VARIABLE, ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE)
     if not any(map(os.environ.get, given)) and (file := tools_file()) is not None:
@@ -75,6 +76,6 @@ def adopt_tools_file() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with its code."""
+    """Run the command line, and exit with the command's exit code."""
     adopt_tools_file()
     sys.exit(guarded(lambda: root.main(arguments, prog_name="cometmq", standalone_mode=False)))

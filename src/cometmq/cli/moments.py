@@ -1,4 +1,4 @@
-"""Times and durations in the forms that users type on the command line."""
+"""Parses times and durations in the forms that users type on the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _UNTIL: Final = "--until"
 
 
 def local_time(timestamp_ms: int | None) -> str | None:
-    """Return milliseconds since 1970 as local time in ISO 8601 with offset; None if there is no time.
+    """Return milliseconds since 1970 as local time in ISO 8601 with a UTC offset, or None if there is no time.
 
-    A time outside of the calendar stays a number, since producers can set any number.
+    A time that Python cannot represent remains a number, since producers can set any number.
     """
     if timestamp_ms is None or timestamp_ms <= 0:
         return None
@@ -32,14 +32,14 @@ def local_time(timestamp_ms: int | None) -> str | None:
 
 
 class FormType(click.ParamType[T]):
-    """Click type for the values of one form, such as a time."""
+    """Base class of click types for values such as times."""
 
     def __init__(self, form: Form[T]) -> None:
         self.form = form
         self.name = form.name
 
     def convert(self, value: str | T, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """Parse one value."""
+        """Parse a value from the command line."""
         if not isinstance(value, str):
             return value
         try:
@@ -49,18 +49,18 @@ class FormType(click.ParamType[T]):
 
 
 class Moment(FormType[int]):
-    """A time; the value is milliseconds since 1970.
+    """Click type for a time. The value is in milliseconds since 1970.
 
     An ``--until`` that is earlier than the ``--since`` of the same command is rejected.
 
-    :param ago: accept a duration too: 90s and 1h30m mean the time that long ago.
+    :param ago: also accept a duration: 90s or 1h30m means the time that long ago.
     """
 
     def __init__(self, *, ago: bool = False) -> None:
         super().__init__(moment(ago=ago))
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse one value."""
+        """Parse a value from the command line."""
         moment_ms = super().convert(value, param, ctx)
         self._demand_forward(moment_ms, param, ctx)
         return moment_ms
@@ -79,16 +79,16 @@ class Moment(FormType[int]):
 
 
 PAST: Final = Moment(ago=True)
-"""Type of an option for a time, which may be given as a duration before now."""
+"""Click type for a time that may also be given as a duration before now."""
 
 
 class Duration(click.ParamType[timedelta]):
-    """A length of time such as 90s, 1h30m, 2d or 500ms."""
+    """Click type for a duration such as 90s, 1h30m, 2d or 500ms."""
 
     name = DURATION.name
 
     def convert(self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Parse one value."""
+        """Parse a value from the command line."""
         return value if isinstance(value, timedelta) else timedelta(milliseconds=_DURATION.convert(value, param, ctx))
 
 

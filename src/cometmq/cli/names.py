@@ -1,4 +1,4 @@
-"""Names of topics, groups and brokers on the command line, which shells complete from the cluster."""
+"""Types for the names of topics, groups and brokers on the command line, which shells can complete from the cluster."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.several import users_topics
 
 COMPLETION_SECONDS: Final = 2.0
-"""Maximum duration of a completion; a completion that takes longer shows nothing."""
+"""Maximum duration of a completion. If it takes longer, nothing is shown."""
 
 
 class Name(click.ParamType[str]):
-    """A parameter type for names in the cluster; ``ask`` lists the existing ones."""
+    """A click type for names in the cluster. ``ask`` lists the existing names."""
 
     name = "text"
 
@@ -27,7 +27,7 @@ class Name(click.ParamType[str]):
         self._ask = ask
 
     def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the names that begin with ``incomplete``; no names if the cluster does not answer in time."""
+        """Return the names that begin with ``incomplete``, or no names if the cluster does not answer in time."""
         namesrv: Any = ctx.params.get("namesrv") or DEFAULT_NAMESRV
 
         async def names() -> Iterable[str]:

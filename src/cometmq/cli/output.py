@@ -1,4 +1,6 @@
-"""Write the results of a command: a table for people; json, jsonl or csv for programs; a progress bar on stderr."""
+"""Writes a command's results: a table for people, or json, jsonl or csv for programs. Also contains the progress
+bar.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
 FORMATS: Final = ("table", "json", "jsonl", "csv")
 _TO_THE_SECOND: Final = len("2026-01-31 12:00:00")
 PIPE_WIDTH: Final = 160
-"""Width in columns of a table that is written to a pipe or a file."""
+"""Width of a table that is written to a pipe or a file, in columns."""
 _LEAST_PROSE: Final = 16
-"""Minimum width of a column of wrapped text."""
+"""Minimum width of a column with wrapped text."""
 _GAP: Final = 2
 
 DEFAULT_FORM: Final = "cometmq.output"
-"""Key in click's ``context.meta`` for the output format without ``-o``."""
+"""Key in click's ``context.meta`` for the output format that is used if there is no ``-o``."""
 
 
 def _default_form() -> str:
@@ -49,12 +51,12 @@ output_option = click.option(
     show_default="table, or the context's",
     help="Output format.",
 )
-"""The ``-o`` of every command that shows a result."""
+"""The ``-o`` option of all commands that show a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a result: the key in the rows, and the title in tables."""
+    """A column in a result: its key in the rows, and its title in tables."""
 
     key: str
     title: str
@@ -62,11 +64,11 @@ class Column:
     prose: bool = False
     """True if the text may be wrapped on a narrow terminal."""
     time: bool = False
-    """True for a local time. Tables show it to the second, other formats in full."""
+    """True for a local time. Tables show it with a precision of seconds, other formats in full."""
     state: bool = False
-    """True to colour the value on a terminal: good, notable or bad."""
+    """True to colour the value on a terminal as good, notable or bad."""
     items: int = 0
-    """Maximum number of items of a list that a table shows, followed by the number of further items; 0 for all. Other
+    """Maximum number of list items that a table shows, followed by the number of further items; 0 for all items. Other
     formats contain all items.
     """
 
@@ -102,7 +104,7 @@ def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
 
 
 def notify(sentence: str) -> None:
-    """Write a sentence for people to stderr; stdout is for data."""
+    """Write a sentence for people to stderr, since stdout is for data."""
     click.echo(visible(sentence), err=True)
 
 
@@ -114,7 +116,7 @@ def say(text: str) -> None:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text for a table."""
+    """Format a value as text for a table."""
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):
@@ -187,7 +189,7 @@ def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title
 
 
 def _least_width(column: Column, cells: Sequence[str]) -> int:
-    """Return the minimum width that breaks no word of the title and no value except prose."""
+    """Return the minimum width that does not break any word in the title or any value, except prose."""
     from rich.cells import cell_len
 
     words = max((cell_len(word) for word in column.title.split()), default=0)
@@ -196,7 +198,9 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
 
 
 def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
-    """Distribute the width above the minimum widths among the columns, prose last (rich alone would cut columns)."""
+    """Distribute the width that exceeds the minimum widths among the columns, prose last. Rich itself would cut
+    columns.
+    """
     widths = list(least)
     for at in sorted(range(len(widths)), key=lambda at: columns[at].prose):
         more = min(max(0, natural[at] - least[at]), room)
@@ -208,7 +212,7 @@ def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Colu
 def _rows(
     console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], *, header: bool
 ) -> list[str]:
-    """Return the lines of rows. Rich formats only wrapped or coloured cells, since it is slow for thousands of rows."""
+    """Return the rows as lines. Rich formats only wrapped or coloured cells, since it is slow for thousands of rows."""
     from rich.cells import cell_len
 
     def is_plain(row: Sequence[str]) -> bool:
@@ -281,14 +285,14 @@ def _style(cell: str, column: Column) -> str:
 
 
 def _lines(console: Console, what: object) -> list[str]:
-    """Return the lines that rich prints, without trailing blanks."""
+    """Return the lines that rich prints, with trailing blanks removed."""
     with console.capture() as captured:
         console.print(what)
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def _page(lines: Sequence[str], console: Console) -> None:
-    """Write lines to stdout; through a pager if the terminal has fewer lines."""
+    """Write lines to stdout. A pager is used if the terminal has fewer lines."""
     if sys.stdin.isatty() and sys.stdout.isatty() and len(lines) >= console.height:
         os.environ.setdefault("LESS", "FRX")  # shows colours, and leaves the text on the screen
         click.echo_via_pager("\n".join(lines) + "\n", color=True)
@@ -298,7 +302,7 @@ def _page(lines: Sequence[str], console: Console) -> None:
 
 
 class Progress:
-    """A progress bar on stderr; silent if stderr is not a terminal or ``total`` is unknown."""
+    """A progress bar on stderr. It is hidden if stderr is not a terminal or ``total`` is unknown."""
 
     def __init__(self, title: str, total: int | None) -> None:
         self._title = title

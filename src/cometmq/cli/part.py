@@ -1,4 +1,4 @@
-"""Show a part of a long list: a page of the names that match a pattern."""
+"""Shows part of a long list: one page of the names that match a pattern."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ match_option = click.option(
     metavar="PATTERN",
     help="Only names that match a pattern such as 'orders-*': * any characters, ? one, [ab] a or b.",
 )
-"""The ``--match`` of every command that lists topics or groups."""
+"""The ``--match`` option of all commands that list topics or groups."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A page of the names that match a pattern."""
+    """The options for one page of the names that match a pattern."""
 
     match: str | None = None
     limit: int = 0
     """Number of names on a page; 0 for all names."""
     number: int = 1
-    """Number of the page, from 1."""
+    """Number of the page, starting at 1."""
 
     def of(self, names: Iterable[str]) -> Sequence[str]:
-        """Return the names on the page. If there are other names, print how to see them."""
+        """Return the names on the page. If there are more names, print how to see them."""
         found = matching_names(names, self.match)
         if not self.limit:
             return found
@@ -46,14 +46,15 @@ class Part:
 
 
 def matching_names(names: Iterable[str], pattern: str | None) -> list[str]:
-    """Return the names that match a shell pattern; without a pattern, all names."""
+    """Return the names that match a shell pattern, or all names if there is no pattern."""
     return [name for name in names if pattern is None or fnmatchcase(name, pattern)]
 
 
 def part_options(rows: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add ``--match``, ``--limit`` and ``--page``, passed to the command as ``part``.
+    """Add ``--match``, ``--limit`` and ``--page``. The command receives them as ``part``.
 
-    :param rows: number of rows of a table on a terminal without ``--limit``; pipes and other formats contain all rows.
+    :param rows: number of table rows on a terminal if there is no ``--limit``. Pipes and other formats contain all
+        rows.
     """
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Paths and URLs of storage on the command line, and the options of the storage."""
+"""Storage paths and URLs on the command line, and the storage options."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NAMES: Final = ", ".join(name for name, declared in options_of(StorageOptions).
 
 
 class StorageUrl(click.ParamType[str]):
-    """A path, or the URL of an object store or HDFS; the value is the text."""
+    """Click type for a path, or the URL of an object store or HDFS. The value is the text."""
 
     name = "path or URL"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check one value."""
+        """Check a value from the command line."""
         try:
             return str(Location.parse(value))
         except PathError as error:
@@ -32,7 +32,7 @@ class StorageUrl(click.ParamType[str]):
 
 
 def storage_option(function: F) -> F:
-    """Add ``--storage NAME=VALUE``, which may be repeated; the command gets the parsed options as ``storage``."""
+    """Add ``--storage NAME=VALUE``, which may be repeated. The command receives the parsed options as ``storage``."""
     return click.option(
         "--storage",
         multiple=True,

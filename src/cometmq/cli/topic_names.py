@@ -15,7 +15,7 @@ from cometmq.cli.local_path import LocalFile
 
 _RANGE: Final = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _MAX_NAMES: Final = 100_000
-"""Maximum number of names in one command: more topics than a broker can handle well."""
+"""Maximum number of names in one command. It is more topics than a broker can handle well."""
 
 file_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
     "--file", type=LocalFile("r"), help="Add the names in this file, one a line; - is stdin."
@@ -23,9 +23,9 @@ file_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.o
 
 
 def chosen_names(arguments: Iterable[str], file: IO[str] | None) -> list[str]:
-    """Return the names for a command without duplicates.
+    """Return a command's names without duplicates.
 
-    :raises WrongUseError: no name is given, one is invalid, or there are too many.
+    :raises WrongUseError: no name is given, a name is invalid, or there are too many names.
     """
     found: dict[str, None] = {}
     for name in chain.from_iterable(map(_expanded, chain(arguments, _lines(file) if file is not None else ()))):
@@ -47,7 +47,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
 
 
 def _expanded(name: str) -> Iterator[str]:
-    """Yield a name for each number in the ranges of a text, as a shell expands ``orders-{01..20}``."""
+    """Yield a name for each number in a text's ranges, as a shell expands ``orders-{01..20}``."""
     found = _RANGE.search(name)
     if found is None:
         yield name

@@ -28,7 +28,7 @@ READING_COMMANDS: Final = {
     "message": ("query",),
     "doctor": (),
 }
-"""The commands that only read from the cluster, with their subcommands."""
+"""The commands and subcommands that only read from the cluster."""
 LEAST_EVERY: Final = timedelta(milliseconds=200)
 _HOME, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -42,7 +42,7 @@ class CommandRun(NamedTuple):
 
 
 class _Screen(io.TextIOWrapper):
-    """Collects the text that is written to it. It claims to be a terminal if stdout is one."""
+    """A stream that collects the text that is written to it. It claims to be a terminal if stdout is one."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         self._kept = io.BytesIO()
@@ -66,8 +66,8 @@ class _Screen(io.TextIOWrapper):
 def command(every: timedelta, times: int | None, words: tuple[str, ...]) -> int:
     """Repeat COMMAND and show its output: cometmq watch group offsets billing.
 
-    On a terminal the output is updated in place; Ctrl-C ends it. In a pipe each run is a line of JSON with the fields
-    time, code (the exit code), result and error, or COMMAND's own output if it has -o.
+    On a terminal, the output is updated in place; Ctrl-C ends it. In a pipe, each run writes a line of JSON with the
+    fields time, code (the exit code), result and error. If COMMAND has -o, its own output is written instead.
     """
     _demand_reading_command(words)
     if every < LEAST_EVERY:
@@ -104,7 +104,7 @@ def _demand_reading_command(words: Sequence[str]) -> None:
 
 
 def _run(words: Sequence[str], *, is_terminal: bool) -> CommandRun:
-    """Run a command in this process and collect its output, without stdin, so that no pager starts."""
+    """Run a command in this process, and collect its output. The command has no stdin, so no pager starts."""
     from cometmq.cli.main import root
 
     out, err = _Screen(is_terminal=is_terminal), _Screen(is_terminal=False)
@@ -119,7 +119,7 @@ def _run(words: Sequence[str], *, is_terminal: bool) -> CommandRun:
 
 
 def _line(run: CommandRun) -> str:
-    """Return one run as a line of JSON."""
+    """Return the result of one run as a line of JSON."""
     line = {
         "time": datetime.now().astimezone().isoformat(timespec="milliseconds"),
         "code": run.code,
@@ -129,7 +129,7 @@ def _line(run: CommandRun) -> str:
 
 
 def _draw(words: Sequence[str], every: timedelta, run: CommandRun, *, first: bool) -> None:
-    """Write the output over the previous output, and count the lines that do not fit on the terminal."""
+    """Overwrite the previous output with the new output, and count the lines that do not fit on the terminal."""
     height = shutil.get_terminal_size().lines
     title = f"Every {every.total_seconds():g} s: cometmq {' '.join(words)}    {datetime.now().astimezone():%H:%M:%S}"
     lines = [title, "", *run.out.splitlines(), *run.err.splitlines()]

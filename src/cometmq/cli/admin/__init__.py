@@ -1,1 +1,1 @@
-"""Administration commands: topics, groups, clusters, accounts, and the check of this machine."""
+"""Administration commands for topics, groups, clusters and accounts, and ``doctor``, which checks this machine."""

@@ -1,4 +1,4 @@
-"""Connect the commands about users and policies to a cluster."""
+"""Connects the commands for users and policies to a cluster."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def test(
 
 
 async def _new_entries(admin: Admin, user: str, entries: list[EntryInfo], server: str | None) -> list[Change]:
-    """Return the changes that new entries make to a user's policies."""
+    """Return the changes that new policy entries make to a user's policies."""
     rows = _rows(await admin.policies_of(user, address=server))
     had = {row["resource"]: f"{row['decision']} {row['actions']}" for row in rows}
     return [

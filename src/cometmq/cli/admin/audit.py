@@ -60,7 +60,7 @@ def command(
 ) -> None:
     """Read the audit log of a server on this machine.
 
-    FILE is the log, or the directory of the store. json and jsonl output has every field of each entry.
+    FILE is the log, or the directory of the store. The json and jsonl formats contain all fields of each entry.
     """
     path = _path(file)
 

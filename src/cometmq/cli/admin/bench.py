@@ -1,4 +1,4 @@
-"""``cometmq bench``: measure throughput and latency of a cluster."""
+"""``cometmq bench``: measure the throughput and latency of a cluster."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _options(*options: Callable[..., Any]) -> Callable[[T], T]:
 def command() -> None:
     """Measure throughput and latency of a cluster.
 
-    Without TOPIC a temporary topic is used. The counts are checked at the end: exit code 1 if a message was lost. Works
-    with Apache RocketMQ, too.
+    If no TOPIC is given, a temporary topic is used. The counts are checked at the end; the exit code is 1 if a message
+    was lost. This also works with Apache RocketMQ.
     """
 
 
@@ -81,7 +81,7 @@ def command() -> None:
 def produce(namesrv: str, output: str, **options: Any) -> int:
     """Send messages; measure the time until each is stored.
 
-    With --rate, latency counts from the moment a message is due, so it includes the broker's pauses.
+    With --rate, latency is measured from the time when a message is due, so it includes the broker's pauses.
     """
     return _run(Kind.PRODUCE, options, namesrv, output)
 
@@ -94,8 +94,8 @@ def produce(namesrv: str, output: str, **options: Any) -> int:
 def consume(namesrv: str, output: str, **options: Any) -> int:
     """Read messages; measure how many arrive.
 
-    Reads TOPIC from its beginning, or a temporary topic. Uses no group: nothing is committed, and other consumers miss
-    no message.
+    Reads TOPIC from its beginning; if no TOPIC is given, a temporary topic. No group is used, so no offsets are
+    committed, and other consumers do not miss any messages.
     """
     if options["topic"] is not None and options["duration"] is None and options["count"] is None:
         options["count"] = MAX_COUNT
@@ -110,7 +110,7 @@ def consume(namesrv: str, output: str, **options: Any) -> int:
 def roundtrip(namesrv: str, output: str, **options: Any) -> int:
     """Send and read; measure the time from producer to consumer.
 
-    Without --rate, messages queue up, and latency is mostly waiting time.
+    If no --rate is given, messages queue up, and latency is mostly waiting time.
     """
     if options["size"] < STAMP.size:
         raise WrongUseError(f"--size must be at least {STAMP.size} for the number and time of the message")

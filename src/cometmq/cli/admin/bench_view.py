@@ -1,4 +1,4 @@
-"""Display a load: counts while it runs; rates, percentiles and a histogram at its end."""
+"""Displays a load: counts while it runs, and rates, percentiles and a histogram at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 class LiveView:
-    """Shows the counts of a running load on stderr; silent unless that is a terminal."""
+    """Shows a running load's counts on stderr. If stderr is not a terminal, nothing is shown."""
 
     def __init__(self, kind: Kind, plan: Plan) -> None:
         self._kind = kind
@@ -73,7 +73,7 @@ class LiveView:
 
 
 def show_outcome(kind: Kind, outcome: Outcome, output: str) -> None:
-    """Write the result of a load to stdout."""
+    """Write a load's result to stdout."""
     if output != "table":
         show_one({"kind": kind.value, **outcome.result}, output)
         return
@@ -94,7 +94,7 @@ def show_outcome(kind: Kind, outcome: Outcome, output: str) -> None:
 
 
 def histogram(latencies: Latencies) -> str:
-    """Return a histogram as lines of text: lower and upper limit, share and bar."""
+    """Return a histogram as lines of text with the lower limit, upper limit, share and bar of each bucket."""
     bars = latencies.bars()
     most = max((bar.number for bar in bars), default=1)
     return "\n".join(

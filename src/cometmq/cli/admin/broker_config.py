@@ -37,7 +37,7 @@ def command() -> None:
 @namesrv_option
 @output_option
 def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) -> None:
-    """Show all keys, or some, of each broker; secrets are hidden."""
+    """Show all or some keys of each broker; secrets are hidden."""
     tables = administer(namesrv, lambda admin: broker_configurations(admin, broker))
     show(key_rows(tables, keys, "broker"), _VALUES, output, title="Configuration")
 
@@ -51,8 +51,8 @@ def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) ->
 def set_keys(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) -> None:
     """Change keys of running brokers, after showing old and new values.
 
-    Only keys that docs/operations.md marks can change at run time. A broker with a configuration file writes them
-    there.
+    Only keys marked in docs/operations.md can be changed at run time. If a broker has a configuration file, it also
+    writes the new values to this file.
     """
     wanted = parse_settings(settings)
 
@@ -77,7 +77,7 @@ def set_keys(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: 
 def diff(defaults: bool, broker: str | None, namesrv: str, output: str) -> None:
     """Show the keys whose values differ between brokers.
 
-    With --defaults: the keys that differ from CometMQ's defaults.
+    With --defaults, show the keys that differ from CometMQ's defaults.
     """
     if broker is not None and not defaults:
         raise WrongUseError("--broker needs --defaults; without it all brokers are compared with each other")

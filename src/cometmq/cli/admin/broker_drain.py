@@ -1,4 +1,4 @@
-"""``cometmq broker drain``: stop new messages to a broker and wait until consumers have read all its messages."""
+"""``cometmq broker drain``: stop new messages to a broker, and wait until consumers have read all messages on it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def command(
 ) -> int:
     """Stop new messages to BROKER, and wait until its groups have read it.
 
-    Producers move to the other brokers without an error. Ctrl-C ends only the waiting; --undo lets producers use the
-    broker again. Exit code 3: messages were left at the time limit.
+    Producers move to the other brokers without an error. Ctrl-C only ends the waiting; --undo lets producers use the
+    broker again. The exit code is 3 if messages were left at the time limit.
     """
 
     async def work(admin: Admin) -> int:

@@ -1,4 +1,4 @@
-"""Show changes of settings with old and new values, and ask for confirmation before they are made."""
+"""Shows old and new values of settings, and asks for confirmation before they are changed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: str = "broker") -> bool:
-    """Show changes and ask for confirmation; return False if nothing would change.
+    """Show changes and ask for confirmation. Return False if nothing would change.
 
-    :param yes: do not ask.
+    :param yes: do not ask for confirmation.
     :param server: kind of server, such as broker.
     :raises CometMQError: the user did not confirm.
     """
@@ -37,9 +37,9 @@ def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: 
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
-    """Parse several ``KEY=VALUE``.
+    """Parse several ``KEY=VALUE`` texts.
 
-    :raises WrongUseError: a text has another form, or a key has two values.
+    :raises WrongUseError: a text has a different form, or a key has two values.
     """
     found: dict[str, str] = {}
     for setting in settings:
@@ -52,7 +52,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 def key_rows(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str, str]]:
-    """Return a row for each server and key: for all keys, or the given keys.
+    """Return a row for each server and key, for all keys or only the given keys.
 
     :param server: kind of server, such as broker.
     :raises WrongUseError: a key exists on no server.
@@ -72,9 +72,9 @@ def key_rows(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str,
 
 @contextmanager
 def partly_done() -> Iterator[None]:
-    """Turn a change that only some servers made into exit code 3.
+    """If only some servers made a change, raise an error with exit code 3.
 
-    :raises PartlyDoneError: some servers made the change of the block, and others did not.
+    :raises PartlyDoneError: some servers made the change in the block, and other servers did not.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""``cometmq cluster``: show clusters, their brokers and slaves, and the state of each."""
+"""``cometmq cluster``: show clusters, their brokers and slaves, and each broker's state."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def list_brokers(namesrv: str, output: str) -> None:
 @namesrv_option
 @output_option
 def status(namesrv: str, output: str) -> int:
-    """Show the state of every master, and brokers that are away.
+    """Show the state of every master, and absent brokers.
 
-    Exit code 1 when a broker that was there recently is away, 3 when a master does not answer.
+    The exit code is 1 if a broker has recently disappeared, or 3 if a master does not answer.
     """
     rows, away = administer(namesrv, _statuses)
     show([*rows, *away], _STATUS, output, title="Brokers")
@@ -90,9 +90,9 @@ def status(namesrv: str, output: str) -> int:
 def slaves(namesrv: str, output: str) -> int:
     """Show how far behind slaves are (not those of RocketMQ 4).
 
-    If a master is away, its slaves report how much of the log they have copied.
+    If a master is absent, its slaves report how much of the log they have copied.
 
-    Exit code 3 when a master is away or does not answer.
+    The exit code is 3 if a master is absent or does not answer.
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def slaves(namesrv: str, output: str) -> int:
 
 
 async def _slaves(admin: Admin, name: str, addresses: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Return the slaves of a broker as reported by their master or, if the master is absent, by themselves."""
+    """Return a broker's slaves as reported by their master or, if it is absent, by the slaves themselves."""
     if MASTER_ID not in addresses:
         return await _without_master(admin, name, addresses)
     try:

@@ -77,7 +77,7 @@ def command(
     """Run the web console of a cluster of CometMQ or Apache RocketMQ.
 
     Without --allow-changes, only visitors who log in with an account that permits changes can make them. In a cluster
-    with access control the console takes its own account from the environment, like all commands.
+    with access control, the console reads its own account from the environment, like all commands.
     """
     require("the console", SERVER, "starlette", "uvicorn", "jinja2", "python_multipart", "argon2")
     if ctx.invoked_subcommand is not None:
@@ -133,7 +133,7 @@ def user() -> None:
 @click.option("--password-file", type=LocalPath(path_type=Path), help="File with the password.  [default: ask for it]")
 @console_data_option
 def add(name: str, role: str, password_file: Path | None, data: Path) -> None:
-    """Create a user, or change the password and role of one."""
+    """Create a user, or change a user's password and role."""
     from cometmq.console.security.passwords import ConsoleUsers, Role
 
     _users(data, ConsoleUsers).put(name, Role(role), _password(password_file))

@@ -1,4 +1,4 @@
-"""``cometmq doctor``: check this machine and suggest a fix for each finding."""
+"""``cometmq doctor``: check this machine, and suggest a fix for each finding."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import quantity
 
 DISK_LOW_BYTES: Final = 2 * 1024**3
-"""Minimum free disk space. With less, a broker soon rejects messages: the second CommitLog segment takes 1 GiB once the
-first is half full.
+"""Minimum free disk space. If there is less, a broker soon rejects messages, because the second CommitLog segment takes
+1 GiB when the first is half full.
 """
 OPEN_FILES_WANTED: Final = 4096
-"""Minimum number of file descriptors: enough for a thousand clients and a few hundred queues of three files each."""
+"""Minimum number of file descriptors. It is enough for a thousand clients and a few hundred queues with three files
+each.
+"""
 JAVA_WANTED: Final = 17
 _FEW_STEPS: Final = 100
-"""Number of steps up to which a check has no progress bar."""
+"""Maximum number of steps of a check that has no progress bar."""
 
 _COLUMNS: Final = (
     Column("check", "Check", prose=True),
@@ -64,9 +66,9 @@ _COLUMNS: Final = (
 def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:
     """Check this machine: Python, Java, disk space, ports and limits.
 
-    With --cluster, check whether nameservers and brokers answer at their advertised addresses, their disks, clocks,
-    versions, retention and slaves, contradicting subscriptions, and topics on too few brokers. Exit code 1 when
-    something keeps CometMQ from working.
+    With --cluster, check that nameservers and brokers answer at their advertised addresses. Also check their disks,
+    clocks, versions, retention and slaves, and look for contradicting subscriptions and topics on too few brokers. The
+    exit code is 1 if something prevents CometMQ from working.
     """
     if cluster:
         from cometmq.client.admin.cluster_health import examine_cluster
@@ -82,12 +84,12 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
 
 
 def _watch(title: str, steps: int) -> Progress:
-    """Return the progress bar of a check; a short one has none."""
+    """Return a check's progress bar. Short checks have none."""
     return Progress(title, steps if steps > _FEW_STEPS else None)
 
 
 def _show_findings(findings: Sequence[Finding], title: str, output: str) -> int:
-    """Show findings and return the exit code."""
+    """Show the findings, and return the exit code."""
     nothing_to_do = output == "table" and not any(finding.todo for finding in findings)
     columns = _COLUMNS[:-1] if nothing_to_do else _COLUMNS
     show([finding._asdict() for finding in findings], columns, output, title=title)
@@ -95,7 +97,7 @@ def _show_findings(findings: Sequence[Finding], title: str, output: str) -> int:
 
 
 def run_checks(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
-    """Run every check."""
+    """Run every check of this machine."""
     yield _python()
     yield _package("uvloop", "faster event loop", "pip install uvloop")
     yield _core()
@@ -110,7 +112,7 @@ def run_checks(data: Path, ports: dict[str, int]) -> Iterator[Finding]:
 
 
 def java_major() -> int | None:
-    """Return the major version of the Java that Spark would start; None if Java is not installed."""
+    """Return the major version of the Java that Spark would start, or None if Java is not installed."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home and Path(home, "bin", "java").exists() else "java"
     try:
@@ -210,7 +212,7 @@ def _store_times(data: Path) -> Iterator[Finding]:
 
 
 def _entries(data: Path) -> Iterator[Finding]:
-    """Yield a finding for each stopped store in ``data`` whose queues have entries without a message."""
+    """Yield a finding for each stopped store in ``data`` whose queues contain entries without messages."""
     from cometmq.store.errors import StoreLockedError
     from cometmq.store.log.checkpoint import StoreLock
     from cometmq.store.recovery.entries_look import missing_entries

@@ -1,4 +1,4 @@
-"""``cometmq group``: consumer groups, their members and offsets."""
+"""``cometmq group``: manage consumer groups, and show their members and offsets."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ command.add_command(reset)
 @dry_run_option
 @namesrv_option
 def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
-    """Delete a group with its retry and dead-letter topics."""
+    """Delete a group and its retry and dead-letter topics."""
     demand_group_name(group)
     if not yes:
         confirm_deletion(f"group {group}", "deletes its retry and dead-letter messages")

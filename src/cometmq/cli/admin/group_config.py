@@ -27,7 +27,7 @@ _cluster_option = click.option("--cluster", help="Only on the brokers of this cl
 
 
 class GroupExistsError(CometMQError):
-    """The group exists with other settings."""
+    """The group already exists with different settings."""
 
 
 @click.command("create")
@@ -46,7 +46,7 @@ class GroupExistsError(CometMQError):
 def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
     """Create a group on every broker.
 
-    Brokers that already have the group with these settings stay unchanged. If a broker has it with other settings,
+    Brokers that already have the group with these settings are not changed. If a broker has it with different settings,
     nothing is changed.
     """
     demand_group_name(group)
@@ -96,7 +96,7 @@ def alter(
 ) -> None:
     """Change a group, after showing old and new settings.
 
-    Other settings stay unchanged.
+    Other settings remain unchanged.
     """
     demand_group_name(group)
     given = {"retry_max_times": max_retries, "retry_queue_nums": retry_queues, "consume_enable": consume}

@@ -58,8 +58,8 @@ def reset(
 ) -> None:
     """Preview new offsets of a group; --execute sets them.
 
-    Stop the members first. With --force, running members are asked to move (--earliest, --latest, --to-time on all
-    queues). Other offsets are only committed, and a running member may overwrite them.
+    Stop the members first. With --force, running members are asked to move (only for --earliest, --latest, and
+    --to-time on all queues). Other offsets are only committed, and a running member may overwrite them.
     """
     demand_group_name(group)
     demand_topic_name(topic)
@@ -89,7 +89,7 @@ def reset(
 
 
 def _row(move: Move) -> dict[str, Any]:
-    """Return a row of output with the numbers of messages that are skipped or delivered again."""
+    """Return an output row with the numbers of messages that are skipped or delivered again."""
     return {
         "broker": move.queue.broker_name,
         "queue_id": move.queue.queue_id,

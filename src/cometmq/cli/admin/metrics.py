@@ -1,4 +1,4 @@
-"""``cometmq metrics``: write the files for monitoring."""
+"""``cometmq metrics``: write files for monitoring with Prometheus and Grafana."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def command() -> None:
 @namesrv_option
 @output_option
 def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
-    """Show all keys, or some, of each nameserver; secrets are hidden."""
+    """Show all or some keys of each nameserver; secrets are hidden."""
     tables = administer(namesrv, lambda admin: namesrv_configurations(admin, namesrv_addresses(namesrv)))
     show(key_rows(tables, keys, "nameserver"), _VALUES, output, title="Configuration")
 
@@ -45,8 +45,8 @@ def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
 def set_keys(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
     """Change keys of running nameservers, after showing old and new values.
 
-    Only keys that docs/operations.md marks can change at run time. A nameserver with a configuration file writes them
-    there.
+    Only keys marked in docs/operations.md can be changed at run time. If a nameserver has a configuration file, it also
+    writes the new values to this file.
     """
     wanted = parse_settings(settings)
 

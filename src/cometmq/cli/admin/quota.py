@@ -41,7 +41,7 @@ server_option = click.option("--server", metavar="HOST:PORT", help="One broker. 
 
 
 class _Amount(click.ParamType[int]):
-    """Click type of a limit: a number with a unit, or ``none``."""
+    """Click type for a limit: a number with a unit, or ``none``."""
 
     name = "N"
 
@@ -58,7 +58,7 @@ class _Amount(click.ParamType[int]):
 
 
 class _SubjectType(click.ParamType[str]):
-    """Click type of a quota's subject, such as account:NAME."""
+    """Click type for a quota's subject, such as account:NAME."""
 
     name = "SUBJECT"
 
@@ -77,8 +77,8 @@ _SUBJECT: Final = _SubjectType()
 def command() -> None:
     """Limit what accounts, client addresses and groups may use.
 
-    A SUBJECT is account:NAME, address:IP, address:NETWORK/BITS or group:NAME. With * as name, or with a network, each
-    matching account, address or group has a separate quota. The most specific quota applies.
+    A SUBJECT is account:NAME, address:IP, address:NETWORK/BITS or group:NAME. If the name is * or the address is a
+    network, each matching account, address or group has a separate quota. The most specific quota applies.
     """
 
 
@@ -106,7 +106,7 @@ def set_quota(
 ) -> None:
     """Create or change the quota of a SUBJECT.
 
-    Amounts are numbers such as 500, 20k, 5M or 1G; none removes a limit. Other limits stay unchanged.
+    Amounts are numbers such as 500, 20k, 5M or 1G; none removes a limit. Other limits remain unchanged.
     """
     quota = PutQuotaRequestHeader(subject, messages_in, bytes_in, messages_out, bytes_out, connections, topics)
     amounts = (messages_in, bytes_in, messages_out, bytes_out, connections, topics)
@@ -132,7 +132,7 @@ def set_quota(
 def list_quotas(each: bool, server: str | None, namesrv: str, output: str) -> None:
     """List quotas, their current use and denials.
 
-    Use is an average over ten seconds; denials count since the broker's start.
+    Use is an average over ten seconds. Denials are counted since the broker started.
     """
 
     async def work(admin: Admin) -> dict[str, list[QuotaInfo]]:
@@ -177,7 +177,7 @@ def delete(subject: str, yes: bool, server: str | None, namesrv: str) -> None:
 
 
 async def _differences(admin: Admin, subject: str, wanted: dict[str, int] | None, server: str | None) -> list[Change]:
-    """Return the changes that new limits of a subject make on each broker; None removes all limits."""
+    """Return the changes that a subject's new limits make on each broker. None removes all limits."""
     changes: list[Change] = []
     for broker, infos in (await admin.quotas(address=server)).items():
         own = next((Limits.given(info.limits) for info in infos if info.quota == subject), {})

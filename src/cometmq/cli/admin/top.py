@@ -1,4 +1,4 @@
-"""``cometmq top``: topics, groups and clients by rate and lag, live."""
+"""``cometmq top``: a live view of topics, groups and clients by rate and lag."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ VIEWS: Final = tuple(_COLUMNS)
 
 @dataclass(frozen=True)
 class View:
-    """The part of a snapshot that is shown, and the order of its rows."""
+    """The view: the part of a snapshot that is shown, and the order of its rows."""
 
     kind: str
     sort: str
@@ -64,7 +64,7 @@ class View:
     limit: int | None = None
 
     def rows(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return the rows, sorted, with unknown values last."""
+        """Return the sorted rows. Unknown values are last."""
         key = _SORTS[self.kind].get(self.sort, _SORTS[self.kind]["rate"])
         rows = [
             row
@@ -106,7 +106,8 @@ def command(
 ) -> None:
     """Watch topics, groups or clients by rate and lag.
 
-    Keys: t, g and c choose what is shown, s the order, / a filter, q ends. Rates are measured between two updates.
+    Press t, g or c to choose what is shown, s to choose the order, / to enter a filter, and q to quit. Rates are
+    measured between two updates.
     """
     if every < LEAST_EVERY:
         raise WrongUseError(f"--every must be at least {LEAST_EVERY.total_seconds():g} s")

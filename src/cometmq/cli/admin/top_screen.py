@@ -24,17 +24,17 @@ MAX_FILTER: Final = 127
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys that were pressed since the last read."""
+    """The keys that have been pressed since the last read."""
 
     view: str | None = None
     next_sort: bool = False
     filter: str = ""
     typing: bool = False
-    """True while the filter is being typed."""
+    """True while the user is typing the filter."""
     quit: bool = False
 
     def press(self, key: str) -> Keys:
-        """Return the keys with one more key added."""
+        """Return a copy with one more key added."""
         if self.typing:
             if key in _ENTER:
                 return replace(self, typing=False)
@@ -55,7 +55,7 @@ class Keys:
 
 
 class Screen:
-    """Draws on the terminal's alternate screen and reads single keys until the end of the block."""
+    """Draws on the terminal's alternate screen, and reads single keys until the end of the block."""
 
     def __init__(self, filter_text: str) -> None:
         from rich.console import Console
@@ -101,14 +101,14 @@ class Screen:
         self._pressed.set()
 
     async def wait(self, other: asyncio.Task[Any]) -> None:
-        """Wait for a key or for a task, whichever comes first."""
+        """Wait until a key is pressed or a task is done."""
         key = asyncio.create_task(self._pressed.wait())
         await asyncio.wait((key, other), return_when=asyncio.FIRST_COMPLETED)
         key.cancel()
         self._pressed.clear()
 
     def take_keys(self) -> Keys:
-        """Return the keys, and forget those that act only once."""
+        """Return the keys, and reset those that act only once."""
         keys = self.keys
         self.keys = replace(keys, view=None, next_sort=False)
         return keys

@@ -87,7 +87,7 @@ command.add_command(delete)
 @namesrv_option
 @output_option
 def describe(topic: str, namesrv: str, output: str) -> None:
-    """Show the queues and messages of a topic on each broker."""
+    """Show a topic's queues and messages on each broker."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         route = await admin.topic_route(topic)
@@ -117,7 +117,7 @@ def describe(topic: str, namesrv: str, output: str) -> None:
 @namesrv_option
 @output_option
 def stats(topic: str, namesrv: str, output: str) -> None:
-    """Show the minimum and maximum offset of every queue of a topic."""
+    """Show the minimum and maximum offset of every queue in a topic."""
     rows = survey(namesrv, lambda admin: _stats(admin, topic))
     show(rows, _STATS, output, title=f"Queues of topic {topic}")
 

@@ -41,7 +41,7 @@ _broker_option = click.option("--broker", type=BROKER, help="Only on this broker
 
 
 class TopicExistsError(CometMQError):
-    """The topic exists with other settings."""
+    """The topic already exists with different settings."""
 
 
 @click.command("create")
@@ -66,8 +66,8 @@ def create(
 ) -> None:
     """Create topics on every broker.
 
-    'orders-{01..20}' means twenty names. Brokers that already have a topic with these settings stay unchanged. If a
-    broker has it with other settings, nothing is changed.
+    'orders-{01..20}' means twenty names. Brokers that already have a topic with these settings are not changed. If a
+    broker has it with different settings, nothing is changed.
     """
     names = chosen_names(topics, file)
     if not names:
@@ -104,9 +104,9 @@ def create(
 async def _missing(
     admin: Admin, wanted: Mapping[str, TopicConfig], masters: Mapping[str, str]
 ) -> dict[str, dict[str, TopicConfig]]:
-    """Return topic → broker → configuration for the brokers that lack a topic.
+    """Return a mapping topic → broker → configuration for the brokers that lack a topic.
 
-    :raises TopicExistsError: a topic exists with other settings.
+    :raises TopicExistsError: a topic already exists with different settings.
     """
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     missing: dict[str, dict[str, TopicConfig]] = {}
@@ -167,8 +167,8 @@ def alter(
 ) -> None:
     """Change a topic, after showing old and new settings.
 
-    Other settings stay unchanged. With fewer read queues the messages of the others become unreadable: lower
-    --write-queues first, let consumers finish, then lower --read-queues.
+    Other settings remain unchanged. If read queues are removed, their messages become unreadable: lower --write-queues
+    first, let consumers finish, and then lower --read-queues.
     """
     demand_topic_name(topic)
     if queues is not None and (read_queues, write_queues) != (None, None):

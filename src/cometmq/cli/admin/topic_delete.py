@@ -1,4 +1,4 @@
-"""``cometmq topic delete``: delete topics with all their messages, after a confirmation."""
+"""``cometmq topic delete``: delete topics and all their messages, after a confirmation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAMED: Final = 10
 def delete(
     topics: tuple[str, ...], file: IO[str] | None, match: str | None, yes: bool, cluster: str | None, namesrv: str
 ) -> None:
-    """Delete topics with all their messages.
+    """Delete topics and all their messages.
 
     --match never selects system, retry or dead-letter topics. --dry-run shows what would be deleted.
     """
@@ -70,9 +70,9 @@ def delete(
 
 
 async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> list[str]:
-    """Return the existing topics among the given names, and those that match a pattern.
+    """Return the existing topics among the given names, and the topics that match a pattern.
 
-    :raises CometMQError: none exists.
+    :raises CometMQError: none of the topics exists.
     """
     if match is None and len(names) == 1:
         await admin.topic_route(names[0])

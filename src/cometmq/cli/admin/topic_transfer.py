@@ -1,4 +1,4 @@
-"""``cometmq topic export`` and ``import``: write the settings of a cluster to a file, and apply them."""
+"""``cometmq topic export`` and ``import``: write a cluster's settings to a file, and apply them to a cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export(path: Path | None, namesrv: str) -> None:
 def import_settings(file: IO[bytes], yes: bool, hide_messages: bool, namesrv: str) -> None:
     """Apply the settings in FILE, or from stdin with -, to a cluster.
 
-    Differences are shown first. Settings that only the cluster has stay unchanged. The command can be repeated.
+    Differences are shown first. Settings that exist only in the cluster remain unchanged. The command can be repeated.
     """
     document = parse_document(file.read(MAX_DOCUMENT_BYTES + 1), str(file.name))
 

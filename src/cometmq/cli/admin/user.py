@@ -57,7 +57,7 @@ def command() -> None:
 def create(name: str, is_super: bool, password_file: Path | None, server: str | None, namesrv: str) -> None:
     """Create a user.
 
-    The name is the access key, the password the secret key.
+    The name is the access key, and the password is the secret key.
     """
     user = UserInfo(name, _password(password_file), "Super" if is_super else "Normal")
 
@@ -87,7 +87,7 @@ def update(
     server: str | None,
     namesrv: str,
 ) -> None:
-    """Change the password, type or status of a user."""
+    """Change a user's password, type or status."""
     password = _password(password_file) if new_password or password_file else None
     if not (password or kind or status):
         raise click.UsageError("name a change: --password, --password-file, --type or --status")
@@ -137,7 +137,7 @@ def show_user(name: str, server: str | None, namesrv: str, output: str) -> None:
 @dry_run_option
 @namesrv_option
 def delete(name: str, yes: bool, server: str | None, namesrv: str) -> None:
-    """Delete a user with their policies."""
+    """Delete a user and their policies."""
     if not yes:
         confirm_deletion(f"user {name}", "deletes their policies")
 

@@ -1,5 +1,5 @@
-"""The runner of all jobs. The command of a job is generated from its class of options, and writes the job's report at
-its end.
+"""Generates the commands of all jobs from their options classes. Each command runs its job, and writes the job's report
+at the end.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ REPORT_OPTIONS: Final = (
 def job_command(name: str, options: type, function: str, *, after: After | None = None) -> click.Command:
     """Return the click command of a job.
 
-    :param options: the job's class of options; its docstring is the help of the command.
-    :param function: module below ``cometmq.spark.jobs`` and name of the job's function. The module is loaded when the
-        command runs.
-    :param after: function that is called with the report and the output format after the report is written.
+    :param options: the job's options class; its docstring is the command's help.
+    :param function: name of the job's module below ``cometmq.spark.jobs``, and name of its function. The module is
+        loaded when the command runs.
+    :param after: function that is called with the report and the output format, after the report has been written.
     """
 
     def run(page: Path | None, output: str, **parameters: Any) -> int:
@@ -85,10 +85,10 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
 
 
 def demand_one_place() -> None:
-    """Reject nameservers on the command line of a job that reads files. Nameservers from the environment are ignored
-    for files.
+    """Reject nameservers on the command line of a job that reads files. In this case, nameservers from the environment
+    are ignored.
 
-    :raises click.UsageError: both are given.
+    :raises click.UsageError: nameservers and files are both given.
     """
     ctx = click.get_current_context()
     files = [name for name in ("archive", "store") if ctx.params.get(name) is not None]
@@ -99,7 +99,7 @@ def demand_one_place() -> None:
 def load(function: str) -> Callable[..., Any]:
     """Return the function ``module:name`` below ``cometmq.spark.jobs``.
 
-    :raises MissingPackageError: Spark is not installed. The help of a command does not need Spark.
+    :raises MissingPackageError: Spark is not installed. Showing a command's help does not need Spark.
     """
     require("a Spark job", SPARK, *SPARK_MODULES)
     module, _, name = function.partition(":")
@@ -111,15 +111,15 @@ def load(function: str) -> Callable[..., Any]:
 
 
 class JobOption(click.Option):
-    """An option that comes from a field of a class of options."""
+    """A click option that is generated from a field in an options class."""
 
     field: str = ""
-    """The field; for a field of a nested class, a path such as ``selection.keys``."""
+    """Name of the field, or a path such as ``selection.keys`` for a field in a nested class."""
     key: str = ""
-    """The option of the source that the field is passed to."""
+    """Source option that receives the field's value."""
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
-        """Add the range of a number to the help."""
+        """Add a number's range to the help text."""
         extra = super().get_help_extra(ctx)
         if isinstance(self.type, FormType) and self.type.form.minimum is not None:
             extra["range"] = self.type.form.words
@@ -127,16 +127,16 @@ class JobOption(click.Option):
 
 
 class JobArgument(click.Argument):
-    """An argument that comes from a field of a class of options."""
+    """A click argument that is generated from a field in an options class."""
 
     field: str = ""
 
 
 def params_of(options: type, *, only: Iterable[str] | None = None, inside: str = "") -> list[click.Parameter]:
-    """Return the parameters of a command for a class of options.
+    """Return the click parameters for an options class.
 
     :param only: the fields to use.
-    :param inside: the field whose class this is, followed by a dot.
+    :param inside: name of the field with this class, followed by a dot.
     """
     params: list[click.Parameter] = []
     for name, found in declared(options).items():
@@ -180,8 +180,8 @@ def _param(inside: str, found: Option) -> click.Parameter:
 
 
 def param_of(found: Option) -> str:
-    """Return the name of an option's parameter in click. The name is unique, although a command can have several fields
-    of the same name.
+    """Return the name of an option's parameter in click. The name is unique, although a command may have several fields
+    with the same name.
     """
     return flags_of(found)[-1 if found.form is NAMESRV else 0].lstrip("-").replace("-", "_")
 
@@ -216,7 +216,7 @@ def _merge_access(
 
 
 def build_options(options: type[T], parameters: Mapping[str, Any], **more: Any) -> T:
-    """Create an object of a class of options from the parameters of its command, and ``more`` fields."""
+    """Create an options object from the command's parameters and the fields in ``more``."""
     values: dict[str, Any] = {}
     for name, found in declared(options).items():
         if isinstance(found, tuple):
@@ -240,15 +240,15 @@ def _nested(options: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def print_step(step: object) -> None:
-    """Write to stderr the step that a job begins (a text), or its result."""
+    """Write a job's progress to stderr: the text of the step that begins, or the step's result."""
     click.echo(f"{step} …" if isinstance(step, str) else str(step), err=True)
 
 
 @contextmanager
 def wrong_use() -> Iterator[None]:
-    """Report a wrong argument of a job as wrong use of its command.
+    """Report an invalid argument of a job as wrong use of its command.
 
-    :raises click.UsageError: for every ``OptionError`` within the block.
+    :raises click.UsageError: raised for every ``OptionError`` in the block.
     """
     try:
         yield
@@ -258,7 +258,7 @@ def wrong_use() -> Iterator[None]:
 
 
 def _users_words(error: OptionError, ctx: click.Context) -> str:
-    """Return the text of an error with the option's name on the command line: ``--pattern`` for subscribePattern."""
+    """Return an error's text with the option's command-line name, for example ``--pattern`` for subscribePattern."""
     is_setting = any(isinstance(given, dict) and error.option in given for given in ctx.params.values())
     for param in ctx.command.params:
         if isinstance(param, JobOption) and param.key == error.option and not is_setting:
@@ -269,11 +269,11 @@ def _users_words(error: OptionError, ctx: click.Context) -> str:
 
 @contextmanager
 def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -> Iterator[dict[str, Any]]:
-    """Yield the fields by which a job reports its progress and can be stopped, if its options have these fields.
+    """Yield the fields that a job uses to report progress and to be stopped, if its options class has these fields.
 
-    After SIGTERM, a job that commits step by step finishes the current step and ends; ``on_signal`` is called first.
+    After SIGTERM, ``on_signal`` is called. A job that commits step by step then finishes the current step and ends.
 
-    :raises click.UsageError: for every ``OptionError`` within the block.
+    :raises click.UsageError: raised for every ``OptionError`` in the block.
     """
     names = {field.name for field in dataclasses.fields(options)}
     running: dict[str, Any] = {name: print_step for name in ("on_step", "on_batch") if name in names}
@@ -295,10 +295,10 @@ def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -
 
 
 def finish_job(done: Report, page: Path | None, output: str, **more: Any) -> int:
-    """Write the report to stdout and, on request, as a page. Return the exit code.
+    """Write the report to stdout and, if requested, as a page. Return the exit code.
 
     :param output: ``table``, or anything else for JSON.
-    :param more: additional members of the JSON.
+    :param more: additional members for the JSON.
     """
     if output == "table":
         click.echo(visible(done.render(), lines=True))
@@ -311,7 +311,7 @@ def finish_job(done: Report, page: Path | None, output: str, **more: Any) -> int
 
 
 def _header() -> str:
-    """Return the command with the given options, without credentials."""
+    """Return the command line with the given options, without credentials."""
     ctx = click.get_current_context()
     words = [ctx.command_path]
     for param in ctx.command.params:

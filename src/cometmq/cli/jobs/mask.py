@@ -1,4 +1,4 @@
-"""``cometmq pipeline mask``: masked copies, dropped keys, and encrypted values made readable."""
+"""``cometmq pipeline mask``: make masked copies, drop keys, and decrypt values."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def _store(keys: Path, master_key_file: Path | None) -> KeyStore:
 def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, dry_run: bool) -> int:
     """Drop the keys of SUBJECTS permanently.
 
-    Without arguments, subjects are read from stdin, one per line. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some
-    subjects had no key, and will never get one.
+    If there are no arguments, subjects are read from stdin, one per line. Exit codes: 0 done; 1 failed; 2 wrong use; 3
+    some subjects had no key and will never get one.
     """
     store = _store(keys, master_key_file)
     drop = store.has_key if dry_run else store.forget
@@ -157,11 +157,11 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
 @_KEYS
 @_MASTER_KEY
 def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
-    """Write the messages of a masked copy with their values decrypted.
+    """Write the messages in a masked copy with their values decrypted.
 
-    Messages are written to stdout, one JSON object per line. A message whose encrypted value was changed is written to
-    stderr instead, with the reason. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some values stay encrypted because
-    their keys were dropped, or some messages were changed.
+    Messages are written to stdout, one JSON object per line. If a message's encrypted value was changed, the message is
+    written to stderr instead, with the reason. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some values remain
+    encrypted because their keys were dropped, or some messages were changed.
     """
     import msgspec
 

@@ -59,7 +59,7 @@ JOBS: Final = {
     "dlq": ("", "Count dead letters by cause, and resend them."),
     "rebuild": ("", "Rebuild a store's consume queues and index from its log."),
 }
-"""The module of each job, which is loaded when the command runs, and its line in the help."""
+"""Each job's module, which is loaded when the command runs, and its line in the help."""
 
 
 # Archives --------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
 _OF_BROKERS: Final = {param.name for param in params_of(ArchiveOptions)} - {
     param.name for param in params_of(ArchiveStoreOptions)
 }
-"""Options that apply to an archive from brokers only, not from a store."""
+"""Options that apply only to an archive from brokers, not to an archive from a store."""
 
 
 _ARCHIVE: Final = click.Group(
@@ -262,10 +262,10 @@ _COMMANDS: Final = {
 
 
 class JobGroup(LazyGroup):
-    """The commands that run Spark; they explain its start and interruptions on stderr."""
+    """The group of commands that run Spark. It explains Spark's start and interruptions on stderr."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return one command; None if no command has this name."""
+        """Return one command, or None if no command has this name."""
         return _COMMANDS.get(cmd_name) or super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -1,1 +1,1 @@
-"""Commands about messages: produce, consume, message, delay, dlq, transaction."""
+"""Commands for messages: produce, consume, message, delay, dlq, transaction."""

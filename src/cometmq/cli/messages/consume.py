@@ -1,4 +1,4 @@
-"""``cometmq consume``: receive messages, in a consumer group or without one."""
+"""``cometmq consume``: receive messages with or without a consumer group."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def command(
 ) -> None:
     """Receive the messages of TOPIC until interrupted.
 
-    Without --group it reads every queue and changes nothing.
+    If no --group is given, all queues are read and nothing is changed.
     """
     demand_topic_name(topic)
     if group is not None:
@@ -146,7 +146,7 @@ def _demand_one_start(from_beginning: bool, since: int | None, offset: int | str
 
 
 def _filter(topic: str, tag: str, sql: str | None) -> tuple[str, str]:
-    """Check the filter and return its expression and type."""
+    """Check the filter, and return its expression and type."""
     if sql is not None and tag != ALL:
         raise WrongUseError("give only one of --tag and --sql")
     expression, expression_type = (tag, TAG) if sql is None else (sql, SQL92)
@@ -168,7 +168,7 @@ def _form(output: str, template: str | None, properties: bool) -> Callable[[Mess
 
 
 def _demand_none_of(option: str, **others: object) -> None:
-    """Check that no option was given that contradicts ``option``.
+    """Check that no given option contradicts ``option``.
 
     :raises WrongUseError: a contradicting option was given.
     """

@@ -57,8 +57,8 @@ def command() -> None:
 def waiting(topic: str | None, namesrv: str, output: str) -> int:
     """Count waiting messages by broker, topic and due time.
 
-    The columns for minutes, hours and days count the messages due within that time. Exit code 3 when a broker does not
-    answer.
+    The columns for minutes, hours and days count the messages that are due within that time. The exit code is 3 if a
+    broker does not answer.
     """
 
     async def work(admin: Admin) -> list[list[dict[str, Any]]]:

@@ -55,7 +55,7 @@ _LETTERS: Final = (
 
 
 def _selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select dead letters, passed to the command as ``wanted``."""
+    """Add the options that select dead letters. The command receives them as ``wanted``."""
 
     @functools.wraps(command)
     def packed(
@@ -214,10 +214,10 @@ def resend_command(
     ledger: Path | None,
     namesrv: str,
 ) -> None:
-    """Send dead letters to their original topics, each once.
+    """Send dead letters to their original topics, each of them once.
 
-    A ledger file records what was sent: after an interruption repeat the command with the same ledger. Dead letters
-    stay in their topic until they expire.
+    A ledger file records what was sent: after an interruption, repeat the command with the same ledger. Dead letters
+    remain in their topic until they expire.
     """
     demand_group_name(group)
     wanted = replace(wanted, ids=frozenset(ids))

@@ -42,12 +42,12 @@ def unescaped(text: str) -> bytes:
 
 
 class Delimiter(click.ParamType[bytes]):
-    r"""The type of a delimiter: text with escapes such as ``\n`` and ``\0``, parsed to bytes."""
+    r"""Click type for a delimiter: text with escapes such as ``\n`` and ``\0``, converted to bytes."""
 
     name = "text"
 
     def convert(self, value: str | bytes, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        """Parse one value."""
+        """Parse a value from the command line."""
         if isinstance(value, bytes):
             return value
         try:
@@ -60,9 +60,9 @@ Piece = Callable[[MessageExt, Mapping[str, Any]], bytes]
 
 
 class Template:
-    r"""A text with ``{field}`` and ``{properties[name]}``; the fields are those of ``-o jsonl``.
+    r"""A template with ``{field}`` and ``{properties[name]}``. The fields are the same as in ``-o jsonl``.
 
-    The bytes of the body stay unchanged, except on a terminal.
+    The body's bytes are not changed, except on a terminal.
 
     :raises WrongUseError: a field does not exist, or braces do not match.
     """
@@ -83,7 +83,7 @@ class Template:
             raise WrongUseError(f"--format {text}: {error}") from None
 
     def __call__(self, message: MessageExt) -> bytes:
-        """Return one message as bytes."""
+        """Format one message as bytes."""
         row = message_row(message) if self._needs_row else {}
         return b"".join([piece(message, row) for piece in self._pieces])
 

@@ -1,8 +1,8 @@
-"""Messages as lines of JSON: ``consume -o jsonl`` writes them, and ``produce --json`` reads them back without loss.
+"""Messages as JSON lines. ``consume -o jsonl`` writes them, and ``produce --json`` reads them back without loss.
 
-A line from ``consume`` also states where the message is stored. These fields are accepted and ignored, like the
-properties that brokers and clients set in a stored message, such as CLUSTER. In a line that was not read from a broker,
-a property such as CLUSTER is an error, and so is an unknown field.
+A line from ``consume`` also contains the message's position in the store. ``produce`` accepts and ignores these fields,
+and the properties that brokers and clients set in a stored message, such as CLUSTER. In a line that was not read from a
+broker, such a property is an error. Unknown fields are always errors.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ NO_DELAY: Final = Delays()
 
 
 def parse_line(line: bytes, topic: str, *, tag: str | None, keys: tuple[str, ...], delays: Delays) -> Message:
-    """Return the message in a line; ``tag``, ``keys`` and ``delays`` are defaults for lines without them.
+    """Return the message in a line. ``tag``, ``keys`` and ``delays`` are default values for lines that do not set them.
 
-    :raises LineError: it is not valid JSON, a field is unknown, or a value has the wrong form.
+    :raises LineError: the line is not valid JSON, a field is unknown, or a value has the wrong form.
     """
     given = _object(line)
     is_stored = "offset_msg_id" in given
@@ -179,7 +179,7 @@ def _integer(value: Any, field: str) -> int:
 
 
 def _delays(given: Mapping[str, Any], stored: Mapping[str, str]) -> Delays:
-    """Return the delay in a line, from its own fields or the properties of a stored message."""
+    """Return the delay in a line. It is read from the line's own fields or from the properties of a stored message."""
     named = {name: given[name] for name in ("delay", "delay_level", "deliver_at") if given.get(name)}
     if len(named) > 1:
         raise LineError(f"it has more than one of {', '.join(named)}")

@@ -1,7 +1,7 @@
-"""Detect that a topic was deleted and created again while it is read, so that its offsets restart at 0.
+"""Detects that a topic was deleted and recreated while it is being read, so that its offsets restart at 0.
 
-No two messages on a broker have the same offset in its log and the same store time. If a queue contains another message
-at the offset that was read last, it is a new queue, and none of its messages was read.
+No two messages on a broker have the same offset in its log and the same store time. If a queue contains a different
+message at the offset that was read last, it is a new queue, and none of its messages has been read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KnownMessages:
         self._puller = puller
         self._known: dict[MessageQueue, _Identity] = {}
         self._went_back: dict[MessageQueue, int] = {}
-        """Queues in which smaller offsets followed larger ones, with the first such offset."""
+        """Queues in which a smaller offset followed a larger one, with the first such offset."""
 
     async def begin(self, ends: Mapping[MessageQueue, int]) -> None:
         """Store the last message of each queue before reading begins."""
@@ -42,7 +42,7 @@ class KnownMessages:
         self.read(message for look in looks if look is not None for message in look.messages)
 
     def read(self, messages: Iterable[MessageExt]) -> None:
-        """Store messages that were read. The messages of a queue must be passed in their order."""
+        """Store messages that were read. Each queue's messages must be passed in order."""
         for message in messages:
             queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
             before, now = self._known.get(queue), _Identity.of(message)
@@ -51,7 +51,9 @@ class KnownMessages:
             self._known[queue] = now
 
     async def recreated_queues(self) -> list[MessageQueue]:
-        """Return queues that were created again and are not read from their beginning, and forget their messages."""
+        """Return the queues that were recreated and are not being read from their beginning, and forget their
+        messages.
+        """
         queues = list(self._known)
         changed = await asyncio.gather(*map(self._is_recreated, queues))
         found = [queue for queue, is_other in zip(queues, changed, strict=True) if is_other]
@@ -76,7 +78,7 @@ class KnownMessages:
         )
 
     async def _pull(self, queue: MessageQueue, offset: int) -> PullResult | None:
-        """Pull one message. Return None if the broker refuses; this does not prove that the message is gone."""
+        """Pull one message. Return None if the broker refuses, which does not prove that the message is lost."""
         try:
             return await self._puller.pull(queue, offset, 1)
         except CometMQError:

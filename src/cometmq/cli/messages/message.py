@@ -45,11 +45,11 @@ MESSAGE_FIELDS: Final = (
     "properties",
     "body",
 )
-"""Fields of a message in the output, in their order."""
+"""Fields of a message in the output, in order."""
 
 
 def message_row(message: MessageExt) -> dict[str, Any]:
-    """Return a message as a row of output; a body that is not UTF-8 becomes ``body_base64``."""
+    """Return a message as an output row. A body that is not UTF-8 becomes ``body_base64``."""
     shown = {name: value for name, value in message.properties.items() if name not in (KEYS, TAGS, UNIQ_KEY)}
     row: dict[str, Any] = {
         "topic": message.topic,
@@ -107,7 +107,7 @@ def command() -> None:
 def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str) -> None:
     """Show one message by its id.
 
-    ID is the broker's offset id, or with --topic the client's unique key.
+    ID is the broker's offset id or, with --topic, the client's unique key.
     """
 
     async def work(admin: Admin) -> MessageExt:
@@ -147,7 +147,7 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
 @namesrv_option
 @output_option
 def query(topic: str, key: str, begin: int, end: int | None, limit: int, namesrv: str, output: str) -> None:
-    """Find messages by key, in the order they were stored."""
+    """Find messages by key, in the order in which they were stored."""
     last = END_OF_TIME_MS if end is None else end
 
     async def work(admin: Admin) -> list[MessageExt]:
@@ -175,7 +175,7 @@ def show_found(found: Sequence[MessageExt], key: str, output: str) -> None:
 @namesrv_option
 @output_option
 def at(topic: str, broker: str | None, queue: int, offset: int, raw: bool, namesrv: str, output: str) -> None:
-    """Show the message at one offset of a queue."""
+    """Show the message at an offset in a queue."""
 
     async def work(admin: Admin) -> MessageExt:
         chosen = [

@@ -1,4 +1,4 @@
-"""``cometmq produce``: send lines of stdin or files, a single message, or a load."""
+"""``cometmq produce``: send lines from stdin or files, a single message, or a load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the messages for ``cometmq consume``: from queues, as a member of a group, or the last ones."""
+"""Reads the messages for ``cometmq consume``: from queues, as a member of a group, or the last messages."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 
 POLL_SECONDS: Final = 1.0
-"""Seconds between two checks for the end while nothing arrives."""
+"""Seconds between two checks for the end while no messages arrive."""
 LAST_PULL_MESSAGES: Final = 1024
 LIFE_SECONDS: Final = 10.0
-"""Seconds between two checks whether the topic was created again."""
+"""Seconds between two checks for a recreated topic."""
 WINDOW_GROWTH: Final = 8
-"""Factor by which ``--last`` with a filter extends its search each time."""
+"""Factor by which ``--last`` with a filter extends its search in each step."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -40,7 +40,7 @@ class Offset(click.ParamType[int | str]):
     name = "offset"
 
     def convert(self, value: int | str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Parse one value."""
+        """Parse a value from the command line."""
         if isinstance(value, int) or value in (EARLIEST, LATEST):
             return value
         try:
@@ -51,17 +51,17 @@ class Offset(click.ParamType[int | str]):
 
 @dataclass(frozen=True)
 class Reading:
-    """The messages that one command reads, and where it starts and stops."""
+    """The messages that a command reads, and the positions at which it starts and stops."""
 
     topic: str
     group: str | None = None
     expression: str = "*"
     expression_type: str = "TAG"
     queues: tuple[int, ...] = ()
-    """Numbers of the queues to read without a group; empty for all."""
+    """Numbers of the queues to read if there is no group; empty for all queues."""
     offset: int | str = LATEST
-    """Start position in every queue without a group. A new group also starts here, at the beginning or the
-    end.
+    """Start position in every queue if there is no group. A new group also uses it, but only to start at the beginning
+    or the end.
     """
     since_ms: int | None = None
     until_ms: int | None = None
@@ -71,7 +71,7 @@ class Reading:
     until_end: bool = False
     is_traced: bool = False
     timeout_s: float | None = None
-    """Time limit in seconds for the requests before the first message."""
+    """Time limit for the requests before the first message, in seconds."""
 
     def has(self, message: MessageExt) -> bool:
         """Return True if the message has the requested key and store time."""
@@ -88,7 +88,7 @@ class NotReadableError(CometMQError):
 
 
 async def read(namesrv: str, reading: Reading, stopping: Stopping, write: Write) -> int:
-    """Write messages until the requested end, or until the process is asked to stop; return their number."""
+    """Write messages until the requested end, or until the process is asked to stop. Return their number."""
     config = LitePullConfig(
         auto_commit=reading.group is not None,
         consume_from_where=_start_of_a_new_group(reading),
@@ -170,7 +170,7 @@ class Follower:
         stopped.cancel()
 
     async def _check_for_new_queues(self) -> None:
-        """Read queues that were created again from their beginning."""
+        """Read queues that were recreated from their beginning."""
         for queue in set(await self._known.recreated_queues()) & set(self._consumer.assignment):
             name = f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
             notify(f"The {name} was deleted and created again: reading it from its beginning.")
@@ -207,7 +207,7 @@ class Follower:
         )
 
     async def _others_are_at_end(self) -> bool:
-        """Return True if the group has consumed everything. A member without a queue waits for the other members."""
+        """Return True if the group has consumed all messages. A member without a queue waits for the other members."""
         committed = [await self._consumer.committed(queue) for queue in self._ends]
         return all((at or 0) >= end for at, end in zip(committed, self._ends.values(), strict=True))
 
@@ -269,7 +269,7 @@ async def _assign(consumer: LitePullConsumer, reading: Reading, queues: Sequence
 async def _last_messages(
     consumer: LitePullConsumer, reading: Reading, count: int, queues: Sequence[MessageQueue]
 ) -> list[MessageExt]:
-    """Return the last ``count`` matching messages of all queues together, in the order of storage."""
+    """Return the last ``count`` matching messages from all queues together, in the order in which they were stored."""
     async with PullConsumer(TOOLS_GROUP, instance=consumer.instance) as puller:
         parts = await asyncio.gather(*(_last_of_queue(puller, reading, count, queue) for queue in queues))
     found = sorted(
@@ -280,7 +280,7 @@ async def _last_messages(
 
 
 async def _last_of_queue(puller: PullConsumer, reading: Reading, count: int, queue: MessageQueue) -> list[MessageExt]:
-    """Return the last matching messages in one queue. While they are too few, extend the search to older messages."""
+    """Return the last matching messages in one queue. If there are too few, extend the search to older messages."""
     low, end = await puller.offsets.min(queue), await puller.offsets.max(queue)
     found: list[MessageExt] = []
     start, window = end, count

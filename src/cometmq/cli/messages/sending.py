@@ -1,4 +1,6 @@
-"""Send the messages of ``cometmq produce``: several calls at once, results in order, and a summary."""
+"""Sends the messages for ``cometmq produce``: several calls run at the same time, results are shown in order, and a
+summary follows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from cometmq.options import nearest
 from cometmq.quantity import quantity, size_text
 
 CALLS_IN_FLIGHT: Final = 16
-"""Number of calls in flight, which keep the broker busy while the next messages are built."""
+"""Number of calls in flight. They keep the broker busy while the next messages are built."""
 ROUTE_SECONDS: Final = 3.0
 """Seconds to wait until the nameserver knows a topic that a broker has just created."""
 
@@ -33,7 +35,7 @@ Outcomes = tuple[SendResult | BaseException, ...]
 
 @dataclass
 class Sent:
-    """The results so far."""
+    """The results of the calls that have finished."""
 
     keep: bool
     started: float
@@ -44,7 +46,7 @@ class Sent:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, messages: list[Message], outcomes: tuple[SendResult | BaseException, ...]) -> None:
-        """Add the outcomes of one call."""
+        """Add the results of one call."""
         for message, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 self.failed += 1
@@ -56,8 +58,8 @@ class Sent:
                 self.rows.append(_row(outcome))
 
     def failure_of_all(self, namesrv: str) -> BaseException:
-        """Return the command's error: the failure itself, or an error that states how many messages were sent before
-        it.
+        """Return the command's error: the failure itself, or an error that also states how many messages were sent
+        before it.
         """
         assert self.failure is not None
         cause = self.failure
@@ -68,7 +70,7 @@ class Sent:
         return PartlyDoneError(f"{self.failed} messages were not sent after {self.count} were: {cause}")
 
     def summary(self, topic: str, now: float) -> str:
-        """Return a summary as one sentence."""
+        """Return the summary of the results as one sentence."""
         seconds = max(now - self.started, 1e-9)
         plural = "" if self.count == 1 else "s"
         return (
@@ -86,9 +88,9 @@ async def send_all(
     *,
     one_by_one: bool,
 ) -> None:
-    """Send every list of the source, several calls at once, with results in order.
+    """Send every list of messages from the source. Several calls run at the same time; results are in order.
 
-    A topic created by the send is reported, so that a mistyped name is noticed immediately.
+    If sending creates the topic, this is reported, so that users notice a mistyped name immediately.
     """
     calls: deque[tuple[list[Message], asyncio.Task[Outcomes]]] = deque()
 
@@ -120,7 +122,7 @@ async def send_all(
 
 
 async def _is_new(producer: Producer, topic: str) -> bool:
-    """Return True if the topic is on no broker yet, but a broker would create it."""
+    """Return True if no broker has the topic yet, but a broker would create it."""
     try:
         route = await producer.instance.routes.get_for_send(topic, producer.config.default_topic_queue_nums)
     except CometMQError:
@@ -129,7 +131,7 @@ async def _is_new(producer: Producer, topic: str) -> bool:
 
 
 async def _tell_new_topic(producer: Producer, topic: str) -> None:
-    """Print that the first message created its topic, and the name that was perhaps meant."""
+    """Print that the first message created its topic, and suggest a similar existing name."""
     clock = producer.instance.clock
     deadline = clock.monotonic() + ROUTE_SECONDS
     while True:
@@ -149,7 +151,7 @@ async def _tell_new_topic(producer: Producer, topic: str) -> None:
 
 
 async def _send(producer: Producer, messages: list[Message], *, one_by_one: bool) -> Outcomes:
-    """Send messages; those with the same sharding key go to the same queue in their order."""
+    """Send messages. Messages with the same sharding key go to the same queue in order."""
     if all(SHARDING_KEY not in message.properties for message in messages):
         return await _send_unkeyed(producer, messages, one_by_one=one_by_one)
     by_key: defaultdict[str | None, list[int]] = defaultdict(list)

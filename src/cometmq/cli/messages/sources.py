@@ -15,15 +15,15 @@ from cometmq.message.message import Message
 
 READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
-"""Maximum number of bytes of a line, more than the largest message needs, even as JSON."""
+"""Maximum number of bytes in a line. It is more than the largest message needs, even as JSON."""
 STEPS_PER_SECOND: Final = 20
-"""Number of steps per second in which messages are sent with --rate."""
+"""Number of sending steps per second with --rate."""
 _FILLING: Final = b"CometMQ carries this load. "
 
 
 @dataclass(frozen=True)
 class MessageForm:
-    """The fields that all messages of one call share."""
+    """The fields that all messages from one command share."""
 
     topic: str
     tag: str | None
@@ -48,7 +48,7 @@ class MessageForm:
     def parse(self, line: bytes, number: int) -> Message:
         """Return the message in one line.
 
-        :raises WrongUseError: the line should be a message as JSON, but is not.
+        :raises WrongUseError: the line should be a message in JSON, but is not.
         """
         if not self.as_json:
             return self.message(line)
@@ -72,7 +72,7 @@ class Pacer:
         self._next_at = clock.monotonic()
 
     def step(self, wanted: int) -> int:
-        """Return how many of ``wanted`` messages to send in one step, so that sending is even."""
+        """Return the number of ``wanted`` messages to send in one step, so that messages are sent evenly."""
         return wanted if self.per_second is None else max(1, min(wanted, int(self.per_second / STEPS_PER_SECOND)))
 
     async def wait(self, count: int) -> None:

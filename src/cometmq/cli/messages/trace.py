@@ -32,7 +32,7 @@ _COLUMNS: Final = (
 
 
 class NotTracedError(CometMQError):
-    """The trace topic has no record of a message."""
+    """The trace topic contains no record of a message."""
 
 
 @click.command("trace")
@@ -73,7 +73,7 @@ def show_way(way: MessageWay) -> None:
 
 
 def rows_of(way: MessageWay) -> list[dict[str, Any]]:
-    """Return a row for each step in order of time."""
+    """Return a row for each step, sorted by time."""
     rows = []
     for step in steps_of(way):
         row = asdict(step)
@@ -83,7 +83,7 @@ def rows_of(way: MessageWay) -> list[dict[str, Any]]:
 
 
 def _with_bars(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add a bar from start to end to each row, all on one time scale."""
+    """Add a bar from start to end to each row. All bars use one time scale."""
     total = max((((row["after_ms"] or 0) + (row.get("took_ms") or 0)) for row in rows), default=0) or 1
 
     def bar(row: dict[str, Any]) -> str:

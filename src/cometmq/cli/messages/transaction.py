@@ -101,7 +101,7 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
 
 
 async def _offset_id(admin: Admin, name: str) -> str:
-    """Return the offset id of a given-up transaction's newest message; any other ``name`` unchanged."""
+    """Return the offset id of a given-up transaction's newest message. Any other ``name`` is returned unchanged."""
     try:
         found = await admin.query_message(TRANS_CHECK_MAX_TIME_TOPIC, name, max_messages=64, unique_key=True)
     except RouteNotFoundError:  # no transaction was ever given up here

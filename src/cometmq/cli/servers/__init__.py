@@ -1,1 +1,1 @@
-"""Server commands: ``serve``, ``namesrv``, ``broker``, ``proxy``; and ``backup`` and ``tls`` for their files."""
+"""The server commands ``serve``, ``namesrv``, ``broker`` and ``proxy``, and ``backup`` and ``tls`` for their files."""

@@ -1,4 +1,4 @@
-"""``cometmq backup``: back up a broker's store while it runs, verify backups, and restore one."""
+"""``cometmq backup``: back up a broker's store while the broker runs, and verify and restore backups."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def create(
 ) -> None:
     """Back up STORE to TARGET, a new directory or URL.
 
-    A URL is such as s3://bucket/backups/2026-11-23. STORE is storePathRootDir; with `cometmq serve` it is broker-0 in
-    its data directory. The broker may be running.
+    A URL looks like s3://bucket/backups/2026-11-23. STORE is the broker's storePathRootDir; with `cometmq serve`, it is
+    broker-0 in the data directory. The broker may be running.
     """
     if full and previous is not None:
         raise WrongUseError("--full and --previous exclude each other")
@@ -131,9 +131,10 @@ def restore(backup: str, store: Path, storage: StorageOptions, output: str) -> N
 @storage_option
 @click.option("--dry-run", is_flag=True, help="Show the backup and delete nothing.")
 def delete(backup: str, storage: StorageOptions, dry_run: bool) -> None:
-    """Delete BACKUP, and what no other backup in the same place needs.
+    """Delete BACKUP, and files that no other backup in the same place needs.
 
-    In an object store, files that backups share stay for another day: a backup that is being created may reuse them.
+    In an object store, files that backups share are kept for another day, since a backup that is being created may
+    reuse them.
     """
     place = open_backup(backup, storage)
     manifest = place.read_manifest()

@@ -75,7 +75,7 @@ def command(
 ) -> None:
     """Run a broker: it stores messages and serves consumers.
 
-    `cometmq broker config` is for running brokers.
+    To configure running brokers, use `cometmq broker config`.
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -1,4 +1,4 @@
-"""Options that ``cometmq console`` and ``cometmq serve`` share: the console's address, and files that it shows."""
+"""Options that ``cometmq console`` and ``cometmq serve`` share: the console's address, and the files that it shows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Url(click.ParamType[Origin]):
 
 
 def console_url_option(name: str) -> Callable[[T], T]:
-    """Return the option under this name."""
+    """Return the shared option with this name."""
     return click.option(
         name,
         "urls",

@@ -1,7 +1,7 @@
-"""Log lines of the commands: level, format (text or JSON lines) and destination (stderr or a file).
+"""Logging for the commands: level, format (text or JSON lines) and destination (stderr or a file).
 
-A log file may be renamed or removed while the server runs, as logrotate does: the next line creates a new one. SIGHUP
-creates it immediately.
+While the server runs, a log file may be renamed or removed, for example by logrotate. The next line creates a new file;
+SIGHUP creates it immediately.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class LogLine(logging.Formatter):
-    """Formats a log line as text. Text from outside cannot forge another line."""
+    """Formats a log line as text. Untrusted text cannot forge another line."""
 
     def __init__(self, server: str = "") -> None:
-        """Set the name of the server for each line, if several servers write to one destination."""
+        """Set the server name for each line, if several servers write to one destination."""
         super().__init__("%(asctime)s %(levelname)s %(server)s%(name)s: %(message)s", defaults={"server": server})
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Return the line without its traceback."""
+        """Format the line without its traceback."""
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Return the traceback below the line."""
+        """Format the traceback, which follows the line."""
         return visible(super().formatException(ei), lines=True)
 
 
 class JsonLine(logging.Formatter):
-    """Formats a log line as a JSON object: time, level, logger, message and, after a failure, traceback."""
+    """Formats a log line as a JSON object with time, level, logger, message and, after a failure, traceback."""
 
     def __init__(self, server: str = "") -> None:
-        """Set the name of the server for each line, if several servers write to one destination."""
+        """Set the server name for each line, if several servers write to one destination."""
         super().__init__()
         self._server = {"server": server} if server else {}
 
@@ -67,7 +67,7 @@ class JsonLine(logging.Formatter):
 class LogFile(WatchedFileHandler):
     """Appends to a file, and creates a new one if it was renamed or removed.
 
-    Lines that cannot be written, for example on a full disk, go to stderr.
+    Lines that cannot be written, for example because the disk is full, are written to stderr.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -92,7 +92,7 @@ class LogFile(WatchedFileHandler):
 
 
 def start_log(level: str = "warning", form: str = "text", file: Path | None = None, server: str = "") -> None:
-    """Start writing log messages of this level and above, each on one line.
+    """Start writing log messages with this level or above, each on one line.
 
     :param form: ``text`` or ``json``.
     :param file: destination; None for stderr.

@@ -1,4 +1,4 @@
-"""Tune the memory of a server process: Python's garbage collector and the C library's allocator."""
+"""Tunes a server process's memory: Python's garbage collector and the C library's allocator."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Final
 from cometmq.free_memory import KEPT_BYTES, MAPPED_FROM_BYTES
 
 GC_YOUNG_OBJECTS: Final = 50_000
-"""Allocations between two collections of the youngest generation: about a second of full load, since
-the hot path makes no cycles and its objects are freed by reference counting."""
+"""Number of allocations between two collections of the youngest generation. It corresponds to about a second of full
+load, since the hot path creates no cycles and its objects are freed by reference counting.
+"""
 GC_MIDDLE_RUNS: Final = 20
 GC_OLD_RUNS: Final = 50
 
@@ -22,8 +23,8 @@ _ARENA_MAX: Final = -8
 def use_one_heap() -> None:
     """Make all threads allocate from one heap; call this before the first thread starts.
 
-    By default glibc gives each thread its own heap, which never shrinks below what the thread once needed. In a broker
-    with 20,000 topics the threads that write tables and checkpoints kept 15 MB of free memory that way.
+    By default, glibc gives each thread its own heap, which never shrinks below the size that the thread once needed. In
+    a broker with 20,000 topics, the threads that write tables and checkpoints kept 15 MB of free memory that way.
     """
     _set_option(_ARENA_MAX, 1)
 
@@ -31,9 +32,9 @@ def use_one_heap() -> None:
 def tune_memory() -> None:
     """Freeze the objects created at start-up, collect garbage rarely, and keep little free memory.
 
-    By default glibc raises both thresholds whenever a larger block is freed, up to 32 and 64 MB (``mallopt(3)``). A
-    process that received some frames of 16 MB kept 50 MB of free memory that way. C libraries without ``mallopt`` stay
-    as they are.
+    By default, glibc raises both thresholds whenever a larger block is freed, up to 32 and 64 MB (``mallopt(3)``). A
+    process that received several frames of 16 MB kept 50 MB of free memory that way. C libraries without ``mallopt``
+    are not changed.
     """
     gc.collect()
     gc.freeze()

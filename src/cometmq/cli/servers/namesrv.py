@@ -48,9 +48,9 @@ def command(
     settings: tuple[str, ...],
     help_config: bool,
 ) -> None:
-    """Run a nameserver: brokers register with it, and clients ask it for the routes of topics.
+    """Run a nameserver: brokers register with it, and clients ask it for topics' routes.
 
-    `cometmq namesrv config` is for running nameservers.
+    To configure running nameservers, use `cometmq namesrv config`.
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -1,4 +1,4 @@
-"""Shared code of the server commands: configuration keys, signals, services, the ready line."""
+"""Code that the server commands share: configuration keys, signals, services and the ready line."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ _log = logging.getLogger(__name__)
 DEFAULT_NAMESRV_PORT: Final = 9876
 DEFAULT_PORT: Final = 10911
 DEFAULT_METRICS_PORT: Final = 5556
-"""The nameserver port of `serve`. The first broker uses port 5557."""
+"""Nameserver port of `serve`. The first broker uses port 5557."""
 DEFAULT_GRPC_PORT: Final = 8081
-"""Port for clients of RocketMQ 5, the same as that of Apache's proxy."""
+"""Port for RocketMQ 5 clients. Apache's proxy uses the same port."""
 OLD_DATA: Final = Path("cometmq-data")
-"""Store directory of earlier versions, in the current directory; still used if it exists."""
+"""Store directory that earlier versions used, in the current directory. It is still used if it exists."""
 DEFAULT_NAMESRV: Final = f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"
 PORTS_PER_BROKER: Final = 10
-"""Distance between the ports of two brokers of `serve`; each broker also uses port - 2 and port + 1."""
+"""Distance between the ports of two brokers that `serve` runs. Each broker also uses port - 2 and port + 1."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SAME_REQUEST_SECONDS: Final = 0.5
-"""Seconds within which further signals count as the same request as the first; timeout(1), for example, sends two
-signals.
+"""Seconds after a first signal during which further signals count as the same request. For example, timeout(1) sends
+two signals.
 """
 
 
 def default_data() -> Path:
-    """Return the directory for stores: the user's data directory, unless the current one has stores."""
+    """Return the directory for stores: the user's data directory, unless the current directory contains stores."""
     if OLD_DATA.is_dir():
         return OLD_DATA.absolute()
     if sys.platform == "darwin":
@@ -76,13 +76,13 @@ data_option = click.option(
     show_default="./cometmq-data if it exists, else the user's data directory",
     help="Directory for stores and tables.",
 )
-"""The ``--data`` of commands that use a store on this machine."""
+"""The ``--data`` option of commands that use a store on this machine."""
 
 
 class Stopping:
-    """The request to stop: the first SIGINT or SIGTERM sets it, the second ends the process immediately.
+    """The request to stop the process. The first SIGINT or SIGTERM sets it; the second ends the process immediately.
 
-    On SIGHUP a server creates its log files again and keeps running, unless the terminal that started it was closed.
+    On SIGHUP, a server recreates its log files and keeps running, unless the terminal that started it was closed.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -101,7 +101,7 @@ class Stopping:
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def request(self, reason: str) -> None:
-        """Request the process to stop, as a signal would."""
+        """Ask the process to stop, as a signal would."""
         self.reason = self.reason or reason
         _log.info("stopping: %s", self.reason)
         self._event.set()
@@ -138,7 +138,7 @@ def _has_terminal() -> bool:
 def run_server(main: Callable[[Stopping], Awaitable[None]], *, is_server: bool = True) -> None:
     """Run `main` on uvloop if it is installed, otherwise on asyncio's loop.
 
-    :param is_server: keep running after SIGHUP; other processes end.
+    :param is_server: True to keep running after SIGHUP; other processes end.
     """
     if not logging.getLogger().handlers:
         start_log()
@@ -155,7 +155,7 @@ def run_server(main: Callable[[Stopping], Awaitable[None]], *, is_server: bool =
 
 
 def announce(line: str) -> None:
-    """Print the ready line of a server, for which supervisors and scripts wait."""
+    """Print a server's ready line. Supervisors and scripts wait for this line."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -168,16 +168,16 @@ def warn(line: str) -> None:
 until_stdin_ends_option = click.option(
     "--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends, because the supervisor is gone."
 )
-"""The option of servers that `serve` supervises."""
+"""The hidden option for servers that `serve` supervises."""
 
 begin_anew_option = click.option(
     "--begin-anew", is_flag=True, help="Start even if the log is missing: all messages in the queues are lost."
 )
-"""The option of commands that start brokers."""
+"""The option for commands that start brokers."""
 
 
 def stop_when_stdin_ends(stopping: Stopping) -> None:
-    """Ask this process to stop when its stdin ends, which happens when the process that started it ends."""
+    """Ask this process to stop when its stdin ends, since the process that started it has then ended."""
     loop = asyncio.get_running_loop()
 
     def on_readable() -> None:
@@ -189,22 +189,22 @@ def stop_when_stdin_ends(stopping: Stopping) -> None:
 
 
 class Service(Protocol):
-    """A nameserver or a broker."""
+    """A service that can be started and stopped: a nameserver or a broker."""
 
     async def start(self) -> None:
-        """Start to listen and serve."""
+        """Start listening and serving requests."""
 
     async def stop(self) -> None:
         """Stop cleanly."""
 
 
 class PortInUseError(CometMQError):
-    """Another program listens on the port of a service."""
+    """Another program is listening on a service's port."""
 
 
 @asynccontextmanager
 async def run_service(service: Service, *, what: str, port: int, option: str = "-p") -> AsyncIterator[None]:
-    """Start a service and stop it at the end of the block.
+    """Start a service, and stop it at the end of the block.
 
     :raises PortInUseError: the port is in use; the message names the option for another port.
     """
@@ -228,7 +228,7 @@ async def run_service(service: Service, *, what: str, port: int, option: str = "
 set_option = click.option(
     "-o", "--option", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the configuration; repeatable."
 )
-"""The ``-o`` of the server commands."""
+"""The ``-o`` option of the server commands."""
 
 
 advertise_option = click.option(
@@ -237,7 +237,7 @@ advertise_option = click.option(
     metavar="[LISTENER=]HOST[:PORT]",
     help="Address that clients connect to, for one listener or all; repeatable (advertisedListeners).",
 )
-"""The ``--advertise`` of commands that run brokers."""
+"""The ``--advertise`` option of commands that run brokers."""
 listener_option = click.option(
     "--listener",
     "listeners",
@@ -245,11 +245,11 @@ listener_option = click.option(
     metavar="NAME=PORT|NETWORK",
     help="Another port of the nameserver, or a network, whose clients get the addresses of this listener; repeatable.",
 )
-"""The ``--listener`` of commands that run a nameserver (``listeners``)."""
+"""The ``--listener`` option of commands that run a nameserver; it sets ``listeners``."""
 
 
 def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, Any]:
-    """Parse ``key=value`` texts into attribute values of a configuration dataclass.
+    """Parse ``key=value`` texts as attribute values for a configuration dataclass.
 
     :raises WrongUseError: a key is unknown or a value is outside its range.
     """

@@ -45,9 +45,9 @@ def command(
     settings: tuple[str, ...],
     help_config: bool,
 ) -> None:
-    """Serve clients of RocketMQ 5 (gRPC) in front of brokers of CometMQ or Apache RocketMQ.
+    """Serve RocketMQ 5 clients (gRPC) in front of CometMQ or Apache RocketMQ brokers.
 
-    `cometmq serve` and `cometmq broker -o grpcServerPort=8081` need no proxy.
+    `cometmq serve` and `cometmq broker -o grpcServerPort=8081` do not need a proxy.
     """
     from cometmq.proxy.proxy_config import ProxyConfig, load_proxy_config
     from cometmq.proxy.standalone import FleetProxy

@@ -130,8 +130,8 @@ def command(
 ) -> None:
     """Run a nameserver and brokers on this machine.
 
-    A single broker runs in the nameserver's process. With --brokers N each broker is a process with its own store,
-    restarted when it dies; topics are spread over all of them.
+    A single broker runs in the nameserver's process. With --brokers N, each broker is a process with its own store,
+    which is restarted if it dies. Topics are spread over all brokers.
     """
     require("cometmq serve", SERVER, "numpy", "h11")
     if port == namesrv_port != 0:
@@ -175,31 +175,31 @@ def command(
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The options of `serve`: addresses, data directory and logs of its services."""
+    """The options of `serve`: its services' addresses, data directory and logs."""
 
     data: Path
     host: str
     advertised: Mapping[str, Advertised]
-    """The first broker's addresses for clients, by listener. Other brokers use higher ports."""
+    """Addresses of the first broker for clients, by listener. Other brokers use higher ports."""
     listeners: str
     port: int
     namesrv_port: int
     metrics_port: int | None
-    """Port for metrics; None for no metrics."""
+    """Port for metrics. If it is None, metrics are not served."""
     grpc_port: int | None
-    """None to serve no clients of RocketMQ 5."""
+    """Port for RocketMQ 5 clients. If it is None, they are not served."""
     console_port: int | None
-    """None for no console."""
+    """Port of the console. If it is None, there is no console."""
     console_urls: tuple[Origin, ...]
     allow_changes: bool
     reports: Path | None
     settings: tuple[str, ...]
     begin_anew: bool
-    """True to start brokers even if their log is missing; only at the first start of each process."""
+    """True to start brokers even if their log is missing. This applies only to the first start of each process."""
     log_options: tuple[str, ...]
 
     def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:
-        """Return the configuration of one broker as ``key=value``. The user's settings are last, so they take
+        """Return one broker's configuration as ``key=value`` texts. The user's settings are last, so they take
         precedence.
         """
         advertised: tuple[str, ...] = () if self.host in _EVERYWHERE else (f"brokerIP1={self.host}",)
@@ -222,14 +222,14 @@ class ServeOptions:
         )
 
     def metrics_keys(self, number: int) -> tuple[str, ...]:
-        """Return the metrics keys of one server: 0 is the nameserver, brokers start at 1."""
+        """Return one server's configuration keys for metrics. Server 0 is the nameserver; brokers start at 1."""
         if self.metrics_port is None:
             return ()
         port = self.metrics_port and self.metrics_port + number
         return f"metricsExporterType={PROM}", f"metricsPromExporterPort={port}"
 
     def broker_port(self, number: int) -> int:
-        """Return the port of one broker; 0 (a free port) stays 0."""
+        """Return one broker's port. Port 0, which means a free port, remains 0."""
         return self.port and self.port + number * PORTS_PER_BROKER
 
 
@@ -280,9 +280,9 @@ async def _start_nameserver(options: ServeOptions, services: AsyncExitStack) -> 
 
 
 async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console to this machine in its own process: a page takes milliseconds to render and would delay
-    messages here. A failure only prints a warning. The socket is created here, so that a restarted console keeps its
-    address and browsers wait for it.
+    """Serve the console to this machine in its own process, because rendering a page takes several milliseconds and
+    would delay messages here. If it fails, only a warning is printed. The socket is created here, so that a restarted
+    console keeps its address and browsers wait for it.
     """
     if options.console_port is None:
         return
@@ -331,7 +331,7 @@ async def _serve_in_one_process(options: ServeOptions, stopping: Stopping) -> No
 
 
 async def _start_endpoint(options: ServeOptions, broker: Broker, services: AsyncExitStack) -> None:
-    """Start the endpoint for clients of RocketMQ 5."""
+    """Start the endpoint for RocketMQ 5 clients."""
     if options.grpc_port is None or broker.is_slave:
         return
     from cometmq.proxy.embedded import BrokerEndpoint
@@ -344,7 +344,7 @@ async def _start_endpoint(options: ServeOptions, broker: Broker, services: Async
 
 
 async def _start_proxy(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
-    """Start the endpoint for clients of RocketMQ 5 in front of several brokers."""
+    """Start the endpoint for RocketMQ 5 clients in front of several brokers."""
     if options.grpc_port is None:
         return
     from cometmq.proxy.proxy_config import ProxyConfig

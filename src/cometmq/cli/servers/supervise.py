@@ -1,4 +1,4 @@
-"""Supervise the processes of `serve`: start them, restart them when they die, and stop them together."""
+"""Supervises the processes of `serve`: starts them, restarts them if they die, and stops them together."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ _log = logging.getLogger(__name__)
 READY_MARK: Final = " ready: "
 """Text in the line that a server prints when it is ready."""
 STOP_SECONDS: Final = 15.0
-"""Seconds after which a child is killed; flushing some hundred MB to a slow disk takes less."""
+"""Seconds after which a child that does not stop is killed. Flushing several hundred MB to a slow disk takes less
+time.
+"""
 STEADY_SECONDS: Final = 60.0
-"""Minimum number of seconds that a child must have run to be restarted immediately. For other children the pause grows
-each time.
+"""Minimum number of seconds that a child must have run to be restarted immediately. For other children, the pause grows
+with each restart.
 """
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
 class ChildFailedError(CometMQError):
-    """A child ended before it was ready; its stderr is already on the terminal."""
+    """A child process ended before it was ready. Its stderr is already on the terminal."""
 
 
 class Child:
-    """One supervised process. The process ends when its stdin closes, so it never outlives its parent.
+    """One supervised process. It ends when its stdin closes, so it never outlives its parent.
 
-    :param at_first: further arguments for the first start, left out on restarts.
+    :param at_first: additional arguments for the first start, which are left out on restarts.
     :param descriptors: open file descriptors that the child inherits under the same numbers.
     """
 
@@ -58,7 +60,7 @@ class Child:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the process, wait until it is ready, and from then on restart it whenever it dies.
+        """Start the process, and wait until it is ready. Afterwards, restart it whenever it dies.
 
         :raises ChildFailedError: the process ended before it was ready.
         """
@@ -66,7 +68,7 @@ class Child:
         self._watcher = asyncio.create_task(self._watch(), name=f"supervise {self.name}")
 
     async def stop(self) -> None:
-        """Stop the process cleanly; kill it after :data:`STOP_SECONDS`."""
+        """Stop the process cleanly. Kill it if it is still running after :data:`STOP_SECONDS`."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -80,7 +82,7 @@ class Child:
         killer.cancel()
 
     async def _launch(self, more: Sequence[str] = ()) -> None:
-        """Start the process and wait for its ready line; kill it if that fails."""
+        """Start the process and wait for its ready line. If that fails, kill it."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             *more,
@@ -105,7 +107,7 @@ class Child:
     async def _watch(self) -> None:
         """Restart the process whenever it dies, immediately or after a pause, until this task is cancelled.
 
-        A failed start (no memory, no descriptors, a missing program) is repeated, too.
+        If a start fails (because memory, descriptors or the program are missing), it is also repeated.
         """
         pause = 0.0
         while True:
@@ -138,7 +140,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
-    """Wait for the end of a process, and copy its output to stderr, so that its pipe never becomes full."""
+    """Wait until a process ends, and copy its output to stderr, so that its pipe never becomes full."""
     reading = asyncio.create_task(_pass_on(process))
     try:
         return await process.wait()
@@ -153,7 +155,7 @@ async def _pass_on(process: asyncio.subprocess.Process) -> None:
 
 
 async def _read_line(process: asyncio.subprocess.Process) -> str | None:
-    """Return the next line that a process prints; None if its stdout is closed."""
+    """Return the next line that a process prints, or None if its stdout is closed."""
     assert process.stdout is not None
     while True:
         try:

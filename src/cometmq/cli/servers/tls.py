@@ -39,9 +39,9 @@ def command() -> None:
 def make_certificates(directory: Path, hosts: tuple[str, ...], days: int, replace: bool) -> None:
     """Write certificates and tls.properties to DIRECTORY.
 
-    Creates an authority, a certificate for all servers and one for clients. An authority that exists in DIRECTORY
-    issues the new certificates. Only this user can read the keys. For production use certificates of your own
-    authority.
+    Creates an authority, a certificate for all servers and a certificate for clients. If DIRECTORY already contains an
+    authority, it issues the new certificates. Only the current user can read the keys. In production, use certificates
+    from your own authority.
     """
     directory = directory.absolute()
     taken = [name for name in ("server.pem", "client.pem") if (directory / name).exists()]
