@@ -51,22 +51,24 @@ def command() -> None:
 @click.argument("name")
 @click.option("-n", "--namesrv", required=True, metavar="HOST:PORT[;…]", help="Nameservers.")
 @click.option("--description", default="", help="A description.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), help="Output format without -o.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), help="Output format if there is no -o.")
 @click.option("--credentials-file", type=_file, help="File with accessKey and secretKey, like tools.yml.")
-@click.option("--access-key-env", metavar="VARIABLE", help="Environment variable with the access key.")
-@click.option("--secret-key-env", metavar="VARIABLE", help="Environment variable with the secret key.")
+@click.option("--access-key-env", metavar="VARIABLE", help="Environment variable that contains the access key.")
+@click.option("--secret-key-env", metavar="VARIABLE", help="Environment variable that contains the secret key.")
 @click.option(
-    "--security-token-env", metavar="VARIABLE", help="Environment variable with the token of a temporary key."
+    "--security-token-env", metavar="VARIABLE", help="Environment variable that contains the token of a temporary key."
 )
 @click.option("--tls", is_flag=True, help="Connect with TLS.")
 @click.option("--tls-trust-cert", type=_file, help="Certificate authorities to trust, PEM.")
 @click.option("--tls-cert", type=_file, help="This client's certificate, PEM.")
-@click.option("--tls-key", type=_file, help="Key of that certificate, PEM.")
-@click.option("--tls-key-password-env", metavar="VARIABLE", help="Environment variable with the key's password.")
+@click.option("--tls-key", type=_file, help="Private key for that certificate, PEM.")
+@click.option(
+    "--tls-key-password-env", metavar="VARIABLE", help="Environment variable that contains the key's password."
+)
 @click.option("--no-tls-auth-server", is_flag=True, help="Do not verify certificates.")
 @click.option("--no-tls-check-host", is_flag=True, help="Accept a certificate issued for another host.")
-@click.option("--replace", is_flag=True, help="Replace an existing context of this name.")
-@click.option("--use", "use_it", is_flag=True, help="Use the context from now on.")
+@click.option("--replace", is_flag=True, help="Replace an existing context with this name.")
+@click.option("--use", "use_it", is_flag=True, help="Use the context in future commands.")
 def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
     """Create a context."""
     connection = _connection(settings)
@@ -125,7 +127,7 @@ def show_context(name: str | None, output: str) -> None:
 
 @command.command("delete")
 @click.argument("name", type=CONTEXT)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, yes: bool) -> None:
     """Delete a context."""
     contexts = read_contexts()

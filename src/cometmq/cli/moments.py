@@ -32,7 +32,7 @@ def local_time(timestamp_ms: int | None) -> str | None:
 
 
 class FormType(click.ParamType[T]):
-    """Base class of click types for values such as times."""
+    """Click type for values of one form, for example durations."""
 
     def __init__(self, form: Form[T]) -> None:
         self.form = form

@@ -39,7 +39,7 @@ ASK_SECONDS: Final = 3.0
 """Timeout for a request to a server in the cluster."""
 SAMPLE_SECONDS: Final = 5.0
 SAMPLES: Final = 720
-"""Number of samples that are kept: one hour."""
+"""Number of samples that are kept, which is one hour."""
 HEALTH_SECONDS: Final = 30.0
 """Maximum age of warnings on a page. If they are older, the cluster is examined again."""
 MAX_DEAD_LETTERS: Final = 1_000

@@ -55,7 +55,7 @@ def command() -> None:
 )
 @click.option("--deny", is_flag=True, help="Deny instead of allow.")
 @click.option(
-    "--default", "is_default", is_flag=True, help="Create a default policy, used where no custom one matches."
+    "--default", "is_default", is_flag=True, help="Create a default policy, which applies if no custom policy matches."
 )
 @server_option
 @dry_run_option
@@ -89,8 +89,8 @@ def create(
 
 
 @command.command("list")
-@click.option("--user", default="", help="Users whose names contain this.")
-@click.option("--resource", default="", help="Resources that contain this.")
+@click.option("--user", default="", help="Only users whose names contain this text.")
+@click.option("--resource", default="", help="Only resources that contain this text.")
 @server_option
 @namesrv_option
 @output_option
@@ -151,9 +151,7 @@ def delete(user: str, resource: str | None, is_default: bool, yes: bool, server:
 @click.argument("action", type=click.Choice(_ACTIONS, case_sensitive=False))
 @click.argument("resource")
 @click.option("--source-ip", "source", default="127.0.0.1", show_default=True, help="Source address of the request.")
-@click.option(
-    "--plain", type=LocalPath(path_type=Path), help="Test against the plain_acl.yml in this directory instead."
-)
+@click.option("--plain", type=LocalPath(path_type=Path), help="Test with the plain_acl.yml in this directory instead.")
 @click.option("--cluster", default="DefaultCluster", show_default=True, help="Name of the cluster.")
 @server_option
 @namesrv_option

@@ -35,14 +35,16 @@ _LIMIT: Final = 1_000
 
 @click.command("audit")
 @click.argument("file", required=False, type=LocalPath(path_type=Path))
-@click.option("--since", type=PAST, help="Entries since this time; 1h means an hour ago.")
-@click.option("--until", type=PAST, help="Entries up to this time.")
-@click.option("--account", help="Entries of this account, including requests that only claim it.")
-@click.option("--address", help="Entries from this address.")
-@click.option("--request", help="Entries of requests whose names contain this.")
-@click.option("--resource", help="Entries about resources that contain this.")
-@click.option("--denied", is_flag=True, help="Denied requests only.")
-@click.option("--limit", type=click.IntRange(0), default=_LIMIT, show_default=True, help="The newest N; 0 for all.")
+@click.option("--since", type=PAST, help="Only entries since this time; 1h means an hour ago.")
+@click.option("--until", type=PAST, help="Only entries up to this time.")
+@click.option("--account", help="Only entries for this account, including requests that only claim it.")
+@click.option("--address", help="Only entries from this address.")
+@click.option("--request", help="Only requests whose names contain this text.")
+@click.option("--resource", help="Only resources that contain this text.")
+@click.option("--denied", is_flag=True, help="Only denied requests.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=_LIMIT, show_default=True, help="Only the newest N entries; 0 for all."
+)
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new entries, one per line.")
 @output_option
 def command(

@@ -26,12 +26,12 @@ DEFAULT_SECONDS: Final = 10.0
 
 _LENGTH: Final = (
     click.option("--count", type=click.IntRange(1, MAX_COUNT), help="Number of messages."),
-    click.option("--duration", type=Duration(), help="Duration: 30s, 5m.  [default: 10s]"),
+    click.option("--duration", type=Duration(), help="Duration, such as 30s or 5m.  [default: 10s]"),
 )
 _LOAD: Final = (
     click.option("--size", type=click.IntRange(0, MAX_BODY_BYTES), default=1024, show_default=True, help="Bytes."),
     click.option(
-        "--rate", type=click.FloatRange(0, min_open=True), help="Messages a second.  [default: as many as possible]"
+        "--rate", type=click.FloatRange(0, min_open=True), help="Messages per second.  [default: as many as possible]"
     ),
     click.option(
         "--connections",
@@ -47,10 +47,14 @@ _SENT: Final = (
         type=click.IntRange(1, 10_000),
         default=64,
         show_default=True,
-        help="Unanswered requests on each connection.",
+        help="Maximum number of unanswered requests per connection.",
     ),
-    click.option("--batch", type=click.IntRange(1, 1000), default=1, show_default=True, help="Messages in a request."),
-    click.option("--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Queues on each broker."),
+    click.option(
+        "--batch", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of messages per request."
+    ),
+    click.option(
+        "--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Number of queues on each broker."
+    ),
     click.option("--into-existing", is_flag=True, help="Write to TOPIC even if it exists."),
 )
 

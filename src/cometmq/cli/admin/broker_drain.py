@@ -36,7 +36,7 @@ _WAYS: Final = ("groups", "slave", "either")
     type=click.Choice(_WAYS),
     default="groups",
     show_default=True,
-    help="Wait until all groups, a slave, or either have everything.",
+    help="Wait until all groups, a slave, or either of them has everything.",
 )
 @click.option(
     "--at-most", "limit", type=Duration(), metavar="TIME", help="Stop waiting after this time, with exit code 3."
@@ -47,12 +47,12 @@ _WAYS: Final = ("groups", "slave", "either")
     default=timedelta(seconds=SETTLE_SECONDS),
     show_default="35s",
     metavar="TIME",
-    help="Time for clients to fetch the new routes.",
+    help="Time that clients get to fetch the new routes.",
 )
 @click.option("--skip", "skipped", multiple=True, metavar="GROUP", help="Do not wait for this group; repeatable.")
 @click.option("--skip-idle", is_flag=True, help="Do not wait for groups without members.")
 @click.option("--undo", is_flag=True, help="Let producers use the broker again.")
-@click.option("--force", is_flag=True, help="Drain even if no other broker accepts messages for some topic.")
+@click.option("--force", is_flag=True, help="Drain even if no other broker accepts messages for a topic.")
 @dry_run_option
 @namesrv_option
 @output_option

@@ -15,7 +15,7 @@ from cometmq.client.admin.accounts import PartlyChangedError
 from cometmq.client.admin.changes import Change, Tables
 from cometmq.options import nearest
 
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: str = "broker") -> bool:

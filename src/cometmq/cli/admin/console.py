@@ -46,15 +46,15 @@ console_data_option = click.option(
     show_default=True,
     help="Address to listen on; 0.0.0.0 needs accounts.",
 )
-@click.option("--allow-changes", is_flag=True, help="Let visitors without an account make changes, too.")
-@click.option("--name", "names", multiple=True, help="Another host name under which people open the console.")
+@click.option("--allow-changes", is_flag=True, help="Also let visitors without an account make changes.")
+@click.option("--name", "names", multiple=True, help="Additional host name of the console.")
 @console_url_option("--url")
 @click.option("--certificate", type=LocalPath(path_type=Path), help="PEM file with a certificate, for HTTPS.")
 @click.option("--key", type=LocalPath(path_type=Path), help="PEM file with the certificate's key.")
 @reports_option
 @audit_log_option
 @console_data_option
-@click.option("--descriptor", type=int, hidden=True, help="A listening socket, instead of host and port.")
+@click.option("--descriptor", type=int, hidden=True, help="A listening socket that replaces host and port.")
 @until_stdin_ends_option
 @log_options
 @click.pass_context
@@ -128,7 +128,7 @@ def user() -> None:
     type=click.Choice(["viewer", "operator"]),
     default="viewer",
     show_default=True,
-    help="viewer: read only; operator: may make changes, too.",
+    help="viewer: read only; operator: may also make changes.",
 )
 @click.option("--password-file", type=LocalPath(path_type=Path), help="File with the password.  [default: ask for it]")
 @console_data_option

@@ -60,7 +60,7 @@ _COLUMNS: Final = (
     show_default=True,
     help="Nameserver's port.",
 )
-@click.option("--cluster", is_flag=True, help="Instead check the running cluster of -n, from this machine.")
+@click.option("--cluster", is_flag=True, help="Check the running cluster given by -n from this machine instead.")
 @namesrv_option
 @output_option
 def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:

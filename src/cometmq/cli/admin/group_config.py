@@ -37,9 +37,11 @@ class GroupExistsError(CometMQError):
     type=_retries,
     default=16,
     show_default=True,
-    help="Redeliveries before a message becomes a dead letter.",
+    help="Number of redeliveries before a message becomes a dead letter.",
 )
-@click.option("--retry-queues", type=_retry_queues, default=1, show_default=True, help="Queues of its retry topic.")
+@click.option(
+    "--retry-queues", type=_retry_queues, default=1, show_default=True, help="Number of queues in its retry topic."
+)
 @_cluster_option
 @dry_run_option
 @namesrv_option
@@ -78,8 +80,8 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
 
 @click.command("alter")
 @click.argument("group", type=GROUP)
-@click.option("--max-retries", type=_retries, help="Redeliveries before a message becomes a dead letter.")
-@click.option("--retry-queues", type=_retry_queues, help="Queues of its retry topic.")
+@click.option("--max-retries", type=_retries, help="Number of redeliveries before a message becomes a dead letter.")
+@click.option("--retry-queues", type=_retry_queues, help="Number of queues in its retry topic.")
 @click.option("--consume/--no-consume", default=None, help="Allow the group to consume, or forbid it.")
 @_cluster_option
 @yes_option

@@ -29,11 +29,13 @@ _MOVES: Final = (
 @click.command("reset")
 @click.argument("group", type=GROUP)
 @click.option("--topic", type=TOPIC, required=True, help="The topic to reset.")
-@click.option("--earliest", is_flag=True, help="To the first stored message.")
-@click.option("--latest", is_flag=True, help="To the end, after the last message.")
-@click.option("--to-time", "--time", "moment", type=PAST, help="To the first message stored at or after this time.")
-@click.option("--to-offset", type=click.IntRange(0), help="To this offset, or the nearest stored one.")
-@click.option("--by", type=int, help="Forward by N messages, or back if negative.")
+@click.option("--earliest", is_flag=True, help="Reset to the first stored message.")
+@click.option("--latest", is_flag=True, help="Reset to the end, after the last message.")
+@click.option(
+    "--to-time", "--time", "moment", type=PAST, help="Reset to the first message stored at or after this time."
+)
+@click.option("--to-offset", type=click.IntRange(0), help="Reset to this offset, or to the nearest stored offset.")
+@click.option("--by", type=int, help="Move forward by N messages, or back if N is negative.")
 @click.option("--queue", type=click.IntRange(0), help="Only the queue with this number.")
 @click.option("--broker", type=BROKER, help="Only queues on this broker.")
 @click.option("--execute", is_flag=True, help="Move the offsets instead of only showing them.")

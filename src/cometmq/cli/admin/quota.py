@@ -37,7 +37,7 @@ _COLUMNS: Final = (
     Column("subjects", "Counted", right=True),
 )
 
-server_option = click.option("--server", metavar="HOST:PORT", help="One broker.  [default: all]")
+server_option = click.option("--server", metavar="HOST:PORT", help="Only this broker.  [default: all]")
 
 
 class _Amount(click.ParamType[int]):
@@ -84,10 +84,10 @@ def command() -> None:
 
 @command.command("set")
 @click.argument("subject", type=_SUBJECT)
-@click.option("--messages-in", type=_AMOUNT_TYPE, help="Messages a second to send.")
-@click.option("--bytes-in", type=_AMOUNT_TYPE, help="Bytes a second to send.")
-@click.option("--messages-out", type=_AMOUNT_TYPE, help="Messages a second to receive.")
-@click.option("--bytes-out", type=_AMOUNT_TYPE, help="Bytes a second to receive.")
+@click.option("--messages-in", type=_AMOUNT_TYPE, help="Messages per second to send.")
+@click.option("--bytes-in", type=_AMOUNT_TYPE, help="Bytes per second to send.")
+@click.option("--messages-out", type=_AMOUNT_TYPE, help="Messages per second to receive.")
+@click.option("--bytes-out", type=_AMOUNT_TYPE, help="Bytes per second to receive.")
 @click.option("--connections", type=_AMOUNT_TYPE, help="Connections that send or pull.")
 @click.option("--topic-count", "topics", type=_AMOUNT_TYPE, help="Topics created by the subject.")
 @server_option
@@ -125,7 +125,7 @@ def set_quota(
 
 
 @command.command("list")
-@click.option("--each", is_flag=True, help="Every subject counted now, most denials first.")
+@click.option("--each", is_flag=True, help="List every subject that is counted now, most denials first.")
 @server_option
 @namesrv_option
 @output_option

@@ -91,14 +91,17 @@ class View:
 @click.command("top")
 @click.argument("kind", type=click.Choice(VIEWS), default="topics")
 @click.option(
-    "--sort", type=click.Choice(["rate", "lag", "messages", "members", "name"]), default="rate", help="Order of rows."
+    "--sort",
+    type=click.Choice(["rate", "lag", "messages", "members", "name"]),
+    default="rate",
+    help="Sort order of the rows.",
 )
 @click.option("--filter", "text", default="", help="Only names that contain this text.")
-@click.option("--limit", type=click.IntRange(1), help="Number of rows.  [default: those that fit the terminal]")
+@click.option("--limit", type=click.IntRange(1), help="Number of rows.  [default: as many as fit on the terminal]")
 @click.option(
     "--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Pause between two updates."
 )
-@click.option("--once", is_flag=True, help="Measure once over the pause of --every, write the result and end.")
+@click.option("--once", is_flag=True, help="Measure once for the time in --every, write the result and exit.")
 @namesrv_option
 @output_option
 def command(

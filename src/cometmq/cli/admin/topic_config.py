@@ -47,9 +47,11 @@ class TopicExistsError(CometMQError):
 @click.command("create")
 @click.argument("topics", metavar="TOPIC…", nargs=-1)
 @file_option
-@click.option("--queues", type=_queue_count, default=DEFAULT_QUEUES, show_default=True, help="Queues on each broker.")
+@click.option(
+    "--queues", type=_queue_count, default=DEFAULT_QUEUES, show_default=True, help="Number of queues on each broker."
+)
 @click.option("--permission", type=_permission, default="rw", show_default=True, help="r: readable; w: writable.")
-@click.option("--order", is_flag=True, help="Mark as an ordered topic.")
+@click.option("--order", is_flag=True, help="Mark the topic as ordered.")
 @_cluster_option
 @_broker_option
 @dry_run_option
@@ -141,11 +143,11 @@ def _notify_created(
 
 @click.command("alter")
 @click.argument("topic", type=TOPIC)
-@click.option("--queues", type=_queue_count, help="Queues to read and to write on each broker.")
-@click.option("--read-queues", type=_queue_count, help="Queues to read on each broker.")
-@click.option("--write-queues", type=_queue_count, help="Queues to write on each broker.")
+@click.option("--queues", type=_queue_count, help="Number of read and write queues on each broker.")
+@click.option("--read-queues", type=_queue_count, help="Number of read queues on each broker.")
+@click.option("--write-queues", type=_queue_count, help="Number of write queues on each broker.")
 @click.option("--permission", type=_permission, help="r: readable; w: writable.")
-@click.option("--order/--no-order", default=None, help="Mark as an ordered topic, or not.")
+@click.option("--order/--no-order", default=None, help="Mark the topic as ordered or not ordered.")
 @click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @_cluster_option
 @_broker_option

@@ -21,7 +21,7 @@ from cometmq.quantity import quantity
 
 
 @click.command("export")
-@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File.  [default: stdout]")
+@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File to write.  [default: stdout]")
 @namesrv_option
 def export(path: Path | None, namesrv: str) -> None:
     """Write topics, groups, policies and quotas as JSON.

@@ -24,7 +24,7 @@ _COLUMNS: Final = (Column("name", "User"), Column("type", "Type"), Column("statu
 server_option = click.option(
     "--server",
     metavar="HOST:PORT",
-    help="One broker or nameserver. By default changes go to all that support users, queries to one broker.",
+    help="Only this server. By default, changes go to all servers that support users, queries to one broker.",
 )
 password_option = click.option(
     "--password-file", type=LocalPath(path_type=Path), help="File with the password.  [default: ask for it]"

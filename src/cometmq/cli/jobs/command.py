@@ -49,7 +49,7 @@ _PATHS: Final = {
     FILE_FORM: FILE,
 }
 REPORT_OPTIONS: Final = (
-    click.Option(["--report", "page"], type=FILE, help="Write the report as HTML too."),
+    click.Option(["--report", "page"], type=FILE, help="Also write the report as HTML."),
     click.Option(
         ["-o", "--output"],
         type=click.Choice(["table", "json"]),

@@ -128,7 +128,7 @@ def _store(keys: Path, master_key_file: Path | None) -> KeyStore:
 @click.argument("subjects", nargs=-1)
 @_KEYS
 @_MASTER_KEY
-@click.option("--dry-run", is_flag=True, help="Drop nothing; show how many subjects have a key.")
+@click.option("--dry-run", is_flag=True, help="Only show how many subjects have a key.")
 def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, dry_run: bool) -> int:
     """Drop the keys of SUBJECTS permanently.
 

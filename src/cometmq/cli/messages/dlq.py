@@ -142,7 +142,7 @@ def _row(letter: MessageExt) -> dict[str, Any]:
 @command.command("export")
 @click.argument("group", type=GROUP)
 @_selection_options
-@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File.  [default: stdout]")
+@click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File to write.  [default: stdout]")
 @namesrv_option
 def export(
     group: str,

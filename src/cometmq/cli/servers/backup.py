@@ -131,7 +131,7 @@ def restore(backup: str, store: Path, storage: StorageOptions, output: str) -> N
 @storage_option
 @click.option("--dry-run", is_flag=True, help="Show the backup and delete nothing.")
 def delete(backup: str, storage: StorageOptions, dry_run: bool) -> None:
-    """Delete BACKUP, and files that no other backup in the same place needs.
+    """Delete BACKUP, and files that no other backup needs.
 
     In an object store, files that backups share are kept for another day, since a backup that is being created may
     reuse them.

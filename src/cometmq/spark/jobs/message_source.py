@@ -35,11 +35,11 @@ class MessageSource:
     """
 
     namesrv: str | None = option("Nameservers.", "-n", "--namesrv", default=None, form=NAMESRV)
-    archive: Path | None = option("Read this archive, instead of asking brokers.", default=None, form=OLD_DIRECTORY)
+    archive: Path | None = option("Read this archive instead of asking brokers.", default=None, form=OLD_DIRECTORY)
     store: Path | None = option(
-        "Read the files of this store, instead of asking brokers.", default=None, form=OLD_DIRECTORY
+        "Read the files of this store instead of asking brokers.", default=None, form=OLD_DIRECTORY
     )
-    broker_name: str = option("With --store: the broker that the store belongs to, for the report.", default="")
+    broker_name: str = option("With --store: name of the store's broker, for the report.", default="")
     begin_ms: int | None = option(
         "Only messages that were stored at or after this time.", "--since", default=None, form=TIME
     )

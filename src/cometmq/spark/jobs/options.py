@@ -65,7 +65,7 @@ class TableOptions(TableFormat):
         default=FORMATS[0],
         form=one_of(*FORMATS),
     )
-    catalog: str | None = option("With --format iceberg: a catalog that pyiceberg is configured for.", default=None)
+    catalog: str | None = option("With --format iceberg: a catalog in pyiceberg's configuration.", default=None)
     table: str | None = option(
         "With --format iceberg: namespace and name of the table.  [default: cometmq.archive]", default=None
     )
@@ -85,7 +85,7 @@ class _IntoArchive(SparkOptions):
         TableOptions, "format of an archive that does not exist yet: its name, or a TableFormat", default=None
     )
     options: Mapping[str, str] | None = option(
-        "Any other option of the source; may be given several times.", "--option", default=None, form=SETTINGS
+        "Any other source option; may be given several times.", "--option", default=None, form=SETTINGS
     )
     dry_run: bool = option("Archive nothing; print how many messages would be archived.", default=False)
     on_batch: OnStep | None = argument("called after each commit", default=None)
@@ -205,7 +205,7 @@ class KeyIndexOptions(SparkOptions):
     """
 
     archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
-    index: str | Path = option("Directory of its index.", form=DIRECTORY)
+    index: str | Path = option("Directory of the archive's index.", form=DIRECTORY)
     _: KW_ONLY
     dry_run: bool = option("Write nothing; print how many messages would be indexed.", default=False)
     on_step: Tell = argument(_STEPS, default=_silent)
@@ -237,21 +237,18 @@ class ReplayOptions(SparkOptions):
     archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     ledger: str | Path = option(
-        "Directory of the ledger with the progress of the replay; driver and executors share it.", form=DIRECTORY
+        "Directory of the ledger with the replay's progress; driver and executors must share it.", form=DIRECTORY
     )
     _: KW_ONLY
-    topic: str | None = option("Topic in the archive; optional if the archive contains only one.", default=None)
-    to: str | None = option("Topic to send to, which must exist; by default the same name.", default=None)
+    topic: str | None = option("Topic in the archive; optional if it contains only one.", default=None)
+    to: str | None = option("Existing topic to send to; by default, the same name.", default=None)
     selection: Selection | None = options_from(Selection, "the messages to send; all by default", default=None)
-    by_key: bool = option("Choose new queues by key, instead of keeping the old ones.", default=False)
+    by_key: bool = option("Choose new queues by key instead of keeping the old ones.", default=False)
     per_second: float | None = option(
-        "Maximum number of messages per second, with a tolerance of a tenth.",
-        "--rate",
-        default=None,
-        form=POSITIVE,
+        "Maximum number of messages per second, with a tolerance of a tenth.", "--rate", default=None, form=POSITIVE
     )
     keep_born_time: bool = option(
-        "Send messages with their old born times; slower. By default only REPLAY_ORIGIN has them.",
+        "Send messages with their original born times (slower). By default, only REPLAY_ORIGIN contains them.",
         default=False,
     )
     translate_groups: Sequence[str] = option(
@@ -264,7 +261,7 @@ class ReplayOptions(SparkOptions):
     )
     dry_run: bool = option("Send nothing and write nothing; print how much would be sent.", default=False)
     step_offsets: int | None = option(
-        "Number of offsets of one step; by default it depends on the rate.", "--step", default=None, form=whole(1)
+        "Number of offsets in one step; by default, it depends on the rate.", "--step", default=None, form=whole(1)
     )
     timeout_ms: int = argument("maximum time for the acknowledgement of messages, ms", default=120_000)
     on_step: OnStep = argument("called after each step", default=_silent)
@@ -282,13 +279,13 @@ class AuditOptions(SparkOptions):
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     topic: str = option("The topic.")
     _: KW_ONLY
-    archive: str | Path | None = option("Directory of its archive.", default=None, form=DIRECTORY)
+    archive: str | Path | None = option("Directory of the topic's archive.", default=None, form=DIRECTORY)
     groups: Sequence[str] = option(
-        "A consumer group of the topic; may be given several times.", "--group", default=(), many=True
+        "A consumer group that consumes the topic; may be given several times.", "--group", default=(), many=True
     )
-    trace_topic: str = option("The topic with the traces of producers.", default=TRACE_TOPIC)
+    trace_topic: str = option("Topic with the producers' traces.", default=TRACE_TOPIC)
     allow_duplicates: bool = option(
-        "Report unique keys that are stored twice as a note, not as a disagreement.", default=False
+        "Report unique keys that are stored twice as notes instead of disagreements.", default=False
     )
     detail: str | Path | None = option(
         "A new directory for the counts per queue and minute, as Parquet.", default=None, form=DIRECTORY
@@ -332,11 +329,11 @@ class DelayOptions(SparkOptions):
         "brokers, a store, or an archive that also contains the topics with waiting messages. With ``begin_ms`` only "
         "messages that were delivered or due since then count; ``end_ms`` is the time of the report",
     )
-    topics: Sequence[str] = option("A topic; all but system topics by default.", "--topic", default=(), many=True)
+    topics: Sequence[str] = option("A topic; by default, all except system topics.", "--topic", default=(), many=True)
     _: KW_ONLY
-    delay_levels: str | None = option("messageDelayLevel of an archive's or store's brokers.", default=None)
+    delay_levels: str | None = option("messageDelayLevel of the brokers of an archive or store.", default=None)
     grace_ms: int = option(
-        "Number of seconds after its due time from which a message is stuck.", "--grace", default=60_000, form=SECONDS
+        "Seconds after its due time before a message counts as stuck.", "--grace", default=60_000, form=SECONDS
     )
     days: int = option("Number of days in the histogram of due times.", default=7, form=whole(1, MAX_DAYS))
     top: int = option("Maximum number of listed topics and messages.", default=20, form=whole(1, 10_000))
@@ -360,9 +357,9 @@ class SkewOptions(SparkOptions):
     _: KW_ONLY
     by: str = option("The field that is used as a message's key.", default=KEYS[0], form=one_of(*KEYS))
     top: int = option("Number of hot keys.", default=20, form=whole(1, 10_000))
-    consumers: int = option("Consumers of the largest group.", default=1, form=whole(1))
+    consumers: int = option("Number of consumers in the largest group.", default=1, form=whole(1))
     handled_per_s: float = option(
-        "Messages per second from one queue that a consumer handles.", "--handled", default=1000.0, form=POSITIVE
+        "Messages per second that a consumer can handle from one queue.", "--handled", default=1000.0, form=POSITIVE
     )
     on_step: Tell = argument(_STEPS, default=_silent)
 
@@ -415,9 +412,7 @@ class CopyOptions(SparkOptions):
 
     _: KW_ONLY
     keys: str | Path | None = option(
-        "File of the subjects' keys, for rules that encrypt; created if missing.",
-        default=None,
-        form=FILE,
+        "File for the subjects' keys, for rules that encrypt; created if missing.", default=None, form=FILE
     )
     master_key_file: str | Path | None = option(
         "File with the master key, base64; by default $COMETMQ_MASK_MASTER_KEY.", default=None, form=FILE
@@ -425,10 +420,10 @@ class CopyOptions(SparkOptions):
     hash_secret_file: str | Path | None = option(
         "File with the secret for hashes; by default $COMETMQ_MASK_HASH_SECRET.", default=None, form=FILE
     )
-    dry_run: bool = option("Write nothing; count, and show messages before and after.", default=False)
-    samples: int = option("With --dry-run: number of messages shown.", default=3, form=whole(0, 100))
+    dry_run: bool = option("Write nothing; count, and show messages before and after masking.", default=False)
+    samples: int = option("With --dry-run: number of messages to show.", default=3, form=whole(0, 100))
     step_offsets: int = option(
-        "Number of offsets of one step, which is repeated after a crash.", "--step", default=200_000, form=whole(1)
+        "Number of offsets in one step; a step is repeated after a crash.", "--step", default=200_000, form=whole(1)
     )
     on_step: OnStep = argument("called after each step", default=_silent)
     stop: threading.Event | None = argument(_STOP, default=None)
@@ -468,7 +463,7 @@ class MaskToTopicOptions(CopyOptions):
     namesrv: str = option("With --to: nameservers of that topic, if not --namesrv.", "--to-namesrv", required=False)
     to: str = option("Topic to send the copy of one topic to, which must exist; needs --work.", required=False)
     _: KW_ONLY
-    by_key: bool = option("With --to: choose new queues by key, instead of keeping the old ones.", default=False)
+    by_key: bool = option("With --to: choose new queues by key instead of keeping the old ones.", default=False)
     per_second: float | None = option(
         "With --to: maximum number of messages per second.", "--rate", default=None, form=POSITIVE
     )
@@ -485,14 +480,14 @@ class RebuildOptions(SparkOptions):
     (--dry-run) queues differ from the log; 2 wrong use.
     """
 
-    store: str | Path = option("Directory of the store; no broker may run on it.", form=OLD_DIRECTORY)
+    store: str | Path = option("Directory of the store; no broker may be using it.", form=OLD_DIRECTORY)
     _: KW_ONLY
     dry_run: bool = option("Only compare the consume queues with the log.", default=False)
     config: StoreConfig | Path | None = option(
         "The broker's broker.conf, with delay levels and file sizes.", default=None, form=FILE
     )
     bad_records_path: str | Path | None = option(
-        "Directory for damaged records, which get no unit; without it, the job fails at the first one.",
+        "Directory for damaged records, which get no unit. If not set, the job fails at the first one.",
         "--bad-records",
         default=None,
         form=DIRECTORY,
