@@ -1,4 +1,4 @@
-"""The accounts of calls: gRPC's signature, and the account's permissions (``AuthenticationPipeline``).
+"""Checks the signature and the account's permissions for each gRPC call (``AuthenticationPipeline``).
 
 The header is ``MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX``; the signature is the
 HMAC-SHA1 of the value of ``x-mq-date-time``.
@@ -49,13 +49,13 @@ CODES: Final = {
     "PullMessage": RequestCode.PULL_MESSAGE,
     "Telemetry": RequestCode.HEART_BEAT,
 }
-"""Method → the code of the remoting request with the same effect, which names the method in the audit log."""
+"""The code of the remoting request with the same effect, by method; the audit log shows this code."""
 
 
 class AccountChecker:
-    """Checks signature and permissions of each call by the access control of a server.
+    """Checks each call's signature and permissions with a server's access control.
 
-    :param requires_fresh: accept a signature only for some minutes.
+    :param requires_fresh: accept a signature for only a few minutes.
     """
 
     def __init__(self, access: AccessControl, *, clock: Clock, requires_fresh: bool) -> None:
@@ -140,7 +140,7 @@ class AuditedChecker:
 def checker_of(
     access: AccessControl | None, audit: AuditRecorder | None, *, clock: Clock, requires_fresh: bool
 ) -> Checker | None:
-    """Return the checker of an endpoint; ``audit`` records denials, logins and sampled calls."""
+    """Return the checker for an endpoint; ``audit`` records denials, logins and sampled calls."""
     checker: Checker | None = None
     if access is not None:
         checker = AccountChecker(access, clock=clock, requires_fresh=requires_fresh)
@@ -148,7 +148,7 @@ def checker_of(
 
 
 def _credentials(text: str) -> tuple[str | None, bytes | None]:
-    """Return the access key, and the signature in base64, as remoting's signers encode it."""
+    """Return the access key, and the signature in base64, as remoting clients encode it."""
     scheme, _, rest = text.partition(" ")
     if scheme != SCHEME:
         return None, None

@@ -1,4 +1,4 @@
-"""RocketMQ's names, times and stored messages, and their form in protobuf (``GrpcConverter``, ``NamespaceUtil``)."""
+"""Converts RocketMQ's names, times and stored messages to and from protobuf (``GrpcConverter``, ``NamespaceUtil``)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NANOS_OF_A_MILLISECOND: Final = 1_000_000
 _MS_OF_A_SECOND: Final = 1_000
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
-"""The range of timestamps, years 1 to 9999; protobuf's libraries refuse others."""
+"""The range of timestamps, years 1 to 9999; protobuf libraries refuse timestamps outside this range."""
 _NAMESPACE_SEPARATOR: Final = "%"
 _NAME_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
@@ -85,7 +85,7 @@ def full_name(resource: v2.Resource) -> str:
 
 
 def resource_of(name: str) -> v2.Resource:
-    """Return the resource with a name, and with the namespace in a field of its own."""
+    """Return a name as a resource, which has a separate field for the namespace."""
     prefix = next((prefix for prefix in _NAME_PREFIXES if name.startswith(prefix)), "")
     namespace, separator, plain = name[len(prefix) :].partition(_NAMESPACE_SEPARATOR)
     if not separator:
@@ -215,7 +215,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in a property, or ``None`` if a producer has set it to another text."""
+    """Return the number in a property, or ``None`` if a producer has set it to a text that is not a number."""
     with suppress(ValueError):
         return None if text is None else parse_long(text)
     return None

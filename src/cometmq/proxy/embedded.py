@@ -55,7 +55,7 @@ class BrokerEndpoint:
     async def start(self, port: int) -> None:
         """Listen on the broker's address; with port 0, use any free port.
 
-        If the port is in use, an error is logged, and the broker serves its other clients.
+        If the port is in use, an error is logged, and the broker continues to serve remoting clients.
         """
         try:
             await self._endpoint.start(self._broker.config.bind_address, port)

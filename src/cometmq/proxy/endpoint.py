@@ -1,4 +1,4 @@
-"""The endpoint: the list of its parts, and the order in which they start and stop."""
+"""The endpoint: its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cometmq.proxy.sessions import Checker, Sessions
 from cometmq.remoting.tls.server import ServerTls
 
 ALPN: Final = ("h2",)
-"""The name of HTTP/2 in TLS handshakes."""
+"""HTTP/2's name in TLS handshakes."""
 
 
 class GrpcEndpoint:
-    """The gRPC endpoint in front of one broker or many."""
+    """The gRPC endpoint in front of one or more brokers."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from cometmq.remoting.codes import ResponseCode
 
 
 class ProxyError(Exception):
-    """A request is refused; the ``status`` of the answer has the code and the message."""
+    """A request is refused; the answer's ``status`` contains the code and the message."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
-"""Deliveries of messages, and a consumer's requests about them: acknowledge, change the invisible time, dead-letter.
+"""Message deliveries, and a consumer's requests about them: acknowledge, change the invisible time, dead-letter.
 
-A client's receipt handle is that of POP, followed by the log offset of the message (``ReceiptHandle``).
+A client's receipt handle is the POP handle followed by the message's log offset (``ReceiptHandle``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Delivery(NamedTuple):
     group: str
     handle: ReceiptHandle
     log_offset: int
-    """Offset of the message in the log of its broker."""
+    """Offset of the message in its broker's log."""
 
     @property
     def ends_ms(self) -> int:
@@ -85,7 +85,7 @@ async def acknowledge(link: Link, delivery: Delivery) -> None:
 
 
 async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: int) -> Delivery:
-    """Make a message visible again after a time; return the delivery with the new handle.
+    """Make a message visible again after the given time; return the delivery with the new handle.
 
     :raises ProxyError: the broker refuses.
     """
@@ -110,7 +110,8 @@ async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: in
 
 
 async def forward_to_dead_letters(link: Link, delivery: Delivery, message_id: str) -> None:
-    """Store a message as a dead letter, then acknowledge it: a crash in between leaves it in both places.
+    """Store a message as a dead letter, then acknowledge it. If the proxy crashes in between, the message is in both
+    places.
 
     :raises ProxyError: the broker refuses.
     """

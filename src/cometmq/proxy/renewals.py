@@ -1,11 +1,11 @@
 """Renews receipt handles while clients handle the messages (``ReceiptHandleManager``).
 
 A push consumer does not know how long its listener takes; it asks for ``auto_renew``. Shortly before such a message
-becomes visible again, its invisible time is renewed, for at most some hours, while the client is connected. The client
-keeps its first handle; this module stores the current handle. When a client is removed, its messages soon become
+becomes visible again, its invisible time is renewed as long as the client is connected, for at most some hours. The
+client keeps its first handle; this module stores the current handle. When a client is removed, its messages soon become
 visible again.
 
-In each round every message is in one :class:`RenewalState`, and the table of steps defines how it is handled.
+In each round, every message has one :class:`RenewalState`, and the table of steps defines how the message is handled.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Renewal:
 
 
 class Renewals:
-    """All messages that are renewed."""
+    """All messages whose receipt handles are renewed."""
 
     def __init__(self, config: EndpointConfig, clock: Clock) -> None:
         self._config = config
@@ -84,7 +84,7 @@ class Renewals:
         self._intervals = Periodic("renewing messages", config.renew_every_ms / 1000, self._begin_rounds, clock=clock)
         self._rounds = TaskSet()
         self._busy_brokers: set[str] = set()
-        """Brokers with a round in progress."""
+        """Brokers for which a round is in progress."""
         self._steps: Final[Mapping[RenewalState, Callable[[_Key, _Renewal], Awaitable[None]] | None]] = {
             RenewalState.INVISIBLE: None,
             RenewalState.NEARLY_VISIBLE: self._renew,
@@ -125,7 +125,7 @@ class Renewals:
 
     # --- rounds ---------------------------------------------------------------------------------
     def _begin_rounds(self) -> None:
-        """Begin a round for each broker whose last round has ended, so that no broker holds up another one."""
+        """Begin a round for each broker whose last round has ended, so that a slow broker does not delay the others."""
         by_broker: dict[str, list[_Key]] = {}
         for key, renewal in self._renewals.items():
             by_broker.setdefault(renewal.delivery.handle.broker_name, []).append(key)

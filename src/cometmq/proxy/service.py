@@ -1,4 +1,4 @@
-"""``MessagingService``: the list of its methods, and their common handling of errors."""
+"""``MessagingService``: its methods, and their common error handling."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The clients of the endpoint: their accounts, their settings, their Telemetry streams, and their links to the brokers.
 
-A client is identified by its account and its id, from its first permitted call: a denied call uses no memory, and
-nobody acts for a client of another account. :data:`TRANSITIONS` defines the states of a session. Above the maximum
-number of sessions, the address with the most sessions loses one.
+A client is identified by its account and its id. It is remembered at its first permitted call, so a denied call uses no
+memory, and nobody can act for a client of another account. :data:`TRANSITIONS` defines the states of a session. Above
+the maximum number of sessions, the address with the most sessions loses one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_LANGUAGE_CHARS: Final = 32
 _SWEEP_SECONDS: Final = 5.0
 _RESEND_SECONDS: Final = 0.3
 _MAX_RESENT_BYTES: Final = 16_384
-"""Maximum size of stored settings; larger ones are not stored."""
+"""Maximum size of stored settings; larger settings are not stored."""
 _SECOND_CHANCES: Final = 8
 Key = tuple[str | None, str]
 """Key of a session: account and client id."""
@@ -79,7 +79,7 @@ TRANSITIONS: Final = {
     (SessionState.DISCONNECTED, SessionEvent.SILENCE): SessionState.REMOVED,
     (SessionState.DISCONNECTED, SessionEvent.REMOVAL): SessionState.REMOVED,
 }
-"""Next state by state and event; other events are ignored."""
+"""The next state for each state and event; other events are ignored."""
 
 
 class Checker(Protocol):
@@ -169,7 +169,7 @@ class ClientSession:
         """Send the settings again soon, after a route request, to a client that may have missed them.
 
         Node's client (1.0.8) looks up the routes of its topics one after the other, and sends its settings after the
-        first. Only then it waits for the answer; if the answer arrived earlier, it waits forever.
+        first. It waits for the answer only after that; if the answer arrives earlier, the client waits forever.
         """
         if self.settings is None or self.settings.resent is None:
             return
@@ -177,7 +177,7 @@ class ClientSession:
         self._resend_timer = clock.call_later(_RESEND_SECONDS, self._resend)
 
     def cancel_resending(self) -> None:
-        """Do not send the settings again."""
+        """Cancel sending the settings again."""
         if self._resend_timer is not None:
             self._resend_timer.cancel()
             self._resend_timer = None
@@ -275,7 +275,7 @@ class Sessions:
         return self._backend.connect(session.identity, partial(self._on_request, self, session))
 
     def _session_to_evict(self) -> ClientSession:
-        """Return an old client from the address with the most clients, preferably one without a stream."""
+        """Return an old client from the address with the most clients, preferably a client that has no stream."""
         crowd = max(self._by_ip.values(), key=len)
         for _ in range(_SECOND_CHANCES):
             session = next(iter(crowd))

@@ -31,7 +31,7 @@ class Reply(msgspec.Struct):
     code: int
     remark: str | None
     header_or_fields: Header | dict[str, str]
-    """The header object if the broker runs in this process, else the fields of the header."""
+    """The header object if the broker runs in this process; otherwise the header's fields."""
     body: Buffer
 
     def header(self, kind: type[H]) -> H:
@@ -78,9 +78,9 @@ class TopicInfo:
 
     name: str
     queues: tuple[BrokerQueues, ...]
-    """The queues on each broker, in the order of the brokers' names."""
+    """The queues on each broker, sorted by broker name."""
     message_type: str
-    """The attribute ``message.type``."""
+    """The value of the topic attribute ``message.type``."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class GroupInfo:
     retry_max_times: int = 16
     is_orderly: bool = False
     backoff_ms: tuple[int, ...] = ()
-    """Pauses before the retries; empty for RocketMQ's delay levels."""
+    """Pauses before the retries; empty if the group uses RocketMQ's delay levels."""
 
     @classmethod
     def of(cls, config: SubscriptionGroupConfig) -> GroupInfo:
@@ -103,7 +103,7 @@ class GroupInfo:
 
 
 def _customized_pauses(policy: Any) -> tuple[int, ...]:
-    """Return the pauses in a ``CustomizedRetryPolicy``; empty for a policy of another kind or form."""
+    """Return the pauses in a ``CustomizedRetryPolicy``; empty for any other policy."""
     customized = policy.get("customizedRetryPolicy") if isinstance(policy, dict) else None
     pauses = customized.get("next") if isinstance(customized, dict) else None
     if not isinstance(pauses, list) or not all(type(pause) is int for pause in pauses):
@@ -138,12 +138,12 @@ class BrokerRequest:
 
 
 def heartbeat_body(data: HeartbeatData) -> bytes:
-    """Encode the body of a HEART_BEAT; this takes 1 ms for a thousand subscriptions."""
+    """Encode the body of a HEART_BEAT request, which takes 1 ms for a thousand subscriptions."""
     return msgspec.json.encode(data)  # no field is null, and no key is an object
 
 
 class ClientIdentity(NamedTuple):
-    """The identity of a client at its brokers."""
+    """A client's identity, as its brokers see it."""
 
     client_id: str
     peer: tuple[str, int]
@@ -182,7 +182,7 @@ class Backend(Protocol):
         """Return the configuration of a consumer group."""
 
     def advertised_host(self, access_host: str) -> str | None:
-        """Return the host for this endpoint in routes; return ``None`` to use the address that the client used.
+        """Return the endpoint's host in routes, or ``None`` if routes contain the address that the client used.
 
         :param access_host: the host in the client's configuration; empty if the client does not report it.
         """

@@ -60,14 +60,14 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 _MAX_IN_FLIGHT: Final = 65_536
-"""Maximum number of pending requests on one connection: all waiting consumers share it."""
+"""Maximum number of pending requests on a connection, which all waiting consumers share."""
 
 
 class FleetLink:
     """The link over which one client's requests reach the brokers.
 
-    Each client has its own connections for heartbeats, like a remoting client: brokers identify a member of a group by
-    its connection. Requests use connections that all clients share.
+    Each client has its own connections for heartbeats, as a remoting client has, because brokers identify group members
+    by their connections. Requests use connections that all clients share.
     """
 
     def __init__(self, fleet: FleetBackend, client_id: str, on_request: Callable[[BrokerRequest], None]) -> None:
@@ -126,7 +126,7 @@ class FleetLink:
 class FleetBackend:
     """All brokers that the given nameservers know.
 
-    :param security: TLS, and the account with which the endpoint signs requests to brokers.
+    :param security: TLS settings, and the account that signs the endpoint's requests to brokers.
     """
 
     def __init__(self, namesrv: tuple[str, ...], *, security: Security, clock: Clock) -> None:
@@ -151,7 +151,7 @@ class FleetBackend:
         self._groups: dict[str, tuple[float, GroupInfo]] = {}
 
     def new_client(self) -> RemotingClient:
-        """Return new connections; brokers may also send requests to clients over them."""
+        """Return new connections, over which brokers may also send requests to clients."""
         return RemotingClient(
             processors=self._processors, security=self._security, clock=self.clock, max_in_flight=_MAX_IN_FLIGHT
         )
@@ -169,7 +169,7 @@ class FleetBackend:
     ) -> Reply:
         """Send a request to the master of a broker name.
 
-        :param remoting: the connections to use; by default those that all clients share.
+        :param remoting: the connections to use; by default the connections that all clients share.
         :raises ProxyError: the broker is unknown, or does not answer in time.
         """
         address = self._routes.brokers.master(broker) or self._masters.get(broker)
@@ -232,7 +232,7 @@ class FleetBackend:
         return info
 
     async def _message_type(self, name: str, queues: tuple[BrokerQueues, ...]) -> str:
-        """Return the type of a topic's messages; brokers of 4.x have no types and accept all messages."""
+        """Return the type of a topic's messages; 4.x brokers have no message types and accept all messages."""
         for broker in (broker_queues.broker for broker_queues in queues):
             header = GetTopicConfigRequestHeader(topic=name)
             try:
@@ -280,7 +280,7 @@ class FleetBackend:
     def _check_transaction(
         self, connection: ClientConnection, request: Request[CheckTransactionStateRequestHeader], body: bytes
     ) -> None:
-        """Pass a transaction check on to a producer of the group."""
+        """Pass a transaction check on to a producer in the group."""
         try:
             (message,) = split_records(body)
         except (RecordError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""The broker in this process: its handlers receive headers and return answers as objects, without frames in between.
+"""The broker in this process. Its handlers receive headers and return answers as objects; no frames are encoded.
 
-Each client has a connection of its own in the broker, so that client tables, quotas and hooks treat it as a remoting
+Each client has its own connection object in the broker, so that client tables, quotas and hooks treat it as a remoting
 client. The endpoint checks the account of each call.
 """
 
@@ -77,7 +77,7 @@ class LocalConnection(ServerConnection):
         return False
 
     def use_account(self, session: Session) -> None:
-        """Let quotas count the connection for an account; look up its meters only when the account changes."""
+        """Assign the connection to an account for quotas; look up the meters only when the account changes."""
         if not isinstance(self.account, Session) or self.account.account is not session.account:
             self.account = session
 
@@ -117,7 +117,7 @@ class LocalConnection(ServerConnection):
         self.accept_response(RemotingCommand(response.code, opaque, remark=response.remark, body=body))
 
     def write(self, *chunks: Buffer) -> None:
-        """Drop notices to all members of a group: gRPC clients have no commands for them."""
+        """Drop notices to the members of a group, because gRPC has no commands for them."""
 
     def flush(self) -> None:
         """Do nothing, because no bytes are queued."""
@@ -218,7 +218,7 @@ class LocalBackend:
         return GroupInfo() if config is None else GroupInfo.of(config)
 
     def advertised_host(self, access_host: str) -> str | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; with a named listener, clients keep the host that they
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; if a listener is named, clients keep the host that they
         connected to.
         """
         config = self._broker.config

@@ -1,9 +1,10 @@
 """One HTTP/2 connection from a client, without its socket (RFC 9113).
 
-Theory of operation. ``add_bytes`` stores the client's bytes, and ``handle_frames`` handles them: headers, data and ends
-of requests are passed to the stream's :class:`Inbound`. Frames to send are collected in ``out``. The states of a stream
-are those of :data:`~cometmq.proxy.http2.stream.TRANSITIONS`. The client's windows limit the data sent; the rest waits
-in its stream. The server's window grows as data arrives; the layer above limits the memory for requests.
+Theory of operation. ``add_bytes`` stores the client's bytes, and ``handle_frames`` handles them: it passes headers,
+data and the end of each request to the stream's :class:`Inbound`. Frames to send are collected in ``out``. The states
+of a stream are defined by :data:`~cometmq.proxy.http2.stream.TRANSITIONS`. The client's windows limit the data sent;
+the remaining data waits in its stream. The server's window grows as data arrives; the layer above limits the memory for
+requests.
 
 Fault model: the client is hostile. Header blocks, header lists, the number of streams, and control frames (pings,
 settings, resets, priorities, empty data) are limited; a client that exceeds a limit gets GOAWAY with ENHANCE_YOUR_CALM.
@@ -33,8 +34,8 @@ _MAX_WINDOW: Final = 2**31 - 1
 class Http2Connection:
     """The state of one connection.
 
-    :param open_stream: called with each new stream, its headers, and the size of their list; returns the receiver of
-        the request's data. A header list above the limit is truncated.
+    :param open_stream: called with each new stream, its headers, and the size of the header list; returns the receiver
+        of the request's data. A header list above the limit is truncated.
     :param on_output: called when the first bytes are in ``out``.
     :param count_unsent: called with each change in the number of bytes that wait for the client's windows.
     :param count_incomplete: called with each change in the number of bytes of incomplete headers.
@@ -91,7 +92,7 @@ class Http2Connection:
         self.window = _DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
         self.blocked: dict[Stream, None] = {}
-        """Streams that wait for the window of the connection, in their order."""
+        """Streams that wait for the connection's window, in order."""
         self.out: list[bytes] = []
 
     def begin(self) -> None:

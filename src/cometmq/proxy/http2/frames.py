@@ -1,4 +1,4 @@
-"""The frames of HTTP/2 (RFC 9113, 6): their numbers, a server's frames, and a limit on clients' frames."""
+"""HTTP/2 frames (RFC 9113, section 6): their numbers, a server's frames, and a limit on clients' control frames."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
-"""Numbers of settings."""
+"""Identifiers of settings."""
 
 HEAD: Final = struct.Struct(">HBBBI")
-"""Length (two bytes and one byte), type, flags, stream."""
+"""The header of a frame: length (two bytes and one byte), type, flags and stream number."""
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 _EARNED_BY_DATA: Final = 2
-"""Number of control frames that a client may send for each answer frame: Java's clients send a ping after it."""
+"""Number of control frames that a client may send for each answer frame: Java clients send a ping after each."""
 
 
 class ErrorCode(enum.IntEnum):
-    """The reason for the end of a stream or connection (RFC 9113, 7)."""
+    """The reason why a stream or connection ends (RFC 9113, section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -79,7 +79,7 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def window_update(stream: int, size: int) -> bytes:
-    """Encode WINDOW_UPDATE; stream 0 is the connection."""
+    """Encode WINDOW_UPDATE; stream 0 means the connection."""
     return frame(WINDOW_UPDATE, 0, stream, NUMBER.pack(size))
 
 
@@ -106,7 +106,7 @@ def unpadded(payload: bytes) -> bytes:
 class ControlFrameBudget:
     """The control frames that a client may still send: pings, settings, resets, empty data.
 
-    Control frames cost work without requesting anything. The budget grows over time, and with each answer frame.
+    Control frames cause work but request nothing. The budget grows over time, and with each answer frame.
     """
 
     __slots__ = ("_clock", "_left", "_since")

@@ -1,7 +1,7 @@
-"""Header compression of HTTP/2 (RFC 7541): decodes the blocks of clients; the server's own blocks use no table.
+"""Header compression of HTTP/2 (RFC 7541): decodes clients' blocks; the server's own blocks use no table.
 
-Clients add nearly every header to the connection's table once, and refer to it by its number later. So a block consists
-of numbers, and of one or two texts that are new in each request.
+Clients add nearly every header to the connection's table once, and refer to it by number later. A block therefore
+consists of numbers, and one or two texts that are new in each request.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 TABLE_BYTES: Final = 4_096
 """The size of a client's table; HTTP/2's default."""
 _ENTRY_BYTES: Final = 32
-"""Size of an entry in addition to its texts, in bytes (RFC 7541, 4.1)."""
+"""Size of a table entry in addition to its texts, in bytes (RFC 7541, 4.1)."""
 _MAX_UPDATES: Final = 2
 """Maximum number of table size changes at the beginning of a block (RFC 7541, 4.2)."""
 _BOMB_FACTOR: Final = 16
-"""A header list larger than the limit by this factor is an attack: its block repeats one large entry."""
+"""A header list that exceeds the limit by this factor is treated as an attack: its block repeats one large entry."""
 
 _STATIC_TEXT: Final = (
     "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
@@ -45,17 +45,19 @@ _CODE_LENGTHS: Final = (
     "26 24 25 19 21 26 27 27 26 27 24 21 21 26 26 28 27 27 27 20 24 20 21 22 21 21 23 22 22 25 25 24 24 26 23 26 "
     "27 26 26 27 27 27 27 27 28 27 27 27 27 27 26 30"
 )
-"""Number of bits in the code of each byte and of the end (Appendix B). The lengths define the canonical code."""
+"""Number of bits in the code for each byte and for the end of a string (Appendix B). The lengths define the canonical
+code.
+"""
 _END_OF_TEXT: Final = 256
 _PADDING_BITS: Final = 7
 
 
 class HpackError(Exception):
-    """A block is malformed; the tables of both sides differ from now on."""
+    """A block is malformed, so the tables of client and server no longer match."""
 
 
 class _Tree:
-    """The Huffman code as a state machine that reads a byte at a time; each step is computed when first needed."""
+    """The Huffman code as a state machine that reads one byte at a time; steps are computed when first needed."""
 
     def __init__(self) -> None:
         lengths = [int(length) for length in _CODE_LENGTHS.split()]
@@ -120,9 +122,9 @@ _TREE: Final = _Tree()
 
 
 class HpackDecoder:
-    """Decodes the blocks of one connection, in their order.
+    """Decodes one connection's blocks, in order.
 
-    :param max_bytes: maximum size of a header list, as RFC 7541 counts; a larger list is truncated.
+    :param max_bytes: maximum size of a header list, as RFC 7541 counts it; a larger list is truncated.
     """
 
     __slots__ = ("_bytes", "_limit", "_max_bytes", "_own")

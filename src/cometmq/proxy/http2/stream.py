@@ -48,7 +48,7 @@ TRANSITIONS: Final = {
     (StreamState.CLOSING, StreamEvent.CLOSE): StreamState.CLOSED,
     (StreamState.CLOSED, StreamEvent.CLOSE): StreamState.CLOSED,
 }
-"""Next state by state and event; other events are not allowed."""
+"""The next state for each state and event; other events are not allowed."""
 
 _RECEIVING: Final = frozenset(state for state, event in TRANSITIONS if event is StreamEvent.REMOTE_END)
 """States in which the client may send frames."""
@@ -57,10 +57,10 @@ _SENDING: Final = frozenset(state for state, event in TRANSITIONS if event is St
 
 
 class Inbound(Protocol):
-    """The receiver of one stream."""
+    """Receives the request on one stream."""
 
     def receive_data(self, chunk: bytes) -> None:
-        """Handle some bytes of the request."""
+        """Handle the next bytes of the request."""
 
     def receive_end(self) -> None:
         """Handle the end of the request."""
@@ -70,7 +70,7 @@ class Inbound(Protocol):
 
 
 class StreamOwner(Protocol):
-    """The methods of a connection that its streams use."""
+    """The connection's methods that streams use."""
 
     window: int
     """Number of bytes that the client accepts on all streams together."""
@@ -83,7 +83,7 @@ class StreamOwner(Protocol):
         """Queue a frame of data; ``is_whole`` marks the last frame of a message."""
 
     def count_unsent(self, change: int) -> None:
-        """Add a change to the number of bytes that wait for the client's windows."""
+        """Adjust the number of bytes that wait for the client's windows."""
 
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream."""
@@ -104,8 +104,8 @@ class Stream:
         self.unread = 0
         """Number of bytes that arrived since the server's window was enlarged."""
         self._unsent: deque[tuple[int, bytes | memoryview]] | None = None
-        """Frames that wait for the window: type and payload. Trailing headers end the stream. Few streams have waiting
-        frames.
+        """Type and payload of each frame that waits for the window; most streams have none. Trailing headers end the
+        stream.
         """
         self.unsent_bytes = 0
         """Number of bytes that wait for the client's window."""

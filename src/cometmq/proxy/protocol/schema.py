@@ -1,4 +1,4 @@
-"""The classes of messages, created at import from the compiled definition.
+"""Message classes, created at import from the compiled definition.
 
 They belong to a separate pool: the default pool may contain the files of Apache's Python client, and protobuf refuses
 two files with the same name.

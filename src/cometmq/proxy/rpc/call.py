@@ -1,7 +1,7 @@
 """One call from a client: its metadata, the messages of both sides, and its end.
 
-A message has a five-byte prefix: a flag for compression, and the length. The handler of a call with one request
-runs in a task, which is cancelled when the client cancels the call.
+A message has a five-byte prefix: a compression flag and the length. The handler of a call with one request runs in a
+task, which is cancelled when the client cancels the call.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 _PREFIX_BYTES: Final = 5
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-"""Seconds by the unit of ``grpc-timeout``."""
+"""Seconds in each unit of ``grpc-timeout``."""
 _TIMEOUT_DIGITS: Final = 8
 _CALL_BYTES: Final = 1_000
-"""Memory of an open call in addition to its metadata and messages."""
+"""Memory that an open call takes in addition to its metadata and messages."""
 
 
 class Message(Protocol):
@@ -54,7 +54,7 @@ class Method:
     """One method of a service."""
 
     decode: Callable[[bytes], Any]
-    """Decodes a request; any exception means that it is malformed."""
+    """Decodes a request; any exception means that the request is malformed."""
     handler: Callable[[Call, Any], Awaitable[Message | None]] | None = None
     """Answers one request; returns ``None`` if it has already sent its answers with :meth:`Call.send`."""
     converse: Callable[[Call], Conversation] | None = None
@@ -62,7 +62,7 @@ class Method:
 
 
 class CallOwner(Protocol):
-    """The methods of a server that its calls use."""
+    """The server's methods that calls use."""
 
     clock: Clock
     pace: Pace
@@ -82,7 +82,7 @@ class Peer(Protocol):
     local_address: tuple[str, int]
 
     def count_incomplete(self, change: int) -> None:
-        """Add a change to the number of bytes of incomplete calls on the connection."""
+        """Adjust the number of bytes that the connection's incomplete calls hold."""
 
 
 class Call:
@@ -138,7 +138,7 @@ class Call:
 
     @property
     def timeout_s(self) -> float | None:
-        """The client's time limit for the call, in seconds; ``None`` without a limit."""
+        """The client's time limit for the call, in seconds; ``None`` if there is no limit."""
         text = self.metadata.get("grpc-timeout", "")
         unit = _UNITS.get(text[-1:])
         if unit is None or not text[:-1].isdecimal() or len(text) > _TIMEOUT_DIGITS + 1:
@@ -163,7 +163,7 @@ class Call:
 
     # --- the request ----------------------------------------------------------------------------
     def receive_data(self, chunk: bytes) -> None:
-        """Handle bytes of messages."""
+        """Handle the next bytes of the client's messages."""
         if self._is_done:
             return
         if not self._buffer:
@@ -183,7 +183,7 @@ class Call:
 
     @staticmethod
     def _check_prefix(buffer: bytes | bytearray) -> int:
-        """Check the prefix of a message; return its length."""
+        """Check a message's prefix; return the length of the message."""
         if buffer[0]:
             raise GrpcError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported: send them as identity")
         length = int.from_bytes(buffer[1:_PREFIX_BYTES], "big")
@@ -271,7 +271,7 @@ class Call:
             self._task = None  # leave no reference cycle of task and call for the garbage collector
 
     async def wait_for_time(self, size: int, large: int) -> None:
-        """Wait until a piece of work may begin; meanwhile its bytes count as held by the connection.
+        """Wait until a piece of work may begin. While it waits, its bytes count as held by the connection.
 
         :param large: size in bytes above which a piece is large.
         """

@@ -1,8 +1,8 @@
 """Limits the work of calls in one round of the event loop.
 
-Pieces of work begin in a round until some processor time is used; others wait for a later round, in their order. Large
-pieces, such as an answer of a megabyte, have a queue of their own. One is done in a round; then some rounds do only
-small pieces, so that these get their share.
+In each round, pieces of work begin until some processor time is used; the remaining pieces wait for a later round, in
+order. Large pieces, such as a one-megabyte answer, have their own queue. A round does at most one large piece; the next
+rounds do only small pieces, so that small pieces get their share.
 
 Processor time counts, not wall-clock time: on a busy machine, a round that had to wait for a processor has done little.
 """

@@ -1,12 +1,13 @@
 """The gRPC server on one port, with TLS or plain text.
 
-A connection begins some calls, for some time; then it waits in a queue until the others have had their share. Few calls
-begin in one round of the event loop, since the next round has to do their work. The server stops reading from a client
-that does not read its answers. A silent client gets a ping, and is disconnected if it does not answer.
+A connection begins a limited number of calls, for a limited time; then it waits in a queue until the other connections
+have had their share. Few calls begin in one round of the event loop, since the next round has to do their work. The
+server stops reading from a client that does not read its answers. A silent client gets a ping, and is disconnected if
+it does not answer.
 
-Two amounts are limited for all connections together: incomplete calls (metadata and parts of messages), and answers
-that wait for clients' windows. Above a limit the connection with the largest amount is closed, so that no client
-suffers for others.
+Two amounts are limited over all connections: incomplete calls (metadata and parts of messages), and answers that wait
+for clients' windows. Above a limit, the connection with the largest amount is closed, so that other clients do not
+suffer.
 """
 
 from __future__ import annotations
@@ -53,18 +54,21 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 4_096
 _SWEEP_SECONDS: Final = 5.0
 _FRAMES_PER_CHECK: Final = 8
-"""Number of frames between two checks of a connection's share; most calls have two."""
+"""Number of frames between two checks of a connection's share; most calls have two frames."""
 _CALLS_ALONE: Final = 32
 _CALLS_OF_SHARE: Final = 4
-"""Maximum number of calls that a connection begins in its share: if no other connection waits, and if others wait."""
+"""Maximum number of calls that a connection begins in its share: first if no other connection waits, then if others
+wait.
+"""
 _CALLS_OF_ROUND: Final = 16
 """Maximum number of calls that begin in one round while connections wait; fewer if their work takes too long."""
 
 
 class HeldBytes:
-    """The bytes that connections hold, with a limit for their sum.
+    """Counts the bytes that connections hold, and limits their sum.
 
-    :param reason: the reason given when the connection with the most bytes is closed above the limit.
+    :param reason: the reason sent to the connection with the most bytes when it is closed because the limit is
+        exceeded.
     """
 
     def __init__(self, limit: int, reason: str) -> None:
@@ -74,7 +78,7 @@ class HeldBytes:
         self._held: dict[GrpcConnection, int] = {}
 
     def add(self, connection: GrpcConnection, change: int) -> None:
-        """Add a change to the number of bytes that a connection holds."""
+        """Adjust the number of bytes that a connection holds."""
         held = self._held.get(connection, 0) + change
         self._total += change
         if held:
@@ -92,7 +96,7 @@ class HeldBytes:
 class GrpcServer:
     """Listens, and passes each call on to its method.
 
-    :param methods: path of a method, such as ``/apache.rocketmq.v2.MessagingService/QueryRoute``, to the method.
+    :param methods: the methods by path, such as ``/apache.rocketmq.v2.MessagingService/QueryRoute``.
     """
 
     def __init__(
@@ -136,7 +140,7 @@ class GrpcServer:
         self._sweeps.start()
 
     async def stop(self) -> None:
-        """Accept no more calls, cancel the open ones, close all connections."""
+        """Stop accepting calls, cancel the open ones, and close all connections."""
         self._sweeps.close()
         if not self._listener.is_open:
             return
@@ -309,7 +313,7 @@ class GrpcConnection(asyncio.Protocol):
         self._server.enqueue(self)
 
     def continue_reading(self) -> None:
-        """Handle further frames, because the other connections had their share."""
+        """Handle further frames, because the other connections have had their share."""
         self._is_waiting = False
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
@@ -338,7 +342,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # --- writing --------------------------------------------------------------------------------
     def count_incomplete(self, change: int) -> None:
-        """Record that the connection holds more or fewer bytes of incomplete calls."""
+        """Adjust the number of bytes that the connection's incomplete calls hold."""
         self._server.incomplete.add(self, change)
 
     def _count_unsent(self, change: int) -> None:
@@ -400,13 +404,13 @@ class _IgnoreRest:
     """Ignores the rest of an answered request."""
 
     def receive_data(self, chunk: bytes) -> None:
-        """Do nothing."""
+        """Ignore the data."""
 
     def receive_end(self) -> None:
-        """Do nothing."""
+        """Ignore the end of the request."""
 
     def cancel(self) -> None:
-        """Do nothing."""
+        """Do nothing, because the request is already answered."""
 
 
 _IGNORE: Final = _IgnoreRest()

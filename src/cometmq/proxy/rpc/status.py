@@ -9,7 +9,7 @@ from urllib.parse import quote
 from cometmq.proxy.http2.hpack import encode_headers
 
 _MAX_REASON_CHARS: Final = 2_048
-"""Maximum length of a message in trailers; clients refuse long lists of headers."""
+"""Maximum length of a message in trailers; clients refuse long header lists."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
@@ -48,5 +48,5 @@ def trailers(status: GrpcStatus, reason: str) -> bytes:
 
 
 def plain_answer(http_status: int) -> bytes:
-    """Encode the headers that answer a request which is not gRPC."""
+    """Encode the headers of the answer to a request that is not a gRPC request."""
     return encode_headers((":status", str(http_status)))

@@ -1,1 +1,1 @@
-"""The methods of ``MessagingService``, a module for each family."""
+"""The methods of ``MessagingService``, with one module for each family."""

@@ -25,7 +25,7 @@ class AcknowledgeService:
         self._renewals = renewals
 
     async def ack_message(self, call: Call, request: v2.AckMessageRequest) -> v2.AckMessageResponse:
-        """Acknowledge messages; each has its own status."""
+        """Acknowledge messages; the answer contains a status for each message."""
         topic, group = topic_of(request.topic), group_of(request.group)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if not len(request.entries):
@@ -68,7 +68,7 @@ class AcknowledgeService:
     async def change_invisible_duration(
         self, call: Call, request: v2.ChangeInvisibleDurationRequest
     ) -> v2.ChangeInvisibleDurationResponse:
-        """Set the time at which a message becomes visible again; the client uses the new handle from then on."""
+        """Set the time at which a message becomes visible again; the client must then use the new handle."""
         config = self._context.config
         topic, group = topic_of(request.topic), group_of(request.group)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])

@@ -23,7 +23,7 @@ _CONSUMERS: Final = (
 
 
 class ClientService:
-    """Handles heartbeats and departures of clients."""
+    """Handles clients' heartbeats and departures."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context

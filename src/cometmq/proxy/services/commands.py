@@ -1,9 +1,9 @@
 """Brokers' requests to clients, sent over Telemetry (``GrpcClientChannel``).
 
-CHECK_TRANSACTION_STATE (39) asks a producer about a half message. GET_CONSUMER_RUNNING_INFO (307) with
-``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (309) lets a push consumer
-consume one message. The last two have a nonce, which the client's answer repeats. The broker waits some
-seconds for the answer; a later answer, or one from another client, is dropped.
+CHECK_TRANSACTION_STATE (request code 39) asks a producer about a half message. GET_CONSUMER_RUNNING_INFO (request code
+307) with ``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (request code 309)
+lets a push consumer consume one message. The commands for the last two contain a nonce, which the client's answer
+repeats. The broker waits some seconds for the answer; a later answer, or one from another client, is dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RESULTS: Final = {
     Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
     Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
 }
-"""Java's ``CMResult`` by the status that a client returns."""
+"""Java's ``CMResult`` for each status that a client may return."""
 
 
 class _PendingCommand(NamedTuple):
@@ -57,7 +57,7 @@ class ClientCommands:
         """The pending commands by nonce."""
 
     def pass_on(self, sessions: Sessions, session: ClientSession, request: BrokerRequest) -> None:
-        """Pass a broker's request on to its client; drop requests with other codes."""
+        """Pass a broker's request on to its client; drop requests that have no command."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             check_transaction(sessions, session, request)
         elif request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
@@ -96,7 +96,7 @@ class ClientCommands:
         self._pending[nonce] = _PendingCommand(session, request, timer)
 
     def handle_answer(self, session: ClientSession | None, answer: v2.TelemetryCommand) -> None:
-        """Pass a client's answer to the broker: stacks, the result of a message, or a refusal."""
+        """Pass a client's answer to the broker: thread stacks, the result of consuming a message, or a refusal."""
         kind = answer.WhichOneof("command")
         nonce = getattr(answer, kind or "status").nonce
         pending = self._pending.get(nonce)

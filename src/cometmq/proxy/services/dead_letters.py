@@ -43,7 +43,7 @@ class DeadLetterService:
 
 
 async def _check_log_offset(link: Link, delivery: Delivery) -> None:
-    """Check that the log offset in a client's handle is the offset of its message, not of another message on the
+    """Check that the log offset in a client's handle belongs to the handle's message, not to another message on the
     broker.
 
     :raises ProxyError: the offset belongs to another message, or the broker refuses.

@@ -118,7 +118,7 @@ class OffsetService:
         return v2.GetOffsetResponse(status=OK, offset=offset)
 
     async def query_offset(self, call: Call, request: v2.QueryOffsetRequest) -> v2.QueryOffsetResponse:
-        """Return the first or the last offset of a queue, or the first one stored at or after a time."""
+        """Return the first or the last offset of a queue, or that of the first message stored at or after a time."""
         queue = request.message_queue
         topic = topic_of(queue.topic)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB)])

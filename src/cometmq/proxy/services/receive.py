@@ -1,4 +1,4 @@
-"""ReceiveMessage: a pop of remoting (``ReceiveMessageActivity``)."""
+"""ReceiveMessage: pops messages as a remoting client does (``ReceiveMessageActivity``)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ReceiveService:
         ]
 
     async def _next_broker(self, topic: str) -> str:
-        """Return the next broker with readable queues of a topic, in turn, or an empty name."""
+        """Return the name of the next broker, in turn, that has readable queues of a topic, or an empty text."""
         info = await self._context.backend.topic(topic)
         brokers = [queues.broker for queues in info.queues if queues.readable]
         counter = self._counters.get(info.name)
@@ -281,7 +281,7 @@ def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Rec
 
 
 def _start_offsets(info: str) -> dict[tuple[str, int], int]:
-    """Parse startOffsetInfo: the first offset by topic type and queue."""
+    """Parse startOffsetInfo, which has the first offset for each topic type and queue."""
     starts = {}
     for part in filter(None, info.split(";")):
         kind, queue_id, start = part.split(" ")
@@ -290,8 +290,8 @@ def _start_offsets(info: str) -> dict[tuple[str, int], int]:
 
 
 def _failed_deliveries(info: str) -> dict[tuple[int, int], int]:
-    """Parse orderCountInfo: the number of failed deliveries by queue and offset (``type qo<queueId>%<queueOffset>
-    count``).
+    """Parse orderCountInfo, which has the number of failed deliveries for each queue and offset (``type
+    qo<queueId>%<queueOffset> count``).
     """
     failures = {}
     for part in filter(None, info.split(";")):

@@ -34,7 +34,7 @@ class RouteService:
         self._context = context
 
     async def query_route(self, call: Call, request: v2.QueryRouteRequest) -> v2.QueryRouteResponse:
-        """Return all queues of a topic, each with the address of the endpoint for its broker."""
+        """Return all queues of a topic, each with the endpoint address for its broker."""
         topic = topic_of(request.topic)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.PUB, Action.SUB, Action.GET)])
         info = await self._context.backend.topic(topic)
@@ -51,7 +51,7 @@ class RouteService:
         return answer
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
-        """Return the queues of a push consumer: one for each broker or, if the consumer is orderly, every queue."""
+        """Return the queues for a push consumer: one per broker, or every queue if the consumer is orderly."""
         topic, group = topic_of(request.topic), group_of(request.group)
         self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)
@@ -88,7 +88,7 @@ def _assigned(queues: BrokerQueues, *, is_orderly: bool) -> Sequence[int]:
 
 
 def _permissions(queues: BrokerQueues) -> Iterator[Permission]:
-    """Return the permissions of the queues. Queues with a single permission come first, as Apache numbers them."""
+    """Return the queues' permissions. Queues with a single permission are first, as in Apache's numbering."""
     both = min(queues.readable, queues.writable)
     yield from (Permission.READ for _ in range(queues.readable - both))
     yield from (Permission.WRITE for _ in range(queues.writable - both))

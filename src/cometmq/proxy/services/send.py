@@ -45,7 +45,7 @@ _STORED: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-"""Response codes for stored messages."""
+"""Response codes which mean that the message is stored."""
 _MULTIPLIER: Final = 2862933555777941757
 _MASK: Final = 2**64 - 1
 
@@ -63,10 +63,10 @@ class SendService:
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
         self._counters: dict[str, Iterator[int]] = {}
-        """The next queue of each topic: messages without a message group use the queues in turn."""
+        """The next queue of each topic; messages that have no message group use the queues in turn."""
 
     async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
-        """Store the messages in a request; all have the same topic."""
+        """Store the messages in a request; all must have the same topic."""
         context = self._context
         messages = request.messages
         if not len(messages):
@@ -146,7 +146,7 @@ class SendService:
 
     # --- sending --------------------------------------------------------------------------------
     def _choose_queue(self, info: TopicInfo, message_group: str | None) -> tuple[str, int]:
-        """Return the broker and queue id for a message: a fixed queue for each message group, else the next queue.
+        """Return the broker and queue id for a message: a fixed queue for each message group, otherwise the next queue.
 
         :raises ProxyError: no queue accepts messages.
         """
@@ -257,7 +257,7 @@ def _status(reply: Reply) -> v2.Status:
 
 
 def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
-    """Return the common status of all messages, or MULTIPLE_RESULTS if they differ."""
+    """Return the common status of all messages, or MULTIPLE_RESULTS if the statuses differ."""
     first = entries[0].status
     if all(entry.status.code == first.code for entry in entries):
         return first
@@ -265,7 +265,7 @@ def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
 
 
 def consistent_hash(value: int, buckets: int) -> int:
-    """Compute Guava's ``Hashing.consistentHash``, by which Apache's proxy chooses the queue of a message group."""
+    """Compute Guava's ``Hashing.consistentHash``, which Apache's proxy uses to choose the queue for a message group."""
     state = value & _MASK
     candidate = 0
     while True:

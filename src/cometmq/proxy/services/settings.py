@@ -92,9 +92,9 @@ def merge_settings(settings: v2.Settings, group: GroupInfo | None, config: Endpo
 
 
 def heartbeat_of(client_id: str, settings: v2.Settings, version: int) -> HeartbeatData:
-    """Return the heartbeat of a client for the brokers.
+    """Return a client's heartbeat for the brokers.
 
-    Each topic of a producer is also a producer group: brokers send transaction checks to the group.
+    Each topic of a producer is also registered as a producer group, because brokers send transaction checks to groups.
     """
     if settings.WhichOneof("pub_sub") == "publishing":
         topics = dict.fromkeys(map(full_name, settings.publishing.topics))

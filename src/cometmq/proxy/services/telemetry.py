@@ -1,8 +1,7 @@
-"""Telemetry: exchange of settings, and commands to clients (``ClientActivity``).
+"""Telemetry: exchanges settings with clients, and sends them commands (``ClientActivity``).
 
 A client opens the stream and sends its settings; the answer contains the merged settings. Then the stream carries
-commands. A second stream of a client replaces the first. Errors end the stream with a status of gRPC, as in Apache's
-proxy.
+commands. A client's second stream replaces its first. Errors end the stream with a gRPC status, as in Apache's proxy.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class TransactionId(NamedTuple):
     message_id: str
 
     def encode(self) -> str:
-        """Return the id as a text. The broker's name is last, since it may contain any character."""
+        """Return the id as text. The broker's name is last, since it may contain any character."""
         return f"{self.message_id}-{self.queue_offset:x}-{self.log_offset:x}-{self.broker}"
 
     @classmethod

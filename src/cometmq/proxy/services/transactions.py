@@ -39,7 +39,7 @@ class TransactionService:
         self._context = context
 
     async def end_transaction(self, call: Call, request: v2.EndTransactionRequest) -> v2.EndTransactionResponse:
-        """Commit or roll back a half message; without a resolution the broker checks it again later."""
+        """Commit or roll back a half message; if no resolution is given, the broker checks it again later."""
         topic = topic_of(request.topic)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.PUB)])
         if not request.message_id:
@@ -62,7 +62,7 @@ class TransactionService:
 
 
 def check_transaction(sessions: Sessions, session: ClientSession, request: BrokerRequest) -> None:
-    """Ask a producer, or another one of its group, about a half message (``CHECK_TRANSACTION_STATE``)."""
+    """Ask a producer, or another producer in its group, about a half message (``CHECK_TRANSACTION_STATE``)."""
     header = request.header
     assert isinstance(header, CheckTransactionStateRequestHeader)
     try:
