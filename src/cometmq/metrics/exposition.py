@@ -1,6 +1,7 @@
 """Prometheus' text format, version 0.0.4.
 
-It yields every few hundred samples, so that a server with 10,000 topics answers other requests in between.
+The text is produced in pieces of a few hundred samples, so that a server with 10,000 topics can answer other requests
+in between.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 OVERFLOW_LABEL: Final = "otel_metric_overflow"
-"""Label of the series that sums all samples without a series of their own; OpenTelemetry's name."""
+"""Label of the series that sums all samples that have no series of their own; the name is OpenTelemetry's."""
 
 
 def in_slices(samples: Iterable[Sample]) -> Steps:
@@ -29,7 +30,7 @@ def in_slices(samples: Iterable[Sample]) -> Steps:
 
 
 def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
-    """Yield the text of samples in pieces of about a millisecond, family by family in the order of names.
+    """Yield the text of samples in pieces of about a millisecond, sorted by family name.
 
     Pieces are empty while samples are collected.
 

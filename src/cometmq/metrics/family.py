@@ -22,13 +22,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """One metric. A counter's name ends with ``_total``, the name of a time or size with its unit."""
+    """One metric. A counter's name ends with ``_total``; the name of a time or size ends with its unit."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    """Names of the labels that differ between samples; labels of the whole server are not among them."""
+    """Names of the labels that differ between samples; labels of the entire server are not included."""
     bounds: tuple[float, ...] = ()
     """The upper bounds of a histogram's buckets, in the unit of its name."""
 
@@ -54,6 +54,6 @@ Value = float | Histogram
 Sample = tuple[Family, tuple[str, ...], Value]
 """A family, label values in the order of its labels, and a value."""
 OVERFLOW: Final[tuple[str, ...]] = ()
-"""Replaces label values: the sample is the sum of all samples without a series of their own."""
+"""Replaces label values: the sample is the sum of all samples that have no series of their own."""
 Steps = Iterator[list[Sample]]
 """Lists of samples. Each takes about a millisecond to collect, and the server answers other requests in between."""

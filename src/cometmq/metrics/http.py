@@ -80,7 +80,7 @@ class MonitorServer:
         return f"http://{address_here(host, self.port)}/metrics"
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 selects a free port, an empty host means every address.
+        """Listen; port 0 selects a free port, and an empty host means every address.
 
         If the port is in use, an error is logged, and the server still serves its clients.
         """
@@ -177,7 +177,7 @@ class MonitorServer:
         await self._finish(connection, writer)
 
     async def _collect(self) -> None:
-        """Collect metrics once for all waiting scrapes, and again for scrapes that have arrived meanwhile."""
+        """Collect metrics once for all waiting scrapes, and again for scrapes that arrived during the collection."""
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
@@ -204,7 +204,7 @@ class MonitorServer:
             scrape.end()
 
     async def _has_room(self, scrape: _Scrape, deadline: float, group_size: int) -> bool:
-        """Wait until the client has read enough; if it does not, end its scrape and return False."""
+        """Wait until the client has read enough; if the client is too slow, end its scrape and return False."""
         left = deadline - self._clock.monotonic()
         try:
             await wait_for(

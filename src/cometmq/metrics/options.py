@@ -1,4 +1,4 @@
-"""The metrics keys of nameserver and broker, with the names of Apache's broker 5.x."""
+"""The metrics keys of nameserver and broker, with the names that Apache's 5.x broker uses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ DISABLE: Final = "DISABLE"
 PROM: Final = "PROM"
 OTLP_GRPC: Final = "OTLP_GRPC"
 OTLP_HTTP: Final = "OTLP_HTTP"
-"""CometMQ's own type; Apache's brokers use only gRPC."""
+"""An exporter type that only CometMQ has; Apache's brokers use only gRPC."""
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """The metrics options of a server. A base class of configurations; another base class has the slots."""
+    """The metrics options of a server, as a base class for configurations. It has no slots, since another base class
+    has them.
+    """
 
     metrics_exporter_type: str = option(
         DISABLE,

@@ -34,11 +34,11 @@ _BATCH_POINTS: Final = 5_000
 """Maximum number of values in a request; collectors accept 4 MB."""
 
 Snapshot = tuple[Family, tuple[str, ...], float | tuple[tuple[int, ...], float]]
-"""An immutable copy of a sample; a histogram becomes its counts and its sum."""
+"""An immutable copy of a sample; a histogram is copied as its counts and its sum."""
 
 
 class Exporter(Protocol):
-    """The methods of the OpenTelemetry SDK's exporters that are used here."""
+    """The methods of the OpenTelemetry SDK's exporters that CometMQ uses."""
 
     def export(self, metrics_data: MetricsData, timeout_millis: float) -> Any:
         """Send data; return whether it was accepted."""

@@ -1,4 +1,4 @@
-"""Limits the series of each family: the first ones have their own series, all others share one.
+"""Limits the number of series in each family: the first sets of labels have their own series, all others share one.
 
 The rule and the label of the shared series are those of OpenTelemetry, which Apache's brokers use: a set of labels
 keeps its series as long as it exists. A shared counter never decreases, even when some of its members vanish.
@@ -15,7 +15,7 @@ from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Sample, St
 
 @dataclass(slots=True)
 class _SharedCounter:
-    """The shared part of a counter, over all scrapes."""
+    """The shared series of a counter, over all scrapes."""
 
     before: Sequence[float]
     """Sums in the last scrape."""
@@ -40,12 +40,12 @@ class SeriesLimit:
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
         self._own: Final[dict[Family, dict[tuple[str, ...], int]]] = {}
-        """Number of the last scrape with each set of labels."""
+        """Number of the last scrape that contained each set of labels."""
         self._rest: Final[dict[Family, _SharedCounter]] = {}
         self._answers = 0
 
     def limit_series(self, steps: Steps) -> Steps:
-        """Yield the samples with a series of their own, then the sums of all others."""
+        """Yield the samples that have their own series, then the sums of all other samples."""
         self._answers += 1
         answer, limit = self._answers, self._limit()
         sums: dict[Family, list[float]] = {}

@@ -1,4 +1,4 @@
-"""The nameserver: routes of topics, liveness of brokers, KV configuration."""
+"""The nameserver: topic routes, broker liveness and KV configuration."""
 
 from cometmq.errors import SERVER, require
 

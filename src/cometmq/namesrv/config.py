@@ -77,7 +77,7 @@ NOT_UPDATABLE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "r
 def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[NamesrvConfig, list[str]]:
     """Read a ``namesrv.conf``; ``overrides`` are attributes from the command line.
 
-    Returns the configuration, and warnings for unknown keys and keys without effect.
+    Returns the configuration, and warnings for unknown keys and for keys that have no effect.
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
@@ -90,7 +90,7 @@ def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[Name
 
 
 class PathChangeError(CometMQError):
-    """A request tries to change a path; the answer is NO_PERMISSION in Apache's words."""
+    """A request tries to change a path; the answer is NO_PERMISSION with Apache's text."""
 
 
 class Settings:

@@ -1,7 +1,7 @@
 """Brokers that left recently, for tools that show missing brokers.
 
-A stopped broker is remembered for ten minutes, about the time of an update. A broker that vanished is remembered for a
-day, so that an administrator sees it in the morning. A broker is forgotten when it registers again.
+A stopped broker is remembered for ten minutes, about as long as an update takes. A broker that vanished is remembered
+for a day, so that an administrator sees it in the morning. A broker is forgotten when it registers again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Departure(NamedTuple):
 
 
 class GoneBrokers:
-    """The brokers that left recently, at most ``MAX_NAMESRV_BROKERS``. If one more leaves, the one that left first is
-    forgotten.
+    """The brokers that left recently, at most ``MAX_NAMESRV_BROKERS``. If another broker leaves, the one that left
+    first is forgotten.
     """
 
     def __init__(self) -> None:

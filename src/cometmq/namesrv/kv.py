@@ -1,12 +1,12 @@
 """KVConfigManager: namespaces of keys and values in ``kvConfig.json``, in Apache's form.
 
-The file is ``{"configTable":{namespace:{key:value}}}`` and is written as a whole. A change is first staged, then
-written together with all other staged changes, and only then visible: code 0 means that the change is on disk. A failed
-write discards everything staged. A staged table is never modified, since a thread may be writing it; a change creates a
-new table.
+The file is ``{"configTable":{namespace:{key:value}}}`` and is always written completely. A change is first staged, then
+written together with all other staged changes, and then becomes visible, so code 0 means that the change is on disk. If
+a write fails, all staged changes are discarded. A staged table is never modified, since a thread may be writing it; a
+change creates a new table.
 
-A file that cannot be read is renamed, and its previous version (``.bak``) is read. Without a previous version the
-nameserver starts without entries; it can still serve, since routes come from the brokers.
+A file that cannot be read is renamed, and its previous version (``.bak``) is read. If there is no previous version, the
+nameserver starts with no entries; it can still serve clients, since routes come from the brokers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KvConfig:
     """The KV configuration of one nameserver."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path`` or else its ``.bak``; a file that cannot be read is renamed."""
+        """Read ``path``, or its ``.bak`` instead; a file that cannot be read is renamed."""
         self._file = ConfigFile(path)
         backup = path.with_name(f"{path.name}.bak")
         self._written = next((found for file in (path, backup) if (found := _read(file)) is not None), {})
@@ -96,7 +96,7 @@ class KvConfig:
 
     @property
     def is_written(self) -> bool:
-        """True when everything staged is on disk."""
+        """True if all staged changes are on disk."""
         return self._staged is self._written
 
     def save(self, tables: Tables) -> None:

@@ -13,7 +13,8 @@ REGISTRATION_BESIDE_BYTES: Final = 16 * 1024
 registrations are always read in the thread: a few hundred bytes may contain a hundred thousand topics.
 """
 TOPICS_PER_SLICE: Final = 1_000
-"""Maximum number of topics that are added, dropped or changed in one round of the event loop: 0.5 to 3 ms."""
+"""Maximum number of topics that are added, dropped or changed in one round of the event loop, which takes 0.5 to 3 ms.
+"""
 MAX_WAITING_REGISTRATION_BYTES: Final = 256 * 1024 * 1024
 """Maximum size of all registrations that wait for the thread. Further registrations get SYSTEM_BUSY; the broker
 retries.

@@ -1,10 +1,10 @@
-"""Reads brokers' registrations, large ones in a thread, since a hundred thousand topics take a second.
+"""Reads brokers' registrations; large ones are read in a thread, since a hundred thousand topics take a second.
 
 The thread reads one topic after the other, so that the event loop runs in between; the route table adds the topics in
 slices.
 
-Meanwhile the server reads nothing from the connection: requests from one broker stay in order, and a connection holds
-at most one registration in memory.
+While a registration is being read, the server reads nothing else from the connection. So requests from one broker
+remain in order, and a connection holds at most one registration in memory.
 """
 
 from __future__ import annotations

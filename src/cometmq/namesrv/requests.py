@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 _OPEN_ROUTES: Final = frozenset({AUTO_CREATE_TOPIC, TRACE_TOPIC})
-"""Topics whose routes every account may read: the template of new topics, and the trace topic."""
+"""Topics whose routes every account may read: the template for new topics, and the trace topic."""
 
 
 RIVALS_SECONDS: Final = 60.0
@@ -171,7 +171,7 @@ class NamesrvRequests:
         return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
 
     def _warn_of_rival(self, identity: BrokerIdentity, outcome: Registered) -> None:
-        """Warn of two live brokers with the same name and id, immediately and then every minute."""
+        """Warn about two live brokers with the same name and id, immediately and then every minute."""
         now_s = self.clock.monotonic()
         key = (identity.name, identity.broker_id)
         if now_s - self._warned_at.get(key, -RIVALS_SECONDS) < RIVALS_SECONDS:
@@ -253,7 +253,7 @@ class NamesrvRequests:
     async def wipe_write_perm(
         self, _connection: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
-        """Remove the write permission of all topics of a broker."""
+        """Remove the write permission from all topics of a broker."""
         count = await in_rounds(self.routes.wipe_write_perm(request.header.broker_name))
         return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
@@ -261,7 +261,7 @@ class NamesrvRequests:
     async def add_write_perm(
         self, _connection: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
-        """Restore the write permission of all topics of a broker."""
+        """Restore the write permission for all topics of a broker."""
         count = await in_rounds(self.routes.add_write_perm(request.header.broker_name))
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
@@ -318,19 +318,19 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_UNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
     def unit_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """List the topics of units."""
+        """List the topics that belong to units."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT))
 
     @answers(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
     def unit_sub_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """List the topics that groups of units subscribe to."""
+        """List the topics to which groups in units subscribe."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB))
 
     @answers(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
     def unit_sub_ununit_topics(
         self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes
     ) -> Response:
-        """List the topics, not of units, that groups of units subscribe to."""
+        """List the topics to which groups in units subscribe but which belong to no unit."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB, TOPIC_UNIT))
 
     @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV, permission=needs_cluster(Action.UPDATE))

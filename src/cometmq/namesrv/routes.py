@@ -1,7 +1,8 @@
 """RouteInfoManager: topics, brokers, clusters and liveness.
 
-Four tables, as in Apache's ``RouteInfoManager``: topic → broker name → queues, broker name → cluster and addresses by
-broker id, cluster → broker names, address → liveness. All run on the event loop without locks.
+There are four tables, as in Apache's ``RouteInfoManager``: topic → broker name → queues, broker name → cluster and
+addresses by broker id, cluster → broker names, address → liveness. All are used only on the event loop, so they need no
+locks.
 
 Some rules are stricter than Apache's, which loses or mixes up topics and brokers:
 
@@ -12,8 +13,8 @@ Some rules are stricter than Apache's, which loses or mixes up topics and broker
 * a broker that asks whether its topics are known (code 322) registers them again when some were removed here, or when
   another broker has replaced it in the routes.
 
-Of two live brokers with the same name and id, the one with the higher ``stateVersion`` stays, as in 5.x; if they are
-equal, the one that registered last. The answer to each names the other.
+If two live brokers have the same name and id, the one with the higher ``stateVersion`` remains, as in 5.x; if the
+versions are equal, the one that registered last remains. The answer to each broker names the other.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class RegistrationError(CometMQError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The broker in the header of codes 103, 104 and 322."""
+    """The broker that a header of request code 103, 104 or 322 names."""
 
     cluster: str
     name: str
@@ -64,7 +65,7 @@ class BrokerIdentity:
     address: str
 
     def check(self) -> None:
-        """Check names and address.
+        """Check the broker's names and address.
 
         :raises RegistrationError: a route cannot contain them.
         """
@@ -87,7 +88,7 @@ class BrokerIdentity:
 
 @dataclasses.dataclass(slots=True)
 class LiveBroker:
-    """One address that registered (``BrokerLiveInfo``)."""
+    """One registered address (``BrokerLiveInfo``)."""
 
     identity: BrokerIdentity
     last_update_s: float
@@ -180,7 +181,7 @@ def _key(identity: BrokerIdentity) -> tuple[str, int]:
 
 
 def _state(version: DataVersion) -> int:
-    """Return the ``stateVersion`` of a 5.x broker with a controller, which grows with each election of a master."""
+    """Return the ``stateVersion`` of a 5.x broker with a controller, which grows with each master election."""
     return version.state_version or 0
 
 
@@ -201,10 +202,10 @@ class RouteTable:
     def register(self, registration: RouteRegistration) -> Generator[None, None, Registered]:
         """Add a broker, or refresh it (code 103), slice by slice.
 
-        The topics may be the whole table or a part of it; a registration never removes topics. Only a master's topics
-        count, and known topics are replaced only when the DataVersion differs. The broker is in the routes from the
-        first slice on; its version is recorded after the last one. If the broker leaves or registers again, the
-        remaining topics are dropped.
+        The topics may be the complete table or a part of it; a registration never removes topics. Only a master's
+        topics count, and known topics are replaced only when the DataVersion differs. The broker is in the routes
+        starting with the first slice; its version is recorded after the last slice. If the broker leaves or registers
+        again, the remaining topics are dropped.
 
         :raises RegistrationError: the registration is refused and changes nothing.
         """
@@ -281,11 +282,11 @@ class RouteTable:
         return live is not None and live.identity == identity
 
     def brokers_of(self, connection: Hashable) -> list[BrokerIdentity]:
-        """Return the brokers whose last registration came over ``connection``."""
+        """Return the brokers whose last registration arrived over ``connection``."""
         return [live.identity for live in self._live.values() if live.connection is connection]
 
     def remove_if_from(self, identity: BrokerIdentity, connection: Hashable) -> bool:
-        """Remove a broker if its last registration came over ``connection``; return whether it was removed."""
+        """Remove a broker if its last registration arrived over ``connection``; return whether it was removed."""
         live = self._live.get(identity.address)
         if live is None or live.identity != identity or live.connection is not connection:
             return False
@@ -341,7 +342,7 @@ class RouteTable:
     def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
         """Return the route of a topic, or None when no registered broker has it (code 105).
 
-        The addresses are those for clients of the listener, or else the brokers' general addresses.
+        The addresses are those for the listener's clients; if a broker has none, its general addresses are used.
         """
         queues = self._topics.of(topic)
         brokers = [self._broker_data(name, listener) for name in queues if name in self._brokers]
@@ -386,7 +387,7 @@ class RouteTable:
         )
 
     def rivals(self) -> list[RivalBrokers]:
-        """Return the live brokers that share their name and id with others."""
+        """Return the live brokers that share their name and id with other brokers."""
         return [
             RivalBrokers(broker_name=name, broker_id=broker_id, broker_addrs=sorted(addresses))
             for (name, broker_id), addresses in sorted(self._addresses_of.items())
@@ -427,7 +428,7 @@ class RouteTable:
         return self._topics.set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Remove a topic (code 216); if a cluster is named, only from its brokers."""
+        """Remove a topic (code 216); if a cluster is named, only from that cluster's brokers."""
         for broker_name in self._clusters.of(cluster) if cluster else list(self._topics.of(topic)):
             if self._topics.drop(topic, broker_name):
                 master = self._live.get(self._brokers[broker_name].addresses.get(MASTER_ID, ""))

@@ -1,8 +1,9 @@
-"""The queues of each topic on each broker: topic → broker name → queues, and back.
+"""The queues of each topic on each broker: topic → broker name → queues, and the reverse.
 
-A broker may have a hundred thousand topics. They are added, and dropped when the broker has left, in slices of
-:data:`~cometmq.namesrv.limits.TOPICS_PER_SLICE`, and other requests are answered in between. The topics of a broker
-that has left are *left over* until they are dropped; answers never contain them.
+A broker may have a hundred thousand topics. They are added in slices of
+:data:`~cometmq.namesrv.limits.TOPICS_PER_SLICE`, and also dropped in slices when the broker has left; other requests
+are answered in between. The topics of a broker that has left are *left over* until they are dropped; answers never
+contain them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class TopicQueues:
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
-        """Return the numbers of topics and of (topic, broker) pairs that adding these topics would result in."""
+        """Return the numbers of topics and of (topic, broker) pairs that the table would have with these topics."""
         held = self._topics_of.get(broker_name, {})
         new = [topic for topic in topics if topic not in held]
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
