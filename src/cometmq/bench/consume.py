@@ -72,7 +72,7 @@ class Readers:
 
 
 async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
-    """Read the stored messages of a topic, at most ``plan.count`` or for ``plan.seconds``; return their number.
+    """Read the stored messages of a topic, up to ``plan.count`` or for ``plan.seconds``; return the number read.
 
     :raises BenchError: the topic is empty.
     """
@@ -111,7 +111,7 @@ async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
 
 
 class Arrivals:
-    """Records the received messages of a round trip, with the time since each was due."""
+    """Records the received messages of a round trip, with the time since each message was due."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

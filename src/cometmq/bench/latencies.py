@@ -48,11 +48,11 @@ class Latencies:
 
     @property
     def mean_us(self) -> float:
-        """The mean; 0 without latencies."""
+        """The mean latency; 0 if there are no latencies."""
         return self._sum_us / self.count if self.count else 0.0
 
     def percentile_us(self, percent: float) -> int:
-        """Return the latency that the given percentage of latencies does not exceed; 0 without latencies."""
+        """Return the latency that the given percentage of latencies does not exceed; 0 if there are no latencies."""
         wanted = self.count * percent / 100
         seen = 0
         for index, count in enumerate(self._counts):

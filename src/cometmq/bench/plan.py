@@ -14,7 +14,8 @@ STAMP: Final = struct.Struct(">Qd")
 """The beginning of a round-trip body: the number of the message, and the monotonic time at which it was due."""
 MAX_COUNT: Final = 1_000_000_000
 MAX_ROUND_TRIPS: Final = 100_000_000
-"""Maximum number of messages in a round trip, which stores for each message a bit that shows whether it has arrived."""
+"""Maximum number of messages in a round trip, which stores one bit for each message to record whether it has arrived.
+"""
 
 
 class BenchError(CometMQError):

@@ -19,7 +19,7 @@ from cometmq.message.message import Message
 
 GROUP: Final = "cometmq-bench"
 MAX_FAILURES: Final = 100
-"""Maximum number of failures. Then the load ends, since measurements of an unreachable broker are useless."""
+"""Number of failures after which the load ends, since measurements of an unreachable broker are useless."""
 _YIELD_EVERY: Final = 64
 """Number of sends after which responses are handled, if nothing else is pending."""
 
@@ -27,8 +27,8 @@ _YIELD_EVERY: Final = 64
 async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool = False) -> None:
     """Send the load of a plan, and count in ``progress``.
 
-    With a rate, latency is measured from the time at which a message was due, not from the time at which it was sent.
-    If a broker stops for a second, all messages of that second are late.
+    If a rate is set, latency is measured from the time at which a message was due, not from the time at which it was
+    sent. If a broker stops for a second, all messages of that second are late.
 
     :param stamped: bodies begin with :data:`~cometmq.bench.plan.STAMP`.
     """
@@ -61,7 +61,7 @@ class _Load:
         self.now: Callable[[], float] = SYSTEM_CLOCK.monotonic
 
     def _claim_next(self) -> int:
-        """Return the number of messages of the next request, or 0 at the end."""
+        """Return the number of messages in the next request, or 0 at the end."""
         plan = self._plan
         if self._progress.failed >= MAX_FAILURES:
             return 0

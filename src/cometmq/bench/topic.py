@@ -1,4 +1,4 @@
-"""The topic of a load: created for it and deleted after it, unless the user names one."""
+"""The topic for a load; it is created for the load and deleted afterwards, unless the user names a topic."""
 
 from __future__ import annotations
 

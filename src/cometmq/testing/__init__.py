@@ -1,9 +1,9 @@
 """The test kit: run CometMQ inside a test, or next to it as processes that the test may kill.
 
 * :class:`Cluster` runs a nameserver and brokers on the test's own event loop, with a clock that the test may move
-  (:class:`VirtualClock`). It kills a broker as SIGKILL does, pauses one, disturbs the :class:`Link` to it, and checks
+  (:class:`VirtualClock`). It kills a broker as SIGKILL does, pauses it, disturbs the :class:`Link` to it, and checks
   with :meth:`Cluster.inbox` which messages arrive, and when.
-* :class:`SyncCluster` is the same in a thread, for tests without an event loop.
+* :class:`SyncCluster` is the same cluster in a thread, for tests that have no event loop.
 * :class:`ProcessCluster` runs nameserver and brokers as real processes.
 """
 

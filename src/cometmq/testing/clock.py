@@ -16,11 +16,11 @@ from cometmq.testing.idle import is_idle, settle
 T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.005
-"""Seconds of the real clock between two checks of a condition."""
+"""Real seconds between two checks of a condition."""
 SIMULATED_SECONDS: Final = 150.0
 """Seconds that pass on a virtual clock before it skips to an alarm: longer than any lease or time-out."""
 AFTER_ALARM_SECONDS: Final = 10.0
-"""Seconds that pass after an alarm before it skips again: longer than a client's pauses between retries."""
+"""Seconds that pass after an alarm before the clock skips again: longer than a client's pauses between retries."""
 LONG_SLEEP_SECONDS: Final = 1800.0
 """A timer that is longer than this belongs to a waiting caller; housekeeping timers last at most 15 minutes."""
 
@@ -41,9 +41,9 @@ class _VirtualTimer:
 _Heap = list[tuple[float, int, _VirtualTimer]]
 
 _ROUNDING_MS: Final = 0.25
-"""Milliseconds by which a date is reached early, so that sums of rounded seconds reach it."""
+"""Tolerance in milliseconds for reaching a date, since sums of rounded seconds may fall slightly short of it."""
 _FLOAT_MS: Final = 1e-4
-"""Milliseconds by which the date is ahead of its alarms, more than the error of the sums."""
+"""Milliseconds by which the date is ahead of its alarms; this is more than the rounding error of the sums."""
 _LOOP_LOOK_TIMERS: Final = 256
 """Maximum number of timers that fire in a row. Then the event loop runs once even if it is idle, since its own timers
 may be due.
@@ -57,7 +57,7 @@ class VirtualClock:
     * ``run_for`` moves from timer to timer and waits after each until the event loop is idle, as if the time had really
       passed.
     * ``skip`` moves the date from alarm to alarm while monotonic time stands still, as if the machine had been
-      suspended. A month costs as much as the alarms in it.
+      suspended. Skipping a month costs only as much as the alarms in it.
 
     ``run_for`` and ``skip`` need asyncio's own event loop, not uvloop's (:mod:`cometmq.testing.idle`).
     """
@@ -79,7 +79,7 @@ class VirtualClock:
         return self._start_ms + math.floor((self._elapsed + self._skipped) * 1000 + _ROUNDING_MS + _FLOAT_MS)
 
     def monotonic(self) -> float:
-        """Return the seconds since the start, without those skipped."""
+        """Return the seconds since the start, excluding skipped seconds."""
         return self._elapsed
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
@@ -88,7 +88,7 @@ class VirtualClock:
         return self._add_timer(self._timers, self._elapsed + max(0.0, delay_s), timer)
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` when the date reaches ``when_ms``; for a past date, at the next move."""
+        """Call ``callback(*args)`` when the date reaches ``when_ms``; for a past date, call it at the next move."""
         timer = _VirtualTimer((when_ms - self.now_ms()) / 1000, callback, args)
         return self._add_timer(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, timer)
 
@@ -108,7 +108,7 @@ class VirtualClock:
 
     # --- moving -------------------------------------------------------------------------------
     def advance(self, seconds: float) -> None:
-        """Move time on and fire the timers that fall due, in order, including those set meanwhile."""
+        """Move time on and fire the timers that fall due, in order, including timers that these timers set."""
         target = self._elapsed + seconds
         while self.next_in() <= target - self._elapsed:
             self._fire_next()
@@ -146,8 +146,8 @@ class VirtualClock:
         raise TimeoutError(f"it took longer than {within_s:g} s on the virtual clock")
 
     async def step(self, within_s: float) -> bool:
-        """Move to the next timer or alarm within ``within_s`` seconds; return False if no timer or alarm is due until
-        then.
+        """Move to the next timer or alarm within ``within_s`` seconds; return False if no timer or alarm is due in that
+        time.
 
         The event loop must be idle before the call, and is idle after it.
         """
@@ -238,7 +238,7 @@ class _StoppableTimer:
 
 
 class StoppableClock:
-    """The clock of one process, which can be stopped while time goes on for others (SIGSTOP, SIGCONT).
+    """The clock of one process, which can be stopped while time continues for the other processes (SIGSTOP, SIGCONT).
 
     While the clock is stopped, no timer fires. When it continues, the timers that have become due fire in order.
     """
@@ -268,19 +268,19 @@ class StoppableClock:
         return self._clock.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` after ``delay_s`` seconds, or when a stopped clock goes on."""
+        """Call ``callback(*args)`` after ``delay_s`` seconds, or when a stopped clock continues."""
         timer = _StoppableTimer(self, callback, args)
         timer.inner = self._clock.call_later(delay_s, timer.fire)
         return timer
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` at a date, or when a stopped clock goes on."""
+        """Call ``callback(*args)`` at a date, or when a stopped clock continues."""
         timer = _StoppableTimer(self, callback, args)
         timer.inner = self._clock.call_at(when_ms, timer.fire)
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        """Wait ``seconds``, or until a stopped clock goes on."""
+        """Wait ``seconds``, or until a stopped clock continues."""
         woken = asyncio.Event()
         timer = self.call_later(seconds, woken.set)
         try:
@@ -293,7 +293,7 @@ async def wait_until(clock: Clock, holds: Callable[[], object], within: float | 
     """Wait until ``holds()`` is true and return True; return False after ``within`` seconds of ``clock``.
 
     A :class:`VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; then the date skips to the next alarm
-    or to the end, whichever comes first, and after an alarm time passes again for :data:`AFTER_ALARM_SECONDS`. While
+    or to the end, whichever is earlier. After an alarm, time passes again for :data:`AFTER_ALARM_SECONDS`. While
     something sleeps for longer than :data:`LONG_SLEEP_SECONDS`, nothing is skipped. Real time passes only until the
     event loop is idle.
 

@@ -57,7 +57,7 @@ Messages are rejected only if a write fails because the disk is full.
 """
 
 SEND_SECONDS: Final = 60.0
-"""Seconds by which a virtual clock is moved for a rejected send: longer than all its attempts."""
+"""Seconds by which a virtual clock is moved for a rejected send: longer than all attempts take."""
 
 
 def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
@@ -82,15 +82,15 @@ class Cluster:
     Use it as ``async with Cluster() as cluster: Producer("group", cluster.namesrv_address)``.
 
     :param brokers: number of brokers, each with its own store.
-    :param slaves: number of slaves of each broker; with ``brokerRole=SYNC_MASTER`` in ``broker_keys`` sends wait for
-        one of them.
+    :param slaves: number of slaves for each broker; with ``brokerRole=SYNC_MASTER`` in ``broker_keys``, sends wait for
+        one of the slaves.
     :param clock: the clock of all servers; the test moves a :class:`~cometmq.testing.VirtualClock`.
-    :param data: directory for the stores, which is kept; a temporary one by default.
+    :param data: directory for the stores, which is not deleted; by default a temporary directory.
     :param broker_keys: keys of ``broker.conf`` for every broker.
     :param links: connect brokers, clients and nameserver through links that a test can disturb (:meth:`link`,
         :meth:`pause_broker`); messages then take about twice as long.
     :param tls: all servers accept only TLS, with certificates issued for them.
-    :param accounts: all servers check signatures and permissions (ACL 1.0); these are entries of ``plain_acl.yml``. An
+    :param accounts: entries of ``plain_acl.yml``; all servers then check signatures and permissions (ACL 1.0). An
         account for :attr:`security` is added.
     :param grpc: each broker has an endpoint for clients of RocketMQ 5 (:attr:`grpc_address`).
     """
@@ -335,11 +335,11 @@ class Cluster:
         return await self.start_broker(index)
 
     async def kill_broker(self, index: int) -> None:
-        """End a broker as SIGKILL does: connections break, the broker does not unregister, and nothing more is written
+        """Kill a broker as SIGKILL does: connections break, the broker does not unregister, and nothing more is written
         to its files.
 
-        Its directory stays in the state of that moment, including the ``abort`` file, and :meth:`start_broker` recovers
-        from it. Unlike in a power cut, pages that are not flushed survive.
+        Its directory remains in the state of that moment, including the ``abort`` file, and :meth:`start_broker`
+        recovers from it. Unlike in a power failure, pages that are not flushed survive.
         """
         broker = self._running.pop(index)
         endpoint = self._endpoints.pop(index, None)
@@ -375,7 +375,7 @@ class Cluster:
         await broker.stop()
 
     async def kill_slave(self, index: int = 0, number: int = 1) -> None:
-        """End a slave as SIGKILL does; see :meth:`kill_broker`."""
+        """Kill a slave as SIGKILL does; see :meth:`kill_broker`."""
         broker = self.slave(index, number)
         self._slaves[index, number].broker = None
         await broker.cut_off()
@@ -390,8 +390,8 @@ class Cluster:
     def has_replicated(self, index: int = 0, number: int = 1) -> bool:
         """Return True if a slave has its master's complete log, topics and groups.
 
-        Wait for it with :func:`~cometmq.testing.wait_until`: the log arrives immediately, tables three seconds after
-        the start and then every ten.
+        Wait for it with :func:`~cometmq.testing.wait_until`: the log arrives immediately; tables arrive three seconds
+        after the start and then every ten seconds.
         """
         slave, master = self.slave(index, number), self.broker(index)
         return (
@@ -403,8 +403,9 @@ class Cluster:
     async def promote_slave(self, index: int = 0, number: int = 1) -> Broker:
         """Make a slave the master in place of a stopped or killed one; return the new master.
 
-        The old master's store and port become the slave's, for :meth:`start_slave`. If the old master had
-        messages that the new one lacks, call :meth:`empty_slave` first; otherwise the slave's log asks for it.
+        :meth:`start_slave` can then start the old master as the slave, on its store and port. If the old master had
+        messages that the new one lacks, call :meth:`empty_slave` first; otherwise the slave logs that its store must be
+        emptied.
         """
         assert index not in self._running, f"broker {index} is running"
         slave = self._slaves[index, number]
@@ -440,9 +441,9 @@ class Cluster:
     def pause_broker(self, index: int) -> ExitStack:
         """Stop a broker as SIGSTOP does: the broker answers no request, sends nothing and fires no timer.
 
-        Connections stay, and new ones are accepted. A flush that has started may still finish. ``with
-        cluster.pause_broker(0):`` resumes the broker at the end of the block, even if the test fails there: clients
-        that are closing wait for its answer, and at that point nothing moves the clock.
+        Connections remain open, and new ones are accepted. A flush that has started may still finish. ``with
+        cluster.pause_broker(0):`` resumes the broker at the end of the block, even if the test fails there. Otherwise
+        closing clients would wait for the broker's answer, and nothing would move the clock.
 
         :raises ValueError: the cluster has no links.
         """
@@ -455,8 +456,8 @@ class Cluster:
         return until
 
     def resume_broker(self, index: int) -> None:
-        """Resume a paused broker, which then receives everything that was sent meanwhile. Other faults of its link
-        remain.
+        """Resume a paused broker, which then receives everything that was sent during the pause. Other faults of its
+        link remain.
         """
         self._demand_links()
         self._broker_clocks[index].go_on()

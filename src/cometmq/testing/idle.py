@@ -8,7 +8,7 @@ asyncio and ``concurrent.futures`` have no public way to ask for this. This file
 3.14, for tests only: ``_ready`` and ``_selector`` of asyncio's loops (unchanged since Python 3.4), and
 ``concurrent.futures.thread._threads_queues`` with its ``_worker`` and a pool's ``_threads`` and ``_idle_semaphore``
 (since 3.9). The only other way is to sleep until nothing has happened for a while. A test with 16 retries would then
-last minutes and depend on the machine's speed; this check takes about 10 µs. uvloop has no such fields.
+take minutes and depend on the machine's speed; this check takes about 10 µs. uvloop has no such fields.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ def busy_pool_threads() -> list[Thread]:
 
 
 def _has_work(worker: Mapping[str, Any]) -> bool:
-    """Return whether the thread with these local variables, or another of its pool, has taken or been given work.
+    """Return whether the thread with these local variables, or another thread of its pool, has taken or been given
+    work.
 
-    From Python 3.13 on, work goes to a waiting thread without being in the queue.
+    Since Python 3.13, work is given to a waiting thread directly and does not enter the queue.
     """
     pool = worker["executor_reference"]()
     return "work_item" in worker or (pool is not None and pool._idle_semaphore._value < len(pool._threads))

@@ -25,12 +25,12 @@ from cometmq.testing.clock import VirtualClock, wait_until
 _numbers = itertools.count(1)
 
 WITHIN_SECONDS: Final = 5.0
-"""Seconds of the cluster's clock that an expectation waits by default."""
+"""Default time limit of an expectation, in seconds of the cluster's clock."""
 _SAMPLE: Final = 1000
-"""Maximum number of messages of a topic that are searched for tags."""
+"""Maximum number of messages in a topic that are searched for tags."""
 _BODY_BYTES: Final = 60
 _LISTED: Final = 20
-"""Maximum number of messages, or of topics, that an error text lists."""
+"""Maximum number of messages or topics that an error text lists."""
 
 
 class ExpectationError(AssertionError):
@@ -77,7 +77,7 @@ class Inbox:
     returned once, in the order of arrival.
 
     :param topics: at least one topic; missing topics are created with four queues.
-    :param expression: the subscription to all topics, of type ``expression_type``: tags or SQL92.
+    :param expression: the subscription expression for all topics, of type ``expression_type``: tags or SQL92.
     :param group: the consumer group; by default a new one.
     :param answer: the listener's result for every message: success or ``Retry()``.
     """
@@ -127,7 +127,7 @@ class Inbox:
 
     @property
     def waiting(self) -> list[MessageExt]:
-        """Messages that have arrived but are not returned yet."""
+        """Messages that have arrived but have not been returned yet."""
         return self.messages[self._handed_out :]
 
     async def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:

@@ -42,6 +42,6 @@ def _state(root: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def _copy_if_there(source: str, target: str) -> None:
-    """Copy a file, unless a worker thread removes it meanwhile."""
+    """Copy a file, unless a worker thread removes it first."""
     with suppress(FileNotFoundError):
         shutil.copy2(source, target)

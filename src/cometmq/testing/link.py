@@ -1,10 +1,9 @@
 """A TCP relay between clients and a server that a test can disturb.
 
-The link does not know frames; it passes bytes on as they arrive. A fault affects all connections of the link,
-including future ones, until :meth:`Link.restore`. Fault model: an end stops answering (:meth:`Link.pause`); the network
-loses
-everything in one direction or both (:meth:`Link.drop`), is slow (:meth:`Link.delay`), breaks (:meth:`Link.cut`), or
-breaks in the middle of a frame (:meth:`Link.cut_after`). Like TCP, the link never loses or reorders single bytes.
+The link does not know frames; it passes bytes on as they arrive. A fault affects all connections of the link, including
+future ones, until :meth:`Link.restore`. Fault model: an end stops answering (:meth:`Link.pause`); the network loses all
+bytes in one direction or both (:meth:`Link.drop`), is slow (:meth:`Link.delay`), breaks (:meth:`Link.cut`), or breaks
+in the middle of a frame (:meth:`Link.cut_after`). Like TCP, the link never loses or reorders single bytes.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Link:
 
     # --- faults -------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Hold all bytes in both directions. Connections stay open, new ones are accepted, and nothing is lost."""
+        """Hold all bytes in both directions. Connections remain open, new ones are accepted, and nothing is lost."""
         self._paused = True
         self._apply_pause()
 
@@ -84,7 +83,7 @@ class Link:
         self._apply_pause()
 
     def drop(self, *directions: Direction) -> None:
-        """Lose all bytes in these directions, by default in both; connections stay open."""
+        """Lose all bytes in these directions, by default in both; connections remain open."""
         self._dropped = frozenset(directions or BOTH)
 
     def delay(self, seconds: float) -> None:
@@ -92,7 +91,9 @@ class Link:
         self._delay_s = seconds
 
     def cut_after(self, size_bytes: int, direction: Direction) -> None:
-        """Let ``size_bytes`` more pass in a direction, then break, once, the connection that carries the next byte."""
+        """Let ``size_bytes`` more bytes pass in a direction, then break the connection that carries the next byte,
+        once.
+        """
         self._cut_after[direction] = size_bytes
 
     def cut(self) -> None:
@@ -101,7 +102,7 @@ class Link:
             pair.abort()
 
     def restore(self) -> None:
-        """End every fault. Held bytes are passed on; dropped bytes stay lost."""
+        """End every fault. Held bytes are passed on; dropped bytes remain lost."""
         self._dropped, self._delay_s = frozenset(), 0.0
         self._cut_after.clear()
         self.resume()
@@ -149,7 +150,7 @@ class Link:
 
 
 class _Pair:
-    """One connection: the client's end and the server's."""
+    """One connection: the client's end and the server's end."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

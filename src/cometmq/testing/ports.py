@@ -27,7 +27,7 @@ _given: deque[dict[int, int]] = deque()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a free port whose neighbours, which a broker uses as well, are free too.
+    """Return a free port whose neighbours are free too, since a broker also uses them.
 
     On Linux this function returns these ports to no other process, even while no server listens.
 

@@ -24,7 +24,7 @@ READY_MARK: Final = b" ready: "
 """Text in the line that a server prints when it is ready."""
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
-"""Limits in seconds: many times the usual duration, since a machine under full load is slow."""
+"""Time limits in seconds: many times the usual duration, since a machine under full load is slow."""
 _SERVER: Final = """
 import os, runpy, signal, threading
 
@@ -46,8 +46,8 @@ class ProcessFailedError(CometMQError):
 
 
 class ServerProcess:
-    """One ``python -m cometmq …`` server, which can be started, stopped and killed repeatedly. The server ends with
-    this process.
+    """One ``python -m cometmq …`` server, which can be started, stopped and killed repeatedly. The server ends when
+    this process ends.
     """
 
     popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
@@ -140,11 +140,11 @@ class ProcessCluster:
     the event loop keeps running.
 
     :param brokers: number of brokers, each with its own store.
-    :param slaves: number of slaves of each broker.
-    :param data: directory for stores and logs, which is kept; a temporary one by default.
+    :param slaves: number of slaves for each broker.
+    :param data: directory for stores and logs, which is not deleted; by default a temporary directory.
     :param broker_keys: keys of ``broker.conf`` for every broker.
     :param tls: all servers accept only TLS.
-    :param accounts: all servers check accounts; as for :class:`~cometmq.testing.cluster.Cluster`.
+    :param accounts: all servers check accounts; see :class:`~cometmq.testing.cluster.Cluster`.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class ProcessCluster:
     def promote_slave(self, index: int = 0, number: int = 1) -> None:
         """Make a slave the master in place of a stopped or killed one.
 
-        The old master's store and port become the slave's, for :meth:`start_slave`.
+        :meth:`start_slave` can then start the old master as the slave, on its store and port.
         """
         assert self.brokers[index].pid is None, f"broker {index} is running"
         place = index, number

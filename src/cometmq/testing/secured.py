@@ -32,7 +32,9 @@ class ClusterSecurity:
 def secure_cluster(
     directory: Path, hosts: Sequence[str], *, tls: bool, accounts: Sequence[Mapping[str, Any]] | None
 ) -> ClusterSecurity:
-    """Write the security files of a cluster; ``accounts`` are entries of ``plain_acl.yml``, None for no accounts."""
+    """Write the security files of a cluster; ``accounts`` are entries of ``plain_acl.yml``, None if accounts are not
+    checked.
+    """
     keys: dict[str, str] = {}
     credentials: Credentials | None = None
     trusted: Tls | None = None

@@ -5,8 +5,8 @@ virtual clock unmoved, and the loop's main task inside a call of CometMQ's clien
 then cancelled, and the watch moves the clock itself so that everything ends. A test that waits for something else, such
 as a process or a real timer, never counts as stalled.
 
-Like :mod:`cometmq.testing.idle` this reads private fields of asyncio: the callbacks of a task. Where they are missing,
-no test counts as stalled.
+Like :mod:`cometmq.testing.idle` this reads private fields of asyncio: the callbacks of a task. If the callbacks are
+missing, no test counts as stalled.
 """
 
 from __future__ import annotations

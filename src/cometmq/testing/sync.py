@@ -1,4 +1,4 @@
-"""A cluster for tests without an event loop: it runs in a thread."""
+"""A cluster that runs in a thread, for tests that have no event loop."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class SyncCluster:
 
 
 class SyncInbox:
-    """:class:`~cometmq.testing.inbox.Inbox` for tests without an event loop."""
+    """:class:`~cometmq.testing.inbox.Inbox` for tests that have no event loop."""
 
     def __init__(self, cluster: SyncCluster, inbox: Inbox) -> None:
         self._cluster = cluster
