@@ -13,7 +13,7 @@ __all__ = ["END_OF_TIME_MS", "TIMEOUT_S", "Admin", "ConsumeProgress", "QueueProg
 class Admin(GroupAdmin, MessageAdmin, QuotaAdmin):
     """Administers a cluster. Every call can raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
 
-    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
     :param timeout_s: seconds for each request.
-    :param security: credentials and TLS of its own instance; default: from the environment.
+    :param security: credentials and TLS settings of its own instance; by default from the environment.
     """

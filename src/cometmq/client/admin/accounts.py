@@ -1,4 +1,4 @@
-"""Administration of the users and policies of ACL 2.0: CometMQ's servers, and Apache's since 5.3."""
+"""Administers ACL 2.0 users and policies on CometMQ's servers, and on Apache's since 5.3."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class PartlyChangedError(ClientError):
 
 
 class AccountAdmin(TopicAdmin):
-    """Manages users and policies. Each server has its own: a change goes to every broker and nameserver with users.
+    """Manages users and policies. Each server has its own, so changes are sent to all servers with users.
 
-    With ``address`` it goes to that server only.
+    If ``address`` is given, the change is sent to that server only.
 
     :raises PartlyChangedError: the change failed on some servers; the error names them.
     """
@@ -68,7 +68,7 @@ class AccountAdmin(TopicAdmin):
         await self._change(address, RequestCode.AUTH_CREATE_USER, header, body, doing="creating the user")
 
     async def update_user(self, user: UserInfo, *, address: str | None = None) -> None:
-        """Change a user's password, type or status; omitted values stay unchanged."""
+        """Change a user's password, type or status; omitted values remain unchanged."""
         header, body = UpdateUserRequestHeader(user.username or ""), msgspec.json.encode(user)
         await self._change(address, RequestCode.AUTH_UPDATE_USER, header, body, doing="changing the user")
 
@@ -78,7 +78,7 @@ class AccountAdmin(TopicAdmin):
         await self._change(address, RequestCode.AUTH_DELETE_USER, header, doing="deleting the user")
 
     async def users(self, wanted: str = "", *, address: str | None = None) -> list[UserInfo]:
-        """List the users on one server whose names contain a text."""
+        """List the users on one server whose names contain the given text."""
         server = next(iter(await self._servers(address)))
         header = ListUsersRequestHeader(wanted)
         body = await self._call(server, RequestCode.AUTH_LIST_USER, header, doing="listing the users")
@@ -99,7 +99,7 @@ class AccountAdmin(TopicAdmin):
         return user
 
     async def put_policies(self, name: str, policies: list[PolicyInfo], *, address: str | None = None) -> None:
-        """Add entries to a user's policies; an entry replaces the one for the same resource."""
+        """Add entries to a user's policies; a new entry replaces the existing one for the same resource."""
         subject = f"User:{name}"
         header, body = CreateAclRequestHeader(subject), msgspec.json.encode(AclInfo(subject, policies))
         await self._change(address, RequestCode.AUTH_CREATE_ACL, header, body, doing="creating the policy")
@@ -112,7 +112,7 @@ class AccountAdmin(TopicAdmin):
         await self._change(address, RequestCode.AUTH_DELETE_ACL, header, doing="deleting the policy")
 
     async def policies(self, user: str = "", resource: str = "", *, address: str | None = None) -> list[AclInfo]:
-        """List the policies of one server, filtered by text in the user's and the resource's name."""
+        """List the policies on one server, filtered by parts of the user's and the resource's name."""
         server = next(iter(await self._servers(address)))
         header = ListAclsRequestHeader(user, resource)
         body = await self._call(server, RequestCode.AUTH_LIST_ACL, header, doing="listing the policies")
@@ -126,7 +126,7 @@ class AccountAdmin(TopicAdmin):
         return _decode_body(body, AclInfo) or AclInfo(f"User:{name}", [])
 
     async def plain_accounts(self, *, address: str | None = None) -> PlainAccounts:
-        """Return the ACL 1.0 accounts of one broker, without secrets.
+        """Return the ACL 1.0 accounts on one broker, without secrets.
 
         :raises BrokerError: the broker has no accounts.
         """
@@ -171,7 +171,7 @@ class AccountAdmin(TopicAdmin):
 
 
 def _decode_body(body: bytes, kind: type[T]) -> T | None:
-    """Decode the body of an answer; return ``None`` for an empty one.
+    """Decode the body of an answer; return ``None`` if the body is empty.
 
     :raises BodyError: the body is not of the expected kind.
     """

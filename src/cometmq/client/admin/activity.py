@@ -1,11 +1,11 @@
-"""The activity of a cluster: rates and lag of topics, groups and clients, from few requests.
+"""Measures the activity of a cluster: rates and lag of topics, groups and clients, with few requests.
 
 A CometMQ broker reports the progress of all its groups and the messages of all its topics as sums. Apache's broker is
 asked for the progress of all groups, which includes the ends of the consumed queues. Its topics that nobody consumes
-are queried one by one, :data:`TOPICS_PER_POLL` in each poll, fewer if brokers read their disks for them: those that
-grew recently in every poll, the others in turn. So ten thousand topics cost as much as a thousand. If all are queried,
-the next poll queries only those whose last message is at most :data:`IDLE_MS` older than the newest one of their
-broker.
+are queried one by one: :data:`TOPICS_PER_POLL` in each poll, or fewer if brokers must read their disks. Topics that
+grew recently are queried in every poll, the other topics in turn. So ten thousand topics cost as much as a thousand.
+After all topics have been queried, the next poll queries only those whose last message is at most :data:`IDLE_MS` older
+than their broker's newest message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ GROUPS_PER_POLL: Final = 200
 CLIENTS_PER_POLL: Final = 50
 """Maximum number of consumers that are asked for their own rates in each poll."""
 TOPICS_BY_QUEUE: Final = 100
-"""Maximum number of a group's topics on a broker. With more topics the lag of each queue is not queried or shown."""
+"""Maximum number of a group's topics on a broker. If a group has more, the lag of each queue is neither queried nor
+shown.
+"""
 IDLE_MS: Final = 60_000
 TOPIC_LIST_SECONDS: Final = 30.0
 """Seconds after which the topic list is read again."""
@@ -43,7 +45,7 @@ _INNER: Final = (RETRY_PREFIX, "rmq_sys_", "RMQ_SYS_")
 
 @dataclass(frozen=True, slots=True)
 class BrokerActivity:
-    """A master. Rates are in messages a second; ``None`` while the master does not answer."""
+    """A master broker. Rates are in messages per second; they are ``None`` while the master does not answer."""
 
     broker: str
     address: str
@@ -54,7 +56,7 @@ class BrokerActivity:
 
 @dataclass(frozen=True, slots=True)
 class TopicActivity:
-    """A topic. ``messages`` counts all messages ever sent; figures are ``None`` until they are known."""
+    """A topic. ``messages`` counts all messages ever sent; other figures are ``None`` until they are known."""
 
     topic: str
     in_per_s: float | None
@@ -109,7 +111,7 @@ class _Ends:
     """Store time of the last message."""
 
     def moved(self, at: float, total: int) -> None:
-        """Record a later end; a topic that was created again starts over."""
+        """Record a later end; if the topic was created again, counting starts again."""
         if at > self.at:
             self.per_s = max(0, total - self.total) / (at - self.at)
             self.at = at
@@ -133,7 +135,7 @@ class _BrokerView:
 class ActivityWatch:
     """Polls a cluster; rates are averages between two polls.
 
-    A broker that does not answer is in the snapshot with its error, and its last figures stay.
+    A broker that does not answer appears in the snapshot with its error and its last known figures.
     """
 
     def __init__(self, admin: Admin, *, with_topics: bool = True, with_clients: bool = True) -> None:
@@ -146,7 +148,7 @@ class ActivityWatch:
         self._views: dict[str, _BrokerView] = {}
         self._progress: dict[str, ProgressWatch] = {}
         self._topics: dict[str, set[str]] = {}
-        """Broker → its topics."""
+        """The topics on each broker."""
         self._topics_at = float("-inf")
         self._ends: dict[tuple[str, str], _Ends] = {}
         self._newest_ms: dict[str, int] = {}
@@ -280,7 +282,7 @@ class ActivityWatch:
         return True
 
     def _in_turn(self, wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the topics that grew recently, then those not queried for the longest time."""
+        """Return the topics that grew recently, then the topics that were not queried for the longest time."""
         growing = [place for place in wanted if (ends := self._ends.get(place)) is not None and ends.per_s]
         chosen = dict.fromkeys(growing[: TOPICS_PER_POLL // 2])
         if len(self._turn) < TOPICS_PER_POLL:
@@ -407,7 +409,7 @@ class ActivityWatch:
 
 
 async def _answer_or(ask: Callable[[str], Awaitable[T]], address: str, otherwise: T) -> T:
-    """Return the answer, or ``otherwise`` if the broker does not know the request."""
+    """Return the answer, or ``otherwise`` if the broker does not support the request."""
     try:
         return await ask(address)
     except (BrokerError, RemotingError):

@@ -16,7 +16,7 @@ DISK_FULL_RATIO: Final = 0.9
 DISK_HIGH_RATIO: Final = 0.75
 """Disk usage above which brokers delete old messages early."""
 SKEW_SECONDS: Final = 2.0
-"""Resolution of the time that Apache's brokers report: a second."""
+"""Resolution of the times that Apache's brokers report: one second."""
 ROLL_SECONDS: Final = 2 * 86_400
 """Time after which RocketMQ 5 stores an arbitrarily delayed message again (``timerRollWindowSlot``)."""
 
@@ -44,7 +44,7 @@ class BrokerState:
         return "cometmqVersion" in self.table
 
     def number(self, key: str) -> int:
-        """Return a number from the runtime information; 0 if the broker does not report it."""
+        """Return a number from the runtime information, or 0 if the broker does not report this number."""
         value = self.table.get(key, "")
         return int(value) if value.isdecimal() else 0
 
@@ -106,7 +106,7 @@ def check_queue_entries(what: str, missing: str) -> Finding:
 
 
 def check_store_time(what: str, behind_ms: int) -> Finding:
-    """Report a newest message whose store time is ahead of the clock."""
+    """Report if the newest message has a store time ahead of the clock."""
     found = f"its newest message is {duration_text(behind_ms / 1000)} ahead of its clock"
     todo = "synchronize the clock with NTP; if it was ahead, new messages have that store time until it has passed"
     return Finding(f"store times of {what}", ADVICE, found, todo)
@@ -123,7 +123,8 @@ def check_versions(states: Sequence[BrokerState]) -> Finding:
 def check_retention(what: str, state: BrokerState, config: Mapping[str, str]) -> Finding:
     """Compare a broker's log retention with the longest message delay.
 
-    CometMQ keeps messages with longer delays outside the log. Apache's broker deletes them before delivery.
+    CometMQ keeps messages with longer delays outside the log; Apache's broker deletes such messages before they are
+    delivered.
     """
     check, hours = f"retention of {what}", config.get("fileReservedTime", "")
     if not hours.isdecimal():

@@ -1,4 +1,4 @@
-"""The state of a broker in figures, from its runtime information, whose keys differ between CometMQ and Apache."""
+"""The state of a broker in figures, read from its runtime information; the keys of CometMQ and Apache differ."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """Figures of one broker; ``None`` for figures that the broker does not report."""
+    """Figures of one broker; a figure that the broker does not report is ``None``."""
 
     version: str | None
     cometmq: str | None
     """The version of CometMQ."""
     in_per_s: float | None
-    """Messages stored a second, over the last ten seconds."""
+    """Messages stored per second, over the last ten seconds."""
     out_per_s: float | None
-    """Messages read a second, over the last ten seconds."""
+    """Messages read per second, over the last ten seconds."""
     messages_today: int | None
     log_bytes: int | None
     disk_used_percent: float | None
@@ -55,6 +55,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _first_average(text: str | None) -> float | None:
-    """Return the average over 10 s, the first of three averages; None while the broker has no averages."""
+    """Return the average over 10 s, which is the first of three; None while the broker reports no averages."""
     first = _number((text or "").split(" ")[0])
     return None if first is None else round(first, 1)

@@ -21,7 +21,7 @@ class Change:
 
 
 def changes_of(tables: Tables, wanted: Mapping[str, str]) -> list[Change]:
-    """Return the keys whose values on the servers differ from the wanted ones."""
+    """Return the keys whose values on the servers differ from the wanted values."""
     return [
         Change(name, key, table.get(key), value)
         for name, table in tables.items()

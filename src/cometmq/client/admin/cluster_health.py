@@ -124,7 +124,7 @@ async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Fin
 
 
 def _check_certificate(admin: Admin, what: str, address: str) -> Finding | None:
-    """Return a finding about the expiry of a server's certificate; return ``None`` without TLS."""
+    """Return a finding about the expiry of a server's certificate; return ``None`` if the server does not use TLS."""
     certificate = admin.instance.remoting.certificate(address)
     if certificate is None:
         return None
@@ -199,7 +199,7 @@ async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None
 
 
 async def _check_subscriptions(admin: Admin, watch: Watch) -> Finding:
-    """Check the groups with several members: CometMQ brokers name them, of Apache's every group is asked for."""
+    """Check the groups that have several members. CometMQ brokers list them; Apache's are asked about every group."""
     names = await users_groups(admin)
     sums = await asked_masters(admin, lambda _, address: sums_of(admin, address, names))
     shared = groups_with_members(names, [{} if found is None else found.groups for found in sums.values()], least=2)

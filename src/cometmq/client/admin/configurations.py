@@ -1,4 +1,4 @@
-"""Reads the configurations of all brokers or nameservers together."""
+"""Reads the configurations of all brokers or all nameservers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests what a user of a cluster is allowed to do, and why, with a server's own users and policies."""
+"""Tests which actions a user is allowed to perform, and why, with a server's own users and policies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def decision_of(
     """Decide as a server would.
 
     :param source: address of the request's sender.
-    :param address: of the server; default: any broker.
+    :param address: address of the server; by default any broker.
     :raises ClientError: the user does not exist.
     """
     info = await admin.user(name, address=address)

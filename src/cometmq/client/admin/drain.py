@@ -1,6 +1,6 @@
-"""Drains a broker: it receives no new messages, and its stored messages are consumed or replicated.
+"""Drains a broker: producers stop sending to it, and its stored messages are consumed or replicated.
 
-Producers must not get errors. So first all nameservers remove the write permission from the broker's routes, while the
+Producers must not get errors. So all nameservers first remove the write permission from the broker's routes, while the
 broker still accepts messages. Once clients have refreshed their routes, ``brokerPermission`` loses the write bit, a
 change that survives registrations and restarts. Apache's brokers support all of this.
 """
@@ -52,13 +52,14 @@ class Left:
     transactions: int
     """Number of transactions that are neither committed nor rolled back."""
     slave_bytes: int | None
-    """Bytes of the log that no slave has; ``None`` without a slave, or if the broker does not report it."""
+    """Bytes of the log that no slave has; ``None`` if there is no slave, or if the broker does not report it.
+    """
     settled: bool
-    """True if no message was stored since clients refreshed their routes."""
+    """True if no message has been stored since clients refreshed their routes."""
     puts: int
 
     def ignoring(self, groups: frozenset[str], *, idle: bool) -> Left:
-        """Return the remaining work without some groups and, if ``idle``, without groups that have no members."""
+        """Return the remaining work, excluding some groups and, if ``idle``, all groups that have no members."""
         kept = tuple(one for one in self.groups if one.group not in groups and not (idle and not one.members))
         return Left(kept, self.delayed, self.transactions, self.slave_bytes, self.settled, self.puts)
 

@@ -10,7 +10,7 @@ PROBLEM: Final = "problem"
 
 
 class Finding(NamedTuple):
-    """The result of one check, and what to do about it."""
+    """The result of one check, and the recommended next step."""
 
     check: str
     state: str

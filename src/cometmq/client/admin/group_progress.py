@@ -1,8 +1,8 @@
-"""The progress of a broker's groups, even if it is too large for one answer.
+"""The progress of a broker's groups, even if the progress of all groups is too large for one answer.
 
-A CometMQ broker reports sums, without queues. Apache's broker is asked for all groups in one request. If that is too
-large, as with a million offsets, groups are queried one after the other: by :class:`ProgressWatch` some in each poll,
-so that a poll takes at most a second.
+A CometMQ broker reports sums, without queues. Apache's broker is asked for all groups in one request. If the answer
+would be too large, for example with a million offsets, groups are queried one after the other. :class:`ProgressWatch`
+queries only some groups in each poll, so that a poll takes at most a second.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def progress_of_groups(admin: Admin, broker_address: str, groups: Iterable
 
 
 def groups_with_members(groups: Iterable[str], sums: Iterable[Mapping[str, GroupSums]], least: int) -> list[str]:
-    """Return the groups that have, or may have, so many members.
+    """Return the groups that have, or may have, the given number of members.
 
     :param sums: answers of brokers; a broker that does not report a group's members may have any number.
     """
@@ -139,10 +139,10 @@ class ProgressWatch:
         self._is_large = False
         self._known: dict[str, GroupProgress] = {}
         self._turn: list[str] = []
-        """Groups to query next; those not queried for the longest time are last."""
+        """Groups to query next; the groups that were not queried for the longest time are last."""
 
     async def poll(self, broker_address: str, *, everything: bool) -> Mapping[str, GroupProgress]:
-        """Poll a broker. On a large broker some groups are from earlier polls, and others are missing at first.
+        """Poll a broker. On a large broker, some groups are from earlier polls, and some are missing at first.
 
         :param everything: query all groups, however long that takes.
         :raises CometMQError: the broker does not answer.

@@ -9,7 +9,7 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 
 async def groups_of_brokers(admin: Admin, group: str, masters: dict[str, str]) -> dict[str, SubscriptionGroupConfig]:
-    """Return the configuration of a group on each broker with the group."""
+    """Return the configuration of a group on each broker that has the group."""
     tables = await gathered({name: admin.groups(address) for name, address in masters.items()})
     return {name: table[group] for name, table in tables.items() if group in table}
 

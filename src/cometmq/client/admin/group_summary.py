@@ -28,11 +28,11 @@ class GroupSummary:
     lag: int
     """Messages not yet consumed in these topics."""
     model: str | None
-    """``clustering`` or ``broadcasting``; ``None`` without members."""
+    """``clustering`` or ``broadcasting``; ``None`` if the group has no members."""
 
 
 async def users_groups(admin: Admin) -> list[str]:
-    """Return the consumer groups, except those of servers and tools."""
+    """Return the consumer groups, except the groups of servers and tools."""
     return [name for name in await admin.groups() if not is_system_group(name)]
 
 
@@ -104,5 +104,5 @@ async def check_no_members(admin: Admin, group: str) -> None:
 
 
 def own_topics(group: str) -> tuple[str, str]:
-    """Return the names of its retry topic and its dead-letter topic."""
+    """Return the names of a group's retry topic and dead-letter topic."""
     return retry_topic(group), dlq_topic(group)

@@ -45,7 +45,7 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 
 GROUPS_PER_REQUEST: Final = 1_000
-"""Maximum number of groups in one request for progress: 130 KB with the longest names."""
+"""Maximum number of groups in one request for progress, which has 130 KB if the names have the maximum length."""
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class GroupAdmin(TopicAdmin):
             await self._call(address, code, body=encode_body(group), doing=doing)
 
     async def groups(self, broker_address: str | None = None) -> dict[str, SubscriptionGroupConfig]:
-        """Return name → configuration of the consumer groups of one broker, or of all masters."""
+        """Return the configurations of the consumer groups on one broker, or on all masters, by group name."""
         found: dict[str, SubscriptionGroupConfig] = {}
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         for address in await self._targets(None, broker_address):
@@ -146,7 +146,7 @@ class GroupAdmin(TopicAdmin):
     async def consumer_running_info(
         self, group: str, client_id: str, broker_address: str | None = None, *, stack: bool = False
     ) -> ConsumerRunningInfo:
-        """Return the subscriptions, queues and rates of a group's member; a broker requests them from it.
+        """Return the subscriptions, queues and rates of a group's member; a broker requests them from the member.
 
         :param stack: include the stacks of its threads.
         :raises BrokerError: no broker knows the member, or the member does not answer.
@@ -202,12 +202,12 @@ class GroupAdmin(TopicAdmin):
         return found
 
     async def progress_at(self, group: str, broker_address: str, topic: str | None = None) -> ConsumeStats:
-        """Return the progress of a group on one broker, in one topic or in all that it has consumed."""
+        """Return the progress of a group on one broker, in one topic or in all topics that the group has consumed."""
         header, doing = GetConsumeStatsRequestHeader(group, topic), f"asking how far {group} is"
         return await self._ask(ConsumeStats, broker_address, RequestCode.GET_CONSUME_STATS, header, doing)
 
     async def consume_progress(self, group: str, topic: str | None = None) -> ConsumeProgress:
-        """Return the progress of a group, in one topic or in all that it has consumed."""
+        """Return the progress of a group, in one topic or in all topics that the group has consumed."""
         queues: list[QueueProgress] = []
         tps = 0.0
         failure: BrokerError | None = None
@@ -238,7 +238,7 @@ class GroupAdmin(TopicAdmin):
     ) -> dict[MessageQueue, int]:
         """Reset the offsets of a group to the messages stored at a time; -1 means the end of every queue.
 
-        The broker resets members that are online; without members the offsets are committed directly.
+        The broker resets members that are online; if there are no members, the offsets are committed directly.
 
         :param force: also move queues forward, which skips messages that are not consumed.
         """

@@ -1,4 +1,4 @@
-"""Changes many topics, some at a time, until the first failure."""
+"""Changes many topics, several in parallel, until the first failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometmq.quantity import quantity
 async def each(
     names: Sequence[str], change: Callable[[str], Awaitable[None]], done_word: str, advance: Callable[[int], None]
 ) -> None:
-    """Change each of many topics, :data:`~cometmq.client.admin.several.ASKED_AT_ONCE` at a time.
+    """Change many topics, :data:`~cometmq.client.admin.several.ASKED_AT_ONCE` of them in parallel.
 
     :param done_word: past participle for the error, such as ``deleted``.
     :param advance: called with 1 after each change.

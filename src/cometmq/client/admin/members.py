@@ -17,15 +17,15 @@ from cometmq.remoting.codes import ResponseCode
 
 @dataclass(frozen=True)
 class Member:
-    """One member of a group as brokers see it."""
+    """One member of a group, as brokers see the member."""
 
     connection: Connection
     subscriptions: Mapping[str, str] | None
-    """Topic → expression; None if the member does not report its subscriptions."""
+    """Subscription expressions by topic; None if the member does not report its subscriptions."""
 
 
 async def check_group_exists(admin: Admin, group: str) -> None:
-    """Check that a group exists on some broker.
+    """Check that a group exists on at least one broker.
 
     :raises CometMQError: no broker has the group.
     """
@@ -34,7 +34,7 @@ async def check_group_exists(admin: Admin, group: str) -> None:
 
 
 async def connection_of(admin: Admin, group: str, address: str | None = None) -> ConsumerConnection:
-    """Return a group's members from one broker, or from the first broker with members; empty if none has any."""
+    """Return a group's members from one broker, or from the first broker with members; empty if there are none."""
     try:
         return await admin.consumer_connection(group, address)
     except BrokerError as error:
@@ -74,7 +74,7 @@ async def _subscriptions_of(admin: Admin, group: str, client_id: str, address: s
 
 
 def texts(subscriptions: Iterable[SubscriptionData], group: str) -> dict[str, str]:
-    """Return topic → expression, without the group's retry topic."""
+    """Return the subscription expressions by topic, without the group's retry topic."""
     return {
         found.topic: found.sub_string or "*"
         for found in sorted(subscriptions, key=lambda found: found.topic)

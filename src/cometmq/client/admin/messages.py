@@ -30,7 +30,7 @@ from cometmq.threads import look_up
 
 END_OF_TIME_MS: Final = 2**63 - 1
 INDEX_UNIT_MS: Final = 1_000
-"""Resolution of times in the index of Apache's brokers, which round times down."""
+"""Resolution of times in the index of Apache's brokers, which round down."""
 OPEN_TRANSACTIONS_PAGE: Final = 500
 """Maximum number of transactions in one request."""
 WAITING_MESSAGES_PAGE: Final = 1_000
@@ -43,7 +43,7 @@ class MessageAdmin(TopicAdmin):
     async def message_by_id(self, msg_id: str, topic: str | None = None) -> MessageExt:
         """Return the message with an offset id or, if ``topic`` is given, with a unique key.
 
-        :raises BrokerError: the message is not stored, or no longer.
+        :raises BrokerError: the message was never stored, or is no longer stored.
         :raises ValueError: ``msg_id`` is not an offset id, and no message of ``topic`` has this unique key.
         :raises UnknownBrokerError: the offset id belongs to no broker of the topic or, without one, of the cluster.
         :raises OtherTopicError: the message with the offset id belongs to another topic.
@@ -104,9 +104,9 @@ class MessageAdmin(TopicAdmin):
     # --- any delay ---
 
     async def waiting(self, broker_address: str) -> dict[str, TopicTimerMetrics]:
-        """Return topic → the number of its pending messages with arbitrary delays on a broker.
+        """Return the number of pending messages with arbitrary delays on a broker, by topic.
 
-        An Apache RocketMQ 5 broker counts them, but does not report when they are due.
+        An Apache RocketMQ 5 broker counts these messages, but does not report when they are due.
 
         :raises BrokerError: with code 3, the broker is older than RocketMQ 5.
         """
@@ -122,7 +122,7 @@ class MessageAdmin(TopicAdmin):
         end_ms: int = END_OF_TIME_MS,
         limit: int | None = None,
     ) -> list[WaitingMessage]:
-        """List the pending messages with arbitrary delays on a CometMQ broker, in the order of their due times.
+        """List the pending messages with arbitrary delays on a CometMQ broker, sorted by due time.
 
         :param topic: only messages to this topic.
         :param begin_ms: only messages that are due at or after this time, ms since 1970.
@@ -173,7 +173,7 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Let the broker check a transaction again: an open one, or one that the broker has given up.
+        """Let the broker check a transaction again; the transaction is open, or the broker has given it up.
 
         :param offset_msg_id: offset id of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
         :raises ValueError: the id is not an offset id.
@@ -207,7 +207,7 @@ async def _parse_offset_id(offset_msg_id: str, brokers: Iterable[BrokerData]) ->
 
 
 def _resolve_hosts(hosts: Collection[str]) -> set[str]:
-    """Resolve host names: ids contain IP addresses, even those of brokers that advertise host names."""
+    """Resolve host names, because ids contain IP addresses even if their brokers advertise host names."""
     found: set[str] = set()
     for host in hosts:
         try:

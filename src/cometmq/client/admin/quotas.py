@@ -12,10 +12,10 @@ from cometmq.remoting.codes import RequestCode
 
 
 class QuotaAdmin(AccountAdmin):
-    """Manages quotas. Each broker has its own, so a change goes to every broker, or to the one at ``address``."""
+    """Manages quotas. Each broker has its own, so a change is sent to every broker, or to the broker at ``address``."""
 
     async def put_quota(self, quota: PutQuotaRequestHeader, *, address: str | None = None) -> None:
-        """Create or change the quota of a subject: a limit of ``None`` stays unchanged, -1 removes the limit."""
+        """Create or change the quota of a subject: a limit of ``None`` remains unchanged, and -1 removes the limit."""
         for server in await self._servers(address):
             await self._call(server, RequestCode.PUT_QUOTA, quota, doing="setting the quota")
 
@@ -31,7 +31,7 @@ class QuotaAdmin(AccountAdmin):
     async def quotas(
         self, subject: str | None = None, *, each: bool = False, address: str | None = None
     ) -> dict[str, list[QuotaInfo]]:
-        """Return the quotas by broker address: all, that of one subject, or, with ``each``, every subject with a meter.
+        """Return quotas by broker address: all, one subject's, or, with ``each``, those of every subject with a meter.
 
         :raises BrokerError: code 22: the subject has no quota.
         """

@@ -23,7 +23,7 @@ class Target:
     """The target of a reset; exactly one attribute is set."""
 
     timestamp_ms: int | None = None
-    """EARLIEST, LATEST, or a time."""
+    """``EARLIEST``, ``LATEST``, or a time."""
     offset: int | None = None
     by: int | None = None
 
@@ -80,8 +80,8 @@ async def execute_moves(
     """Apply the moves of a group's offsets.
 
     :param force: apply the moves even while members consume.
-    :param force_to_ms: running members move to this time; without it the moves are committed, and a running
-        member may overwrite them with its own offset.
+    :param force_to_ms: running members move to this time; if it is not given, the moves are only committed, and a
+        running member may overwrite them with its own offset.
     :raises GroupConsumesError: members are consuming, and ``force`` is False.
     """
     members = await members_of(admin, group)

@@ -40,9 +40,9 @@ class TopicEntry(_Entry, frozen=True, kw_only=True):
     permission: str = "rw"
     order: bool = False
     attributes: dict[str, str] = {}
-    """Attributes of RocketMQ 5, as ``message.type``."""
+    """Attributes of RocketMQ 5, such as ``message.type``."""
     brokers: list[str] | None = None
-    """The brokers with these settings; empty for all masters."""
+    """The brokers with these settings; empty means all masters."""
 
 
 class GroupEntry(_Entry, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class QuotaEntry(_Entry, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a cluster. A part is ``None`` if the cluster does not have this kind of setting."""
+    """The settings of a cluster. A part is ``None`` if the cluster does not support this kind of setting."""
 
     format: str = FORMAT
     version: int = VERSION

@@ -60,7 +60,7 @@ async def export_settings(admin: Admin) -> Document:
 
 @dataclass(frozen=True)
 class _Step:
-    """A change on one broker or on all, and the request that applies it."""
+    """A change on one broker or on all brokers, and the request that applies it."""
 
     changes: tuple[Change, ...]
     make: Callable[[], Awaitable[None]]
@@ -88,11 +88,11 @@ class Import:
 
 
 async def plan_import(admin: Admin, document: Document, *, hide_messages: bool = False) -> Import:
-    """Compare a document with the cluster; settings that the document does not name stay.
+    """Compare a document with the cluster; settings that the document does not name remain unchanged.
 
     :param hide_messages: allow the removal of read queues with messages.
-    :raises ImportRefusedError: the document names an unknown broker or user, needs policies or quotas of
-        servers without support for them, or would hide messages.
+    :raises ImportRefusedError: the document names an unknown broker or user, needs policies or quotas that the servers
+        do not support, or would hide messages.
     """
     masters = await admin.masters()
     steps = [
@@ -142,7 +142,7 @@ def _attribute_change(had: Mapping[str, str], wanted: Mapping[str, str]) -> str:
 
 
 async def _check_empty(admin: Admin, entry: TopicEntry, broker: str, address: str) -> None:
-    """Check that queues which are no longer read have no messages.
+    """Check that the queues which become unreadable have no messages.
 
     :raises ImportRefusedError: a queue has messages.
     """
@@ -374,12 +374,12 @@ async def _quota_steps(admin: Admin, document: Document) -> list[_Step]:
 
 
 def _all_limits(limits: Limits) -> dict[str, int]:
-    """Return every limit; use -1 to remove a limit that the quota does not have."""
+    """Return every limit; a limit that the quota does not have is -1, which removes it."""
     return {name: -1 if (most := getattr(limits, name)) is None else most for name in limits.__struct_fields__}
 
 
 async def _answer_if_supported(asking: Awaitable[T]) -> T | None:
-    """Return an answer; ``None`` if the servers do not know the request."""
+    """Return an answer, or ``None`` if the servers do not support the request."""
     try:
         return await asking
     except BrokerError as error:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 ASKED_AT_ONCE: Final = 64
-"""Maximum number of requests in flight from one command or page; protects brokers with thousands of topics."""
+"""Maximum number of requests in flight from one command or page; it protects brokers that have thousands of topics."""
 
 
 async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
@@ -60,7 +60,7 @@ async def users_topics(admin: Admin) -> list[str]:
 
 
 async def chosen_masters(admin: Admin, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """Return names and addresses of all masters, or those of one cluster or broker.
+    """Return the names and addresses of all masters, or only the masters of one cluster or broker.
 
     :raises ClientError: the nameserver knows no such master.
     """

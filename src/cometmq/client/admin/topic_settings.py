@@ -32,7 +32,7 @@ class Settings:
     order: bool | None
 
     def changed(self, config: TopicConfig) -> TopicConfig:
-        """Return a configuration with these settings applied."""
+        """Return a copy of a configuration with these settings applied."""
         perm = config.perm
         if self.permission is not None:
             perm = perm & ~PERMISSIONS["rw"] | PERMISSIONS[self.permission]
@@ -46,7 +46,7 @@ class Settings:
 
 
 async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
-    """Return the configuration of a topic on each broker with the topic."""
+    """Return the configuration of a topic on each broker that has the topic."""
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     return {name: table[topic] for name, table in tables.items() if topic in table}
 
@@ -127,6 +127,6 @@ def settings_text(config: TopicConfig) -> str:
 
 
 def permission_text(bits: int) -> str:
-    """Return the permission of a topic as letters: r, w, and i for a topic whose settings new topics inherit."""
+    """Return the permission of a topic as letters: r and w, and i for a topic whose settings new topics inherit."""
     letters = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "i"))
     return "".join(letter for bit, letter in letters if bits & bit)

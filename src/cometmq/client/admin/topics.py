@@ -1,4 +1,4 @@
-"""Administration of clusters, brokers and topics, and the requests of all administration."""
+"""Administers clusters, brokers and topics, and sends the requests for all administration."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_configuration(body: bytes) -> dict[str, str]:
 
 
 class TopicAdmin(OwnLoop):
-    """Administers clusters, brokers and topics; sends the requests of all administration."""
+    """Administers clusters, brokers and topics; sends the requests for all administration."""
 
     __reduce_ex__ = refuse_copies
 
@@ -80,8 +80,8 @@ class TopicAdmin(OwnLoop):
         self.offsets = Offsets(self.instance, timeout_s)
         self._timeout_s = timeout_s
         self.unanswered: dict[str, RemotingError] | None = None
-        """With a dict, lists and sums over several brokers skip brokers that do not answer, and add their errors to the
-        dict by address; with ``None`` the first failure is raised.
+        """If this is a dict, lists and sums over several brokers skip brokers that do not answer, and add their errors
+        to the dict by address. If it is ``None``, the first failure is raised.
         """
 
     async def __aenter__(self) -> Self:
@@ -104,7 +104,7 @@ class TopicAdmin(OwnLoop):
         return await self._ask_namesrv(ClusterInfo, code, doing)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Return brokerName → address of its master, for one cluster or for all."""
+        """Return the address of each master by broker name, for one cluster or for all clusters."""
         info = await self.cluster_info()
         return {
             name: broker.broker_addrs[MASTER_ID]
@@ -113,7 +113,7 @@ class TopicAdmin(OwnLoop):
         }
 
     async def runtime_info(self, broker_address: str) -> dict[str, str]:
-        """Return the state of a broker: the keys of Apache's brokers, and CometMQ's own."""
+        """Return the state of a broker: the keys that Apache's brokers report, and CometMQ's own keys."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return (await self._ask(KVTable, broker_address, code, None, "asking for runtime information")).table
 
@@ -149,7 +149,7 @@ class TopicAdmin(OwnLoop):
         return answer.remark or ""
 
     async def wipe_write_perm(self, namesrv_address: str, broker: str) -> None:
-        """Remove the write permission from a broker's routes on one nameserver, until the broker registers changes."""
+        """Remove the write permission from a broker's routes on one nameserver, until the broker registers a change."""
         header, code = WipeWritePermOfBrokerRequestHeader(broker), RequestCode.WIPE_WRITE_PERM_OF_BROKER
         await self._call(namesrv_address, code, header, doing=f"taking writes from {broker}")
 
@@ -175,7 +175,7 @@ class TopicAdmin(OwnLoop):
         return (await self.instance.routes.refresh(topic)).read_queues
 
     async def _brokers_of(self, topic: str) -> dict[str, str]:
-        """Return brokerName → address of each broker with a topic: the master's, or a slave's without a master."""
+        """Return the address of each broker with a topic by name: the master's or, if there is none, a slave's."""
         return {
             broker.broker_name: broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
             for broker in (await self.topic_route(topic)).broker_datas
@@ -244,7 +244,7 @@ class TopicAdmin(OwnLoop):
     async def put_topic(self, config: TopicConfig, broker_address: str, *, attribute_change: str = "") -> None:
         """Create or replace the complete configuration of a topic on one broker.
 
-        :param attribute_change: ``+name=value`` and ``-name``, comma-separated; other attributes stay.
+        :param attribute_change: ``+name=value`` and ``-name``, comma-separated; other attributes remain.
         """
         header = CreateTopicRequestHeader(
             topic=config.topic_name,
@@ -287,7 +287,7 @@ class TopicAdmin(OwnLoop):
         self.instance.routes.forget(topic)
 
     async def topic_configs(self, broker_address: str) -> dict[str, TopicConfig]:
-        """Return name → configuration of a broker's topics."""
+        """Return the configurations of a broker's topics by name."""
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         kind = TopicConfigSerializeWrapper
         return (await self._ask(kind, broker_address, code, None, "asking for the topics")).topic_config_table
@@ -306,7 +306,7 @@ class TopicAdmin(OwnLoop):
         return await self._ask(TopicStatsTable, broker_address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
 
     async def rate(self, name: str, key: str) -> float | None:
-        """Return a statistic of the brokers as a rate a second over the last minute; ``None`` if no broker counts it.
+        """Return a statistic of the brokers as a rate per second over the last minute; ``None`` if no broker counts it.
 
         :param name: ``TOPIC_PUT_NUMS`` with a topic as key, ``GROUP_GET_NUMS`` with ``topic@group``.
         """
@@ -319,7 +319,7 @@ class TopicAdmin(OwnLoop):
         return sum(found) if found else None
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """List the consumer groups that have committed offsets in a topic, sorted."""
+        """List the consumer groups that have committed offsets in a topic, sorted by name."""
         found: set[str] = set()
         header, doing = QueryTopicConsumeByWhoRequestHeader(topic), f"asking who consumes {topic}"
         for address in (await self._brokers_of(topic)).values():
@@ -338,9 +338,7 @@ class TopicAdmin(OwnLoop):
 
     @contextmanager
     def _noting_unanswered(self) -> Iterator[None]:
-        """Await a request to one of several brokers; if ``unanswered`` is a dict, add a failure to it instead of
-        raising.
-        """
+        """Await a request to one of several brokers; if ``unanswered`` is a dict, add a failure to it."""
         try:
             yield
         except RemotingError as error:
@@ -353,7 +351,7 @@ class TopicAdmin(OwnLoop):
         return decode_body(kind, await self._call(address, code, header, doing=doing))
 
     async def _ask_first(self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str) -> T:
-        """Ask as :meth:`_ask` does; return the answer of the first broker that does not refuse."""
+        """Ask brokers as :meth:`_ask` does; return the answer of the first broker that does not refuse the request."""
         failure: CometMQError | None = None
         for address in await self._targets(None, broker_address):
             try:
