@@ -1,9 +1,10 @@
 """Warns when another member of a consumer's group subscribes differently: RocketMQ's classic trap.
 
-A broker keeps one table of subscriptions for a group: that of the member whose heartbeat arrived last (for one topic,
-whose subscription is newest). The members share the queues anyway, so a member receives messages that another member
-wants. Its own subscription filters these, and the messages that it filters out are lost for the group. A member sees
-the others' subscriptions only in that table: if it differs from the member's own, another member wrote it.
+A broker keeps only one table of subscriptions for each group: the table of the member whose heartbeat arrived last (for
+a single topic, the newest subscription). The members share the queues regardless of their subscriptions, so a member
+receives messages that another member wants. Its own subscription filters these messages, and the messages that it
+filters out are lost for the group. A member sees the other members' subscriptions only in the broker's table: if that
+table differs from the member's own, another member wrote it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class SubscriptionComparison:
         self._warned = ""
 
     async def keep(self, interval_s: float) -> None:
-        """Compare every ``interval_s`` seconds, until cancelled or a broker denies access; log failures."""
+        """Compare subscriptions every ``interval_s`` seconds, until cancelled or until a broker denies access; log
+        failures.
+        """
         while True:
             await self._instance.clock.sleep(interval_s)
             try:
@@ -72,7 +75,7 @@ class SubscriptionComparison:
         self._warned = found or self._warned
 
     def _broker(self, own: Mapping[str, SubscriptionData]) -> str | None:
-        """Return the address of a broker that this member sends heartbeats to."""
+        """Return the address of a broker to which this member sends heartbeats."""
         routes = self._instance.routes
         for topic in sorted(own):
             route = routes.known(topic)

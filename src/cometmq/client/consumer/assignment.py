@@ -12,9 +12,9 @@ from cometmq.remoting.bodies import SubscriptionData
 
 
 class Assignment:
-    """One reading of a queue by one subscription: the reader writes to it, polls read from it.
+    """One reading of a queue with one subscription: the reader adds messages to it, and polls take messages from it.
 
-    It begins once and ends once. Another offset or subscription needs another reading, so nothing that the
+    A reading begins once and ends once. A new offset or subscription requires a new reading, so that nothing that the
     old reader still receives can reach a poll.
     """
 
@@ -29,7 +29,7 @@ class Assignment:
         self.position: int | None = None
         """The offset of the next poll."""
         self.processed: int | None = None
-        """``position`` at the beginning of the last poll: messages before it are consumed."""
+        """The value of ``position`` at the beginning of the last poll; messages before it are consumed."""
         self._config = config
         self._budget = budget
         self._arrived = arrived
@@ -45,7 +45,7 @@ class Assignment:
 
     @property
     def is_read(self) -> bool:
-        """Return whether the reader runs; a failed one is replaced at the next rebalance."""
+        """Return whether the reader runs; a failed reader is replaced at the next rebalance."""
         return self.task is not None and not self.task.done()
 
     async def room(self) -> None:

@@ -1,14 +1,14 @@
 """The queues that a polling consumer reads, and their positions (``AssignedMessageQueue``).
 
 Theory of operation. A queue that is read has one :class:`~cometmq.client.consumer.assignment.Assignment`. A seek, a
-reset, a new subscription and a rebalance end it and begin another one. Each change is one step in which nothing is
-awaited: brokers are asked before it, and the new reader's task does the work that must wait. This task begins only
-after the old reader, and the last commit of a queue that was left, have ended.
+reset, a new subscription and a rebalance end the assignment and begin another one. Each change is one step in which
+nothing is awaited: brokers are asked before the step, and the new reader's task does the work that must wait. This task
+begins only after the old reader, and the last commit of a queue that was left, have ended.
 
 Invariants:
 
-* A queue has at most one reader; without an assignment it has none.
-* Between two changes of the position a message is handed out once, and in the queue's order.
+* A queue has at most one reader; a queue that has no assignment has none.
+* Between two changes of the position, each message is handed out once, in the queue's order.
 * The last commit of a queue that is left reaches the broker before this member asks for its offset again.
 """
 
@@ -69,7 +69,7 @@ class AssignmentTable:
         self._is_running = True
 
     def close(self) -> None:
-        """End all readings, without a commit."""
+        """End all readings without a commit."""
         self._is_running = False
         for assignment in self.queues.values():
             assignment.drop()
@@ -125,7 +125,7 @@ class AssignmentTable:
         self._moved.clear()
 
     def positions(self, *, processed_only: bool) -> dict[MessageQueue, int]:
-        """Return each queue's known position or, if ``processed_only``, the offset before which all are consumed."""
+        """Return each queue's known position or, if ``processed_only``, the offset before which all is consumed."""
         chosen = {
             queue: assignment.processed if processed_only else assignment.position
             for queue, assignment in self.queues.items()
@@ -141,14 +141,14 @@ class AssignmentTable:
         self._change({queue for queue in self.queues if queue.topic == topic}, queues)
 
     def assign_by_hand(self, queues: set[MessageQueue], wanted: SubscriptionData) -> None:
-        """Read exactly these queues, all by one subscription."""
+        """Read exactly these queues, all with one subscription."""
         self._by_hand = wanted
         self._change(set(self.queues), queues)
         for topic in {queue.topic for queue in queues}:
             self.read_again(topic)
 
     def read_again(self, topic: str) -> None:
-        """Read the queues of a topic by its new subscription, from their positions on."""
+        """Read the queues of a topic with its new subscription, starting at their positions."""
         for queue, assignment in list(self.queues.items()):
             if queue.topic == topic and assignment.wanted is not self._wanted(topic):
                 self._replace(queue, assignment.position, assignment.processed)
@@ -162,7 +162,7 @@ class AssignmentTable:
             self.move_to(queue, await find())
 
     def move_to(self, queue: MessageQueue, offset: int) -> None:
-        """Read a queue from an offset on.
+        """Read a queue, starting at the given offset.
 
         :raises ClientStateError: the queue is not assigned.
         """
@@ -194,7 +194,7 @@ class AssignmentTable:
         return wanted
 
     def _read(self, queue: MessageQueue, offset: int | None, reader: asyncio.Task[None] | None = None) -> Assignment:
-        """Begin to read a queue at ``offset``, by default the group's, once its last ``reader`` has ended."""
+        """Begin to read a queue at ``offset``, by default the group's offset, once its last ``reader`` has ended."""
         wanted = self._wanted(queue.topic)
         before = [task for task in (reader, self._leaving.get(queue)) if task is not None]
         assignment = Assignment(self._config, self._budget, self._arrived, wanted)

@@ -11,9 +11,9 @@ from cometmq.client.consumer.rebalance import AllocateStrategy, averagely
 from cometmq.client.send.config import ClientConfig, check_above_zero, check_zero_or_more
 
 DEFAULT_RECONSUME_TIMES: Final = 16
-"""``max_reconsume_times`` of -1 for a concurrent consumer."""
+"""The number of retries that -1 as ``max_reconsume_times`` means for a concurrent consumer."""
 ENDLESS: Final = 2**31 - 1
-"""``max_reconsume_times`` of -1 for an orderly consumer: Java's largest ``int``."""
+"""The number of retries that -1 as ``max_reconsume_times`` means for an orderly consumer: Java's largest ``int``."""
 
 
 class MessageModel(Enum):
@@ -57,11 +57,11 @@ class ReadConfig(ClientConfig):
     pull_threshold_bytes_for_queue: int = 16 * 1024 * 1024
     """Maximum number of bytes of the waiting messages of one queue (Java: 100 MiB)."""
     pull_threshold_bytes: int = 256 * 1024 * 1024
-    """Maximum number of bytes of the waiting messages of all queues together, in equal shares."""
+    """Maximum number of bytes of the waiting messages of all queues together; each queue gets an equal share."""
     allocate_strategy: AllocateStrategy = averagely
     """The strategy that allocates queues to members; all members must use the same one."""
     rebalance_interval_s: float = 20.0
-    """Seconds between two rebalances; brokers also report changes of the group immediately."""
+    """Seconds between two rebalances; brokers also report changes in the group immediately."""
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     """The first offset of a group in a queue that it has never read."""
     consume_timestamp_ms: int = 0
@@ -87,7 +87,7 @@ class PushConfig(ReadConfig):
     """
 
     message_model: MessageModel = MessageModel.CLUSTERING
-    """The model: one member receives a message, or every member does."""
+    """The message model: each message is received by one member, or by every member."""
     consume_batch_size: int = 1
     """Maximum number of messages in one call of the listener."""
     consume_concurrency: int = 20
@@ -95,21 +95,22 @@ class PushConfig(ReadConfig):
     pull_span_for_queue: int = 100_000
     """Maximum span of offsets of unconsumed messages in one queue (Java: 2000)."""
     orderly: bool = False
-    """Consume each queue in order, one call at a time; a failed message holds up its queue."""
+    """Consume each queue in order, one call at a time; a failed message blocks its queue."""
     auto_commit: bool = True
-    """Orderly: commit messages once they are consumed; if False, when the listener returns COMMIT."""
+    """Orderly: commit messages once they are consumed; if False, commit them when the listener returns COMMIT."""
     suspend_current_queue_s: float = 1.0
     """Orderly: seconds that a queue pauses after a failure, unless the listener sets another time."""
     max_reconsume_times: int = -1
-    """Number of failures after which a message is sent to the dead-letter topic; -1 means 16, or never if orderly."""
+    """Number of failures after which a message is sent to the dead-letter topic; -1 means 16, or never if orderly.
+    """
     retry_delay_s: float = 5.0
     """Seconds before this client consumes a failed message again if the broker did not store it."""
     consume_timeout_s: float = 900.0
-    """Seconds of consumption after which a message is sent back to the broker, unless orderly; ``inf`` means never."""
+    """Seconds of consumption after which a message is sent back to the broker (not if orderly); ``inf`` means never."""
     persist_interval_s: float = 5.0
     """Seconds between two reports of offsets."""
     handover_wait_s: float = 10.0
-    """Seconds that a hand-over of a queue, or a close, waits for running calls of the listener."""
+    """Seconds for which ``close`` or the hand-over of a queue waits for running calls of the listener."""
     handover_delay_s: float = 0.5
     """Seconds before a new queue is read, so that its previous reader can report its offset."""
     offset_store_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
@@ -147,11 +148,11 @@ class LitePullConfig(ReadConfig):
     """
 
     auto_commit: bool = True
-    """Commit positions automatically, in polls and on close."""
+    """Commit positions automatically, during polls and on close."""
     auto_commit_interval_s: float = 5.0
     """Seconds between two automatic commits."""
     max_poll_messages: int = 1024
-    """Maximum number of messages of one poll."""
+    """Maximum number of messages in one poll."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

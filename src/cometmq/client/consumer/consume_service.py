@@ -1,9 +1,9 @@
 """Calls a listener concurrently, with as many workers as needed (``ConsumeMessageConcurrentlyService``).
 
 Theory of operation. Requests wait in one queue. A worker (a thread for a plain function, a task for a coroutine
-function) handles one request after the other until the queue is empty, so a quick listener costs neither a switch of
-threads nor a task for each message. When requests have waited for :data:`JOIN_S`, more workers join: one, then twice as
-many each time, up to the limit.
+function) handles one request after the other until the queue is empty, so a quick listener needs neither a thread
+switch nor a task for each message. When requests have waited for :data:`JOIN_S`, more workers join: first one, then
+twice as many each time, up to the limit.
 
 A request that is being handled is in ``process_queue.running`` until it is finished or skipped. A worker in a thread
 adds it there *before* it checks ``dropped``, and a hand-over sets ``dropped`` *before* it checks ``running``; so either
@@ -41,7 +41,7 @@ OnVerdict = Callable[[ConsumeRequest, Verdict], None]
 
 
 class Workers:
-    """Runs the calls of a listener: in threads if it is a plain function, else in tasks."""
+    """Runs the calls of a listener: in threads if it is a plain function, otherwise in tasks."""
 
     def __init__(self, listener: Listener, concurrency: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -166,7 +166,7 @@ class ConsumeService:
             self._workers.call_loop(self._leave)
 
     def _consume_in_thread(self) -> None:
-        """Consume until no request is pending, or Python exits. At exit Python waits for this thread first."""
+        """Consume until no request is pending or Python exits. Before it exits, Python waits for this thread."""
         listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line = self._line
         answers = self._answers

@@ -1,13 +1,13 @@
-"""Handles failed messages: a concurrent consumer sends them back, an orderly one retries them itself.
+"""Handles failed messages: a concurrent consumer sends them back, an orderly consumer retries them itself.
 
-Theory of operation. A message that a concurrent consumer failed on, or that was consumed for longer than
-``consume_timeout_s``, is sent back to the broker: by CONSUMER_SEND_MSG_BACK; if the broker refuses this, by a send to
-the group's retry topic; if this fails too, the message is consumed again by this member after ``retry_delay_s``
+Theory of operation. If consumption by a concurrent consumer fails, or takes longer than ``consume_timeout_s``, the
+message is sent back to the broker with CONSUMER_SEND_MSG_BACK. If the broker refuses this request, the message is sent
+to the group's retry topic. If this fails too, this member consumes the message again after ``retry_delay_s``
 (``DefaultMQPushConsumerImpl.sendMessageBack``, ``ProcessQueue.cleanExpiredMsg``). Its request is finished only after
 the broker has stored the message, so no message is lost. A message may be delivered twice if the answer is lost.
 
-A message that an orderly consumer failed on stays first in its queue, with one more failure, until it fails too often
-and is stored in the dead-letter topic (``ConsumeMessageOrderlyService.checkReconsumeTimes``).
+If consumption by an orderly consumer fails, the message remains first in its queue, with one more failure, until it has
+failed too often and is stored in the dead-letter topic (``ConsumeMessageOrderlyService.checkReconsumeTimes``).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 TIMED_OUT_LEVEL: Final = 3
 """Delay level of a message whose consumption timed out, as in Java."""
 FIRST_RETRY_LEVEL: Final = 3
-"""Delay level of the first retry; each further retry takes the next level."""
+"""Delay level of the first retry; each further retry uses the next level."""
 
 
 class Failures:
-    """Finishes the requests of one concurrent consumer by its listener's verdicts.
+    """Finishes the requests of one concurrent consumer according to its listener's verdicts.
 
     :param spawn: runs background work until the consumer ends.
     """
@@ -65,7 +65,8 @@ class Failures:
         self._activity = activity
         self._broadcast = config.message_model is MessageModel.BROADCASTING
         self._room: dict[str, asyncio.Semaphore] = {}
-        """Limits concurrent sends back to the concurrency of consumption, as in Java's consuming threads."""
+        """Limits the messages sent back at the same time to the concurrency of consumption, as Java's threads do.
+        """
         self._under_way: set[ConsumeRequest] = set()
         """Requests whose messages are being sent back."""
 
@@ -103,7 +104,7 @@ class Failures:
             process_queue.submit([request])
 
     async def watch(self, queues: Callable[[], Iterable[ProcessQueue]]) -> None:
-        """Keep sending back messages whose consumption exceeds ``consume_timeout_s``, after at most twice this time.
+        """Send back messages whose consumption exceeds ``consume_timeout_s``, after at most twice this time.
 
         The listener's call continues, and its verdict is ignored.
         """
@@ -157,7 +158,7 @@ class Failures:
     async def send_back(self, message: MessageExt, delay_level: int) -> None:
         """Let the broker that has a message store it again for its group (CONSUMER_SEND_MSG_BACK).
 
-        :raises CometMQError: the message is not stored, or it is unknown whether it is.
+        :raises CometMQError: the message is not stored, or it is unknown whether it is stored.
         """
         address = self._instance.routes.brokers.master(message.broker_name) or message.store_host
         header = ConsumerSendMsgBackRequestHeader(
@@ -174,7 +175,7 @@ class Failures:
     async def send_again(self, message: MessageExt, delay_level: int) -> None:
         """Send the message to the group's retry topic, with one more failure.
 
-        :raises CometMQError: the message is not stored, or it is unknown whether it is.
+        :raises CometMQError: the message is not stored, or it is unknown whether it is stored.
         """
         times = message.reconsume_times
         at_once = delay_level < 0
@@ -199,7 +200,7 @@ class OrderedFailures:
     async def judge(self, failed: list[MessageExt], verdict: Verdict) -> list[MessageExt]:
         """Return the messages to consume again, each with one more failure; forward messages that failed too often.
 
-        A message that cannot be forwarded stays first in its queue.
+        A message that cannot be forwarded remains first in its queue.
         """
         at_once = isinstance(verdict, Retry) and verdict.delay_level < 0
         remaining = []
@@ -237,13 +238,13 @@ async def send_to_retry_topic(
     reconsume_times: int | None = None,
     delay_level: int = 0,
 ) -> None:
-    """Send ``message`` to ``%RETRY%group``; the broker stores it in ``%DLQ%group`` at the maximum of failures.
+    """Send ``message`` to ``%RETRY%group``; after the last retry the broker stores it in ``%DLQ%group``.
 
     The body is sent as it was stored. The new message is not part of a transaction.
 
-    :param reconsume_times: the number of failures; by default that of the message.
-    :param delay_level: the delay level; 0 for no delay.
-    :raises CometMQError: the message is not stored, or it is unknown whether it is.
+    :param reconsume_times: the number of failures; by default the message's own number.
+    :param delay_level: the delay level; 0 means no delay.
+    :raises CometMQError: the message is not stored, or it is unknown whether it is stored.
     """
     topic = retry_topic(group)
     times = message.reconsume_times if reconsume_times is None else reconsume_times

@@ -39,17 +39,17 @@ class ConsumeResult(Enum):
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
     COMMIT = "COMMIT"
-    """Orderly without ``auto_commit``: commit these messages and all before them."""
+    """Orderly without ``auto_commit``: commit these messages and all messages before them."""
     ROLLBACK = "ROLLBACK"
     """Orderly without ``auto_commit``: the same as :class:`Rollback` with the configured pause."""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The messages from position ``first`` on have failed; earlier ones are consumed.
+    """The messages starting at position ``first`` have failed; earlier messages are consumed.
 
-    ``delay_level`` sets the delay until they are delivered again: 1 to 18 (1 s to 2 h), 0 lets the broker choose by how
-    often they failed, -1 sends them to the dead-letter topic immediately. An orderly consumer keeps them
-    and blocks their queue instead, whatever the level, except for -1.
+    ``delay_level`` sets the delay until they are delivered again: 1 to 18 (1 s to 2 h), 0 lets the broker choose by the
+    number of failures, and -1 sends them to the dead-letter topic immediately. An orderly consumer instead keeps the
+    messages and blocks their queue, at every level except -1.
     """
 
     first: int = 0
@@ -57,7 +57,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Suspend(msgspec.Struct, frozen=True):
-    """The messages from position ``first`` on have failed; earlier ones are consumed.
+    """The messages starting at position ``first`` have failed; earlier messages are consumed.
 
     ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: an orderly consumer pauses the queue for ``seconds``, by default as configured,
     and then consumes the same messages again. For any other consumer this verdict is the same as :class:`Retry`.
@@ -68,7 +68,7 @@ class Suspend(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """Consume these messages, and all uncommitted ones before them, again (``ConsumeOrderlyStatus.ROLLBACK``).
+    """Consume these messages, and all uncommitted messages before them, again (``ConsumeOrderlyStatus.ROLLBACK``).
 
     Only for an orderly listener without ``auto_commit``. The queue pauses for ``seconds``, by default as configured,
     and continues after the last commit. A rollback does not count as a failure.
@@ -97,7 +97,7 @@ def failed_messages(messages: Sequence[MessageExt], verdict: Verdict) -> Sequenc
 
 
 def verdict_problem(returned: object, *, manual_commit: bool = True) -> str | None:
-    """Return the reason why a returned value is not a verdict; ``None`` if it is one.
+    """Return the reason why a returned value is not a verdict; ``None`` if it is a verdict.
 
     :param manual_commit: the listener commits and rolls back itself.
     """
@@ -239,7 +239,7 @@ async def _call_in_new_thread(listener: Callable[[Sequence[MessageExt]], Verdict
 async def consume_directly(
     listener: Listener, message: MessageExt, clock: Clock, ending: Callable[[], bool], *, orderly: bool
 ) -> ConsumeMessageDirectlyResult:
-    """Call the listener with one message; the verdict does not change the message's queue."""
+    """Call the listener with one message; the verdict does not affect the message's queue."""
     began = clock.monotonic()
     outcome, remark = "CR_SUCCESS", None
     try:

@@ -32,21 +32,21 @@ from cometmq.remoting.security import Security
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 60.0
-"""Seconds of one poll within an iteration; the next poll follows immediately."""
+"""Duration of one poll in an iteration, in seconds; the next poll follows immediately."""
 
 
 class LitePullConsumer(GroupClient):
     """Polls messages of subscribed topics (shared in the group), or of queues assigned by hand.
 
     Call ``subscribe`` before or inside ``async with LitePullConsumer("g") as consumer:``, then ``poll``. Or iterate:
-    ``async for message in consumer``. With auto commit a message counts as consumed at the poll after the one that
-    returned it, and when the ``async with`` block ends without an error.
+    ``async for message in consumer``. With auto commit, a message counts as consumed when the next poll begins, or when
+    the ``async with`` block ends without an error.
 
     :param group: the consumer group.
-    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
     :param config: all other options.
     :param consume_hooks: called with the messages of each poll, and at the next poll.
-    :param security: credentials and TLS of its own instance; by default from the environment.
+    :param security: credentials and TLS settings of its own instance; by default from the environment.
     :param deserializer: sets the ``value`` of messages, as in :class:`~cometmq.client.PushConsumer`.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     :raises TypeError: the deserializer is invalid.
@@ -88,7 +88,7 @@ class LitePullConsumer(GroupClient):
         await self._close(failed=kind is not None)
 
     async def start(self) -> None:
-        """Start to read the subscribed topics; without any, nothing is read before ``subscribe`` or ``assign``.
+        """Start to read the subscribed topics; if there are none, nothing is read before ``subscribe`` or ``assign``.
 
         :raises ClientStateError: the consumer was started before.
         :raises RouteNotFoundError: none of the subscribed topics exists.
@@ -128,7 +128,7 @@ class LitePullConsumer(GroupClient):
             raise
 
     async def close(self) -> None:
-        """Commit (with auto commit), leave the group, close; a further call waits for the first one."""
+        """Commit (with auto commit), leave the group, and close; a further call waits for the first call."""
         await self._close(failed=False)
 
     async def _close(self, *, failed: bool) -> None:
@@ -155,7 +155,7 @@ class LitePullConsumer(GroupClient):
     # --- topics and queues ---
 
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
-        """Read this member's share of a topic: all, by tags (``TagA || TagB``), or by SQL92 on properties.
+        """Read this member's share of a topic: all messages, or those that match tags (``TagA || TagB``) or SQL92.
 
         Before ``start`` this only records the subscription; ``start`` checks it.
 
@@ -225,7 +225,7 @@ class LitePullConsumer(GroupClient):
     async def poll(self, timeout_s: float = 5.0, *, max_messages: int | None = None) -> list[MessageExt]:
         """Return the next messages; empty if none arrives in ``timeout_s`` seconds.
 
-        With auto commit, commit the messages of earlier polls.
+        With auto commit, the messages of earlier polls are committed.
         """
         self._check_running()
         clock = self.instance.clock
@@ -250,7 +250,7 @@ class LitePullConsumer(GroupClient):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Iterate over messages until the consumer is closed; each step is a poll of one message.
 
-        A step that is cancelled, as by a time-out, consumes no message, and the next step continues.
+        A step that is cancelled, for example by a time-out, consumes no message, and the next step continues.
         """
         self._check_running()
         return Steps(self._next)
@@ -277,7 +277,7 @@ class LitePullConsumer(GroupClient):
         raise StopAsyncIteration
 
     def _end_last(self) -> None:
-        """Begin a poll: count the messages of the last one as consumed."""
+        """Begin a poll: count the messages of the previous poll as consumed."""
         self._table.processed()
         self._finish_last_poll(failed=False)
 
@@ -299,10 +299,10 @@ class LitePullConsumer(GroupClient):
         return messages
 
     def give_back(self, messages: Iterable[MessageExt]) -> None:
-        """Take back undelivered messages of the last poll: the next poll returns them.
+        """Take back undelivered messages of the last poll, so that the next poll returns them.
 
-        So a poll that is cancelled at its end loses no message. Messages of queues that were left
-        or moved meanwhile are not returned.
+        So a poll that is cancelled at its end loses no message. Messages of queues that were left or moved since that
+        poll are not returned.
         """
         self._finish_last_poll(failed=True)
         self._table.give_back(messages)
@@ -352,7 +352,7 @@ class LitePullConsumer(GroupClient):
         await self._table.seek(queue, partial(self.offsets.at_time, queue, timestamp_ms))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset; ``None`` if it has none."""
+        """Return the group's committed offset; ``None`` if no offset is committed."""
         return await self.offsets.committed(self.group, queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:

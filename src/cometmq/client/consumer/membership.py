@@ -1,11 +1,11 @@
-"""Rebalances: computes a member's share of queues, on notices and at an interval (``RebalanceService``).
+"""Rebalances: computes a member's share of the queues, after notices and at an interval (``RebalanceService``).
 
 Theory of operation. Every member computes the shares of all members from the same two sorted lists: the queues of the
 topic's route, and the client ids that a broker knows for the group. So members agree without communicating with each
-other, as soon as their lists are the same; until then a queue may have two readers or none (see
+other as soon as their lists are the same; before that, a queue may have two readers or none (see
 :mod:`cometmq.client.consumer.process_queue_table`). A rebalance follows each notice of a broker, each change of a
-route, and the interval. If a list is not available, the queues of that topic stay as they are. Topics are rebalanced in
-parallel, so a broker that does not answer holds up its own topics only. Between the last check of the member's state
+route, and the interval. If a list is not available, the queues of that topic remain as they are. Topics are rebalanced
+in parallel, so a broker that does not answer delays only its own topics. Between the last check of the member's state
 and the new share nothing is awaited, so neither a close nor an unsubscribe can happen in between.
 """
 
@@ -30,7 +30,7 @@ from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 log = logging.getLogger(__name__)
 
 Assigned = Callable[[str, set[MessageQueue], bool], None]
-"""Called with a topic, the queues to read from now on, and True if the group has other members."""
+"""Called with a topic, the queues to read, and True if the group has other members."""
 
 
 class Membership:
@@ -131,7 +131,7 @@ class Membership:
             await self.rebalance()
 
     async def rebalance(self) -> None:
-        """Rebalance every topic; if that fails for a topic, its queues stay as they are."""
+        """Rebalance every topic; if that fails for a topic, its queues remain as they are."""
         await asyncio.gather(*(self._try_to_rebalance(topic) for topic in sorted(self._topics)))
 
     async def _try_to_rebalance(self, topic: str) -> None:

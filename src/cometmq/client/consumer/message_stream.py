@@ -9,8 +9,8 @@ it. So a message that is never acknowledged is never lost, and the number of ope
 An orderly consumer calls :meth:`MessageStream.listen` as its listener, which adds the message to a lane and waits for
 its verdict. So the next message of a queue is delivered only after the previous one was acknowledged.
 
-At the end open messages are released without a failure; the group receives them again. Messages of the last step of a
-loop that raised count as failed (:meth:`MessageStream.fail_last`).
+At the end, open messages are released without counting as failed; the group receives them again. If a loop raised an
+exception, the messages of its last step count as failed (:meth:`MessageStream.fail_last`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 _CLEAN_UP_AT: Final = 1024
-"""Number of open messages at which finished ones are first removed, and again whenever the number has doubled."""
+"""Number of open messages at which finished messages are first removed; they are removed again whenever it has doubled.
+"""
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """A broker's default delay levels (``messageDelayLevel``), in seconds."""
@@ -55,7 +56,7 @@ class LaneMessage(Protocol):
 
     @property
     def message(self) -> MessageExt:
-        """Return the message."""
+        """Return the received message."""
 
     def begin(self) -> bool:
         """Mark the message as open; return False if the message no longer belongs to this member."""
@@ -136,7 +137,7 @@ class _CallMessage:
 
 
 class _DetachedStream:
-    """Replaces the stream of a message that was copied to another process or to a file."""
+    """Stands in for the stream of a message that was copied to another process or to a file."""
 
     orderly: Final = False
 
@@ -154,9 +155,9 @@ class _DetachedStream:
 class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     """A message in a loop over a push consumer; it is consumed when :meth:`ack` is called.
 
-    The methods may be called in any order and from any thread; the first call takes effect. A message without a call is
-    delivered to the group again: after ``consume_timeout_s``, or when the consumer is closed. Copies are the same
-    message; other processes can read a pickled one, but not acknowledge it.
+    The methods may be called in any order and from any thread; the first call takes effect. If none is called, the
+    message is delivered to the group again: after ``consume_timeout_s``, or when the consumer is closed. Copies are the
+    same message; other processes can read a pickled message, but cannot acknowledge it.
     """
 
     _stream: MessageStream | _DetachedStream = _DetachedStream()
@@ -238,7 +239,7 @@ class MessageStream:
     # --- arrival ---
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
-        """Append requests of one message each to the lane of their queue."""
+        """Append requests, each with one message, to the lane of their queue."""
         for queue in [lane for lane in self._lanes if isinstance(lane, ProcessQueue) and lane.dropped]:
             del self._lanes[queue]
         self._put(requests[0].process_queue, (_RequestMessage(request, self._on_verdict) for request in requests))
@@ -366,7 +367,7 @@ class MessageStream:
         return taken
 
     def fail_last(self, logged: Callable[[ReceivedMessage], object]) -> None:
-        """Count the open messages of the last step, in which the loop raised, as failed."""
+        """Count the open messages of the last step as failed, because the loop raised an exception in it."""
         for message in self._last:
             if message._taken in self._open:
                 logged(message)

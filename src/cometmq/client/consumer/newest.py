@@ -1,4 +1,4 @@
-"""Finds the newest messages of a topic in a time range, queue by queue backwards from the end, with bounded effort."""
+"""Finds the newest messages of a topic in a time range. Each queue is searched backwards from its end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Found(Generic[T]):
     looked_at: int
     """Number of scanned offsets."""
     is_complete: bool
-    """False if the search ended at its maximum and older messages may match, too."""
+    """False if the search ended at its maximum, so that older messages may also match."""
 
 
 async def newest(consumer: PullConsumer, search: Search, keep: Callable[[MessageExt], T]) -> Found[T]:

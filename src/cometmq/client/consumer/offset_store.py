@@ -58,8 +58,8 @@ class RemoteOffsets:
 class LocalOffsets:
     """Stores the offsets of a broadcasting consumer in a file on its host (``LocalFileOffsetStore``).
 
-    The file ``<directory>/<clientId>/<group>/offsets.json`` has queues as keys in fastjson's form, as in Java. The
-    previous version is ``offsets.json.bak``.
+    The file ``<directory>/<clientId>/<group>/offsets.json`` has queues as keys, in the form in which Java's fastjson
+    writes them. The previous version is ``offsets.json.bak``.
     """
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
@@ -118,7 +118,8 @@ class LocalOffsets:
 
 
 async def starting_point(offsets: Offsets, queue: MessageQueue, committed: int | None, config: ReadConfig) -> int:
-    """Return ``committed``, or the offset by ``consume_from_where`` (``RebalancePushImpl.computePullFromWhere``).
+    """Return ``committed``, or the offset that ``consume_from_where`` selects
+    (``RebalancePushImpl.computePullFromWhere``).
 
     Retry topics are always read from their beginning.
 

@@ -3,17 +3,18 @@
 Theory of operation. Every queue with messages has a lane, and a lane is in one of these states:
 
 * *ready*: it waits in ``_ready`` for a worker (a thread for a plain function, a task for a coroutine function).
-* *worked on*: one worker handles request after request until the lane is empty, a request fails, or
-  :data:`MAX_CONSUME_CONTINUOUSLY_S` have passed and it is the other lanes' turn.
-* *resting*: a request failed and stays first in its lane. After the pause the lane is ready again. Nothing behind the
-  request begins before it is consumed or given up.
-* gone: it is empty, or its queue was left. The table reads a queue again if its lock is lost.
+* *worked on*: one worker handles its requests in order until the lane is empty, a request fails, or
+  :data:`MAX_CONSUME_CONTINUOUSLY_S` have passed and other lanes wait.
+* *resting*: a request failed and remains first in its lane. After the pause the lane is ready again. No later request
+  begins before this request is consumed or given up.
+* gone: it is empty, or its queue was left. If the lock of a queue is lost, the table reads the queue again.
 
 Before each call the worker checks that the queue is not dropped and that its lock is held. As in
 :mod:`cometmq.client.consumer.consume_service` a thread adds the request to ``running`` first.
 
-Without auto commit a consumed request waits in ``process_queue.uncommitted`` for COMMIT, which ends it and all
-requests before it, or for ROLLBACK, after which all of them are consumed again. Meanwhile the queue's offset stays.
+Without auto commit, a consumed request waits in ``process_queue.uncommitted`` for COMMIT, which finishes it and all
+requests before it, or for ROLLBACK, after which all of these requests are consumed again. Until then, the queue's
+offset does not change.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ class OrderedConsumeService:
             self._left(lane, end, verdict)
 
     async def _consume_in_task(self, lane: _Lane) -> tuple[_End, Verdict]:
-        """Consume a lane; return the reason for its end, and the last verdict."""
+        """Consume the requests in a lane; return the reason why the worker stopped, and the last verdict."""
         listener = cast("Callable[[list[MessageExt]], Awaitable[Verdict]]", self._listener)
         line, process_queue = lane.line, lane.process_queue
         until = self._clock.monotonic() + MAX_CONSUME_CONTINUOUSLY_S

@@ -2,8 +2,9 @@
 
 Theory of operation. A pull returns a chunk, which is cut into requests. A request has the messages of one listener
 call. Requests are *open* from the pull until :meth:`ProcessQueue.finish`; they may finish in any order. The consumed
-offset is that of the first message of the first open request, or that of the next pull if no request is open. So all
-messages before it are consumed or stored again by the broker, and a reader that continues there loses none.
+offset is the offset of the first message of the first open request, or of the next pull if no request is open. So all
+messages before this offset are consumed or stored again by the broker, and a reader that continues there loses no
+message.
 
 ``dropped`` ends the queue for this member: no chunk is accepted and no call begins. ``running`` contains the requests
 whose call or send back is in progress; a hand-over waits for them. ``release`` frees the memory of the messages that
@@ -52,7 +53,7 @@ class ProcessQueue:
         self.uncommitted: list[ConsumeRequest] = []
         """Orderly without auto commit: requests that are consumed and not committed, in order."""
         self.pulled_count = 0
-        """Number of messages pulled so far."""
+        """Number of messages that have been pulled."""
         self._begun = False
         self._config = config
         self._budget = budget
@@ -120,7 +121,7 @@ class ProcessQueue:
     # --- consumption ---
 
     def finish(self, request: ConsumeRequest) -> None:
-        """Finish a request. Do nothing if it has finished because its messages were sent back to the broker."""
+        """Finish a request. Do nothing if it is already finished, because its messages were sent back."""
         self.running.discard(request)
         if self._released or request.done:
             self._changed.set()
@@ -148,7 +149,7 @@ class ProcessQueue:
         self._changed.set()
 
     def split(self, request: ConsumeRequest, rest: int) -> ConsumeRequest:
-        """Move all but the last ``rest`` messages of a request to a new request before it."""
+        """Move all messages of a request except the last ``rest`` to a new request before it."""
         first = len(request.messages) - rest
         head = ConsumeRequest(self, request.messages[:first], request.size_bytes * first // len(request.messages))
         request.messages = request.messages[first:]
@@ -189,7 +190,7 @@ class ProcessQueue:
 
     @property
     def is_read(self) -> bool:
-        """Return whether the reader runs; a failed one is replaced at the next rebalance."""
+        """Return whether the reader runs; a failed reader is replaced at the next rebalance."""
         return self.task is not None and not self.task.done()
 
     @property
@@ -204,7 +205,7 @@ class ProcessQueue:
 
     @property
     def cached_span(self) -> tuple[int, int]:
-        """Return the offsets of the first and last message not consumed; zeros if all are consumed."""
+        """Return the offsets of the first and last message not consumed; zeros if all messages are consumed."""
         opened = self._open
         if not opened or opened[-1].done:
             return (0, 0) if not opened else (opened[0].messages[0].queue_offset, self._next_offset - 1)

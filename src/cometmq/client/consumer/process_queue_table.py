@@ -1,14 +1,14 @@
 """The queues that a push consumer reads, and their hand-over between members (``RebalanceImpl``).
 
 Theory of operation. A rebalance gives each member of a group a share of the queues. Members do not rebalance at the
-same instant, so a queue can reach its next reader before its last one has left it. These rules keep the overlap
+same instant, so a queue can reach its next reader before its last reader has left it. These rules keep the overlap
 small and, in an orderly group, exclude it.
 
 A queue at one member is in one of these states:
 
 * *starting*: a task waits until this member's own earlier hand-over of the queue has ended; then, in an orderly group,
-  until the broker grants the lock, else ``handover_delay_s`` if others are in the group, so that the last reader can
-  report its offset. Then it asks for the committed offset.
+  until the broker grants the lock or, in any other group with other members, for ``handover_delay_s``, so that the last
+  reader can report its offset. Then the task asks for the committed offset.
 * *reading*: pulled messages are in a :class:`~cometmq.client.consumer.process_queue.ProcessQueue` and at the listener.
 * *leaving*: another member gets the queue, or it is read again (rebalance, lost lock, reset, new subscription, close).
 
@@ -17,17 +17,17 @@ the offset if calls run; wait for running calls; report the offset again; free t
 
 Invariants:
 
-* The reported offset has only consumed messages before it, so a message is never lost, only consumed again.
+* All messages before the reported offset are consumed, so a message is never lost; it may only be consumed again.
 * One member has at most one reader of a queue: ``_leaving`` keeps the task of a hand-over until it has ended.
-* An orderly member calls the listener and reports an offset only while it trusts its lock. What it read under a lost
-  lock is dropped and read again under a new one.
+* An orderly member calls the listener and reports an offset only while it trusts its lock. Messages that it read under
+  a lost lock are dropped, and read again under a new lock.
 * An orderly member unlocks a queue only after the running call has ended. A close waits at most ``handover_wait_s``;
   if a call runs longer, the lock is released after the call (:meth:`ProcessQueueTable.release_held`).
 
-Fault model: a member that crashes reports nothing; the next reader continues at its last report, at most
-``persist_interval_s`` old, and consumes the messages after it again. A report that fails is repeated by the next one. A
-member that is paused longer than its lock finds the lock lost before its next call. Hand-overs never wait for a broker
-longer than a request's time-out.
+Fault model: a member that crashes reports nothing; the next reader continues at the crashed member's last report, which
+is at most ``persist_interval_s`` old, and consumes the later messages again. After a failed report, the next report
+contains its offsets. A member that is paused for longer than its lock lasts notices the lost lock before its next call.
+Hand-overs never wait for a broker longer than a request's time-out.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class ProcessQueueTable:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         """The queues that are starting or reading."""
         self.held: list[ProcessQueue] = []
-        """Orderly: queues that were left by a close while a call runs."""
+        """Orderly: queues that a close has left while a call is still running."""
         self.locks: QueueLocks | None = None
-        """The locks of an orderly member; ``None`` for any other."""
+        """The locks of an orderly member; ``None`` for any other member."""
         self._instance = instance
         self._group = group
         self._config = config
@@ -125,7 +125,7 @@ class ProcessQueueTable:
             self._read(queue, shared=shared)
 
     def leave_topic(self, topic: str) -> None:
-        """Leave all queues of a topic; the next rebalance reads them by the new subscription."""
+        """Leave all queues of a topic; after the next rebalance, they are read with the new subscription."""
         for queue in [queue for queue in self.queues if queue.topic == topic]:
             self._leave(queue)
 
@@ -139,7 +139,7 @@ class ProcessQueueTable:
                 self._read(queue, shared=False)
 
     def lock_lost(self, queue: MessageQueue) -> None:
-        """Read a queue again under a new lock: others may have consumed its messages meanwhile."""
+        """Read a queue again under a new lock, since other members may have consumed its messages."""
         if self._is_running and queue in self.queues:
             log.warning("%s has lost its lock of %s; it is locked and read again", self._group, queue)
             self._leave(queue)
@@ -152,7 +152,7 @@ class ProcessQueueTable:
         return self.locks is None or self.locks.holds(queue)
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Return the offset of each queue before which all messages are consumed."""
+        """Return, for each queue, the offset before which all messages are consumed."""
         return {
             queue: process_queue.offset
             for queue, process_queue in self.queues.items()
@@ -211,7 +211,8 @@ class ProcessQueueTable:
     async def _drain(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
         """Wait for running calls; return whether they have ended.
 
-        An orderly member that is not being closed waits until they end, any other at most ``handover_wait_s``.
+        An orderly member that is not being closed waits until the calls end; any other member waits at most
+        ``handover_wait_s``.
         """
         while process_queue.running:
             try:

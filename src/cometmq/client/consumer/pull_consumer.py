@@ -18,8 +18,8 @@ class PullConsumer(GroupClient):
     It is not a member of its group, so it causes no rebalance.
 
     :param group: the group for ``commit`` and ``committed``.
-    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
-    :param security: credentials and TLS of its own instance; by default from the environment.
+    :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
+    :param security: credentials and TLS settings of its own instance; by default from the environment.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
 
@@ -68,7 +68,7 @@ class PullConsumer(GroupClient):
         wait_s: float = 0.0,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> PullResult:
-        """Pull up to ``max_messages`` of ``queue`` from ``offset`` on.
+        """Pull up to ``max_messages`` from ``queue``, starting at ``offset``.
 
         Brokers may return fewer because of their own limits (Apache: 32 messages or 256 KiB).
 
@@ -94,17 +94,17 @@ class PullConsumer(GroupClient):
     ) -> RawPull:
         """Pull as :meth:`pull` does, but return the bytes of the stored records as the broker sent them.
 
-        With a tag expression the bytes can include records whose tag only has the same hash.
+        With a tag expression, the bytes can include records whose tag differs but has the same hash.
         """
         data = self._subscription(queue.topic, expression, expression_type)
         return await self._pull(queue, offset, max_messages, data, wait_s, timeout_s)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset; ``None`` if it has none."""
+        """Return the group's committed offset; ``None`` if no offset is committed."""
         return await self.offsets.committed(self.group, queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit ``offset``, the one after the last consumed message."""
+        """Commit ``offset``, which is the offset after the last consumed message."""
         await self.offsets.commit(self.group, queue, offset)
 
     def _subscription(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:

@@ -34,7 +34,7 @@ class PullStatus(Enum):
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
-    """The queue has no message from this offset on, or no message arrived during the wait."""
+    """The queue has no message at or after this offset, or no message arrived during the wait."""
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
     """No message matches the subscription; continue at ``next_offset``."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
@@ -72,8 +72,8 @@ class PullResult(msgspec.Struct, frozen=True):
 class Puller:
     """Sends the pull requests of one group, to the replica that the broker suggests (``PullAPIWrapper``).
 
-    Pulls commit no offsets, although the protocol allows it: a broker with several threads may handle an old offset in
-    a waiting pull after the one that was reported at the hand-over of the queue.
+    Pulls commit no offsets, although the protocol allows it: a broker with several threads may handle the old offset in
+    a waiting pull after the offset that was reported when the queue was handed over.
 
     :param stream: mark requests as Java's pull and lite-pull consumers do (``ReqT``).
     """
@@ -95,7 +95,7 @@ class Puller:
         lite: bool = False,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> RawPull:
-        """Pull up to ``max_messages`` from ``offset`` on; the broker waits up to ``wait_s`` seconds for the first one.
+        """Pull up to ``max_messages``, starting at ``offset``; the broker waits up to ``wait_s`` seconds for the first.
 
         :raises BrokerError: the answer is not a :class:`PullStatus`.
         :raises RouteNotFoundError: no broker has the queue.
@@ -131,7 +131,7 @@ class Puller:
         return RawPull(status, fields.next_begin_offset, fields.min_offset, fields.max_offset, answer.body)
 
     async def is_newer(self, queue: MessageQueue, store_timestamp: int) -> bool:
-        """Return whether the topic was recreated: all messages of the queue are newer than one read from it.
+        """Return whether the topic was recreated: all messages of the queue are newer than one read before.
 
         :raises CometMQError: as :meth:`pull`.
         """
@@ -139,7 +139,7 @@ class Puller:
 
 
 def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> list[MessageExt]:
-    """Decode the messages of a pull; omit those whose tag only has the same hash.
+    """Decode the messages of a pull; omit messages whose tag differs but has the same hash.
 
     :raises RecordError: the body is not a sequence of complete records.
     """
@@ -151,7 +151,7 @@ def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> l
 log = logging.getLogger(__name__)
 
 LASTING_FAILURES: Final = 3
-"""Number of consecutive refusals after which they are no longer considered momentary."""
+"""Number of consecutive refusals after which refusals are no longer considered temporary."""
 
 
 class ReadFailureLog:
@@ -169,7 +169,8 @@ class ReadFailureLog:
     def seen(self, error: CometMQError, again_in_s: float) -> None:
         """Record a failure: one warning, then debug messages.
 
-        A refusal may be momentary (the broker does not know the subscription yet), so the warning waits for several.
+        A refusal may be temporary (the broker does not know the subscription yet), so the warning is logged after
+        several refusals.
         """
         if isinstance(error, RemotingError | RouteNotFoundError):
             self._outages.seen(self._queue.broker_name, error, again_in_s)
@@ -200,7 +201,7 @@ class Budget:
     """Limits the bytes of all queues of a consumer together, in equal shares.
 
     Reading of a queue continues while the queue holds less than its share. So a queue whose messages wait, because it
-    is paused or consumed slowly or in order, never stops another one. Together the queues hold at most the limit plus
+    is paused or consumed slowly or in order, never stops another queue. Together the queues hold at most the limit plus
     one pull of each.
     """
 
@@ -216,7 +217,7 @@ class Budget:
         self._share()
 
     def leave(self, changed: asyncio.Event) -> None:
-        """Remove a queue, and wake the others; does nothing if it was removed before."""
+        """Remove a queue, and wake the other queues; do nothing if the queue was removed before."""
         if changed in self._queues:
             self._queues.remove(changed)
             self._share()
@@ -257,8 +258,8 @@ class QueueReader:
     ) -> None:
         """Read ``queue`` until cancelled; log failures and retry.
 
-        ``start`` finds the first offset. Every pull carries the subscription, so that a restarted broker
-        needs no heartbeat first. A topic that was deleted and recreated is read from its first message.
+        ``start`` finds the first offset. Every pull contains the subscription, so that a restarted broker does not need
+        a heartbeat first. A topic that was deleted and recreated is read from its first message.
         """
         config, clock = self._config, self._clock
         trouble = ReadFailureLog(queue, self._outages)

@@ -46,17 +46,17 @@ class PushConsumer(GroupClient):
     delivered again with the broker's delays, and is sent to the dead-letter topic after ``max_reconsume_times``. With
     ``orderly`` in the configuration the same member retries it, and its queue waits (``docs/ordered.md``).
 
-    Without a listener iterate: ``async for message in consumer``, and call ``message.ack()`` (see
-    :mod:`cometmq.client.consumer.message_stream`). When ``async with`` ends by an ``Exception``, the open messages of
-    the loop's last step count as failed; all other open messages are delivered again, as after a crash.
+    If there is no listener, iterate: ``async for message in consumer``, and call ``message.ack()`` (see
+    :mod:`cometmq.client.consumer.message_stream`). If an ``Exception`` ends the ``async with`` block, the open messages
+    of the loop's last step count as failed; all other open messages are delivered again, as after a crash.
 
     :param group: the consumer group; all its members have the same subscriptions and strategy.
     :param listener: a function of a sequence of messages, plain (called in threads) or ``async``; None to iterate.
-    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
     :param config: all other options.
     :param instance: connections to share with other clients; by default it creates its own.
     :param consume_hooks: called around every call of the listener, see :mod:`cometmq.client.hooks`.
-    :param security: credentials and TLS of its own instance; by default from the environment.
+    :param security: credentials and TLS settings of its own instance; by default from the environment.
     :param deserializer: sets the ``value`` of messages: a type to read from JSON (a pydantic or msgspec model, a
         dataclass, ``dict``), ``bytes``, or a function of bytes.
     :raises ValueError: the group's name is not allowed, an address has no port, or an option needs a listener.
@@ -186,7 +186,7 @@ class PushConsumer(GroupClient):
         await self._closed.wait()  # somebody else may be closing it
 
     async def close(self) -> None:
-        """Finish running calls, report offsets, leave the group; a second call returns immediately."""
+        """Finish running calls, report offsets, and leave the group; a second call returns immediately."""
         if self._state != "running":
             return
         self._state = "closed"
@@ -222,7 +222,7 @@ class PushConsumer(GroupClient):
             await self.instance.remove(consumer_group=self.group)
 
     async def run(self) -> None:
-        """Start, consume until SIGINT, SIGTERM, :meth:`stop` or :meth:`close`, then close; also when cancelled.
+        """Start, consume until SIGINT, SIGTERM, :meth:`stop`, :meth:`close` or a cancellation, then close.
 
         A running consumer is not started again. Signals that the program handles itself are left to the program.
 
@@ -252,7 +252,7 @@ class PushConsumer(GroupClient):
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Iterate over messages until the consumer is closed.
 
-        A step that is cancelled, as by a time-out, consumes no message, and the next step continues.
+        A step that is cancelled, for example by a time-out, consumes no message, and the next step continues.
         """
         return Steps(self._next)
 
@@ -288,14 +288,14 @@ class PushConsumer(GroupClient):
         return await self._stream.next(max_messages)
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take back undelivered messages of the last step: the next step returns them."""
+        """Take back undelivered messages of the last step, so that the next step returns them."""
         if self._stream is not None:
             self._stream.give_back(messages)
 
     # --- subscriptions ---
 
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
-        """Consume ``topic``: all of it, tags as ``TagA || TagB``, or by an SQL92 expression on properties.
+        """Consume ``topic``: all messages, or those that match tags (``TagA || TagB``) or an SQL92 expression.
 
         Before ``start`` this only records the subscription; ``start`` checks it. SQL92 needs brokers with
         ``enablePropertyFilter``. A topic that was subscribed before keeps its subscription if the new one is refused.

@@ -17,10 +17,10 @@ held     ``release``                                       free     the broker i
 =======  ================================================  =======  =================================================
 
 Invariant: this side trusts a lock for :data:`~cometmq.limits.LOCK_TRUST_SECONDS` from the time at which the granted
-request was *sent*, so it stops trusting the lock before the broker grants it to another client, however long the
-answer took. Requests to a broker are sent one at a time, since a broker with several threads may handle a lock and an
-unlock in the wrong order; no broker waits for another one. Fault model: a broker that does not answer neither grants
-nor renews; a member that crashes or is paused keeps others out for at most 60 s.
+request was *sent*, so it stops trusting the lock before the broker can grant the lock to another client, however long
+the answer took. Requests to a broker are sent one at a time, since a broker with several threads may handle a lock and
+an unlock in the wrong order; requests to different brokers are independent. Fault model: a broker that does not answer
+neither grants nor renews a lock; a member that crashes or is paused keeps other members out for at most 60 s.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class QueueLocks:
         return True
 
     def _drop_late(self, broker_name: str) -> None:
-        """Drop locks that were not renewed in time, since other members may have held them meanwhile."""
+        """Drop locks that were not renewed in time, since other members may have held them since the last renewal."""
         for queue in [queue for queue in self._of(broker_name, self._since) if not self.holds(queue)]:
             del self._since[queue]
             self._lost(queue)

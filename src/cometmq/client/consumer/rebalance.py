@@ -1,8 +1,8 @@
 """Strategies that share queues among the members of a group (``AllocateMessageQueueStrategy``).
 
-Every member computes the same result from the same two sorted lists, so all members of one group
-must use the same strategy. A strategy is a callable; :class:`MachineRoomNearby`, :class:`ByConfig`
-and the others that need settings are small frozen objects with ``__call__``.
+Every member computes the same result from the same two sorted lists, so all members of one group must use the same
+strategy. A strategy is a callable; :class:`MachineRoomNearby`, :class:`ByConfig` and other strategies with settings are
+small frozen objects with ``__call__``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class AllocateStrategy(Protocol):
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return the share of ``client_id``; empty if it is not a member."""
+        """Return the queues for ``client_id``; empty if this client is not a member."""
 
 
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
 ) -> list[MessageQueue]:
-    """Allocate runs of neighbouring queues; the first members get one more (``AllocateMessageQueueAveragely``)."""
+    """Allocate runs of neighbouring queues; the first members may get one more (``AllocateMessageQueueAveragely``)."""
     if client_id not in client_ids:
         return []
     index = client_ids.index(client_id)
@@ -88,7 +88,7 @@ class ByMachineRoom:
 class MachineRoomNearby:
     """Keeps queues in their machine room while the room has a consumer (``AllocateMachineRoomNearby``).
 
-    All members share the queues of rooms without a consumer. ``inner`` allocates within a room.
+    All members share the queues of rooms that have no consumer. ``inner`` allocates within a room.
     """
 
     room_of_queue: Callable[[MessageQueue], str]
@@ -98,7 +98,7 @@ class MachineRoomNearby:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return the share of the client's own room, then of each room without a consumer, by name."""
+        """Return the client's share of its own room, then its share of each room that has no consumer, by name."""
         if client_id not in client_ids:
             return []
         queues_by_room: dict[str, list[MessageQueue]] = {}

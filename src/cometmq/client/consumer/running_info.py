@@ -62,11 +62,11 @@ class Activity:
             self._samples.popleft()
 
     def times(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the sample times of the last pull and the last consumption, ms since 1970; 0 for never."""
+        """Return the sample times of the last pull and the last consumption, ms since 1970; 0 means never."""
         return self._times.get(queue, (0, 0))
 
     def status(self, topic: str) -> ConsumeStatus:
-        """Return a topic's rates a second over the last minute's samples; response times are not measured."""
+        """Return a topic's rates per second over the last minute's samples; response times are not measured."""
         first, last = self._samples[0], self._samples[-1]
         seconds = max(last.at - first.at, 1.0)
         failed = (last.failed.get(topic, 0) - first.failed.get(topic, 0)) / seconds
@@ -112,7 +112,7 @@ def running_info(
 def process_queue_info(
     process_queue: ProcessQueue, locked_ms: int | None, pulled_ms: int, consumed_ms: int
 ) -> ProcessQueueInfo:
-    """Return the state of one queue; ``locked_ms`` is ``None`` if a lock is needed and not held."""
+    """Return the state of one queue; ``locked_ms`` is ``None`` if a lock is needed but not held."""
     first, last = process_queue.cached_span
     running = [message.queue_offset for request in list(process_queue.running) for message in request.messages]
     return ProcessQueueInfo(

@@ -26,7 +26,7 @@ SQL92: Final = "SQL92"
 def subscription(topic: str, expression: str, expression_type: str, version_ms: int) -> SubscriptionData:
     """Return the subscription to ``topic``: ``*``, tags as ``TagA || TagB``, or an SQL92 expression on properties.
 
-    :param version_ms: the version of the subscription; brokers keep the highest one.
+    :param version_ms: the version of the subscription; brokers keep the subscription with the highest version.
     :raises ValueError: a tag expression has no tags, an SQL92 expression is empty, the type is unknown, or a text
         contains an unpaired surrogate.
     """
@@ -59,7 +59,7 @@ def wanted(messages: list[MessageExt], data: SubscriptionData) -> list[MessageEx
 
 
 async def check_expressions(instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-    """Check SQL92 expressions on all masters of their topics; Java asks one of them.
+    """Check SQL92 expressions on all masters of their topics; Java asks only one master.
 
     A broker that does not answer and a topic without a route are skipped; the reader logs them.
 
