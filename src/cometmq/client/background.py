@@ -16,11 +16,11 @@ class Spawn(Protocol):
     """Runs background work in a task that ends when its client ends."""
 
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
-        """Run work until the work or the client ends; log a failure of the work."""
+        """Run work until the work or the client ends; log the failure if the work fails."""
 
 
 class Background:
-    """The tasks of one client. No task runs after the end of the client.
+    """The tasks of one client. No task continues after the client has ended.
 
     :param owner: the client's name in logged failures.
     """
@@ -43,7 +43,7 @@ class Background:
     def every(
         self, seconds: float, work: Callable[[], Awaitable[None]], what: str, *, first_s: float | None = None
     ) -> asyncio.Task[None]:
-        """Repeat ``work`` in a task of its own, so that it delays no other work.
+        """Repeat ``work`` in its own task, so that it delays no other work.
 
         :param seconds: the pause before each run.
         :param what: the work's name in logged failures; a failure does not stop the next run.

@@ -2,10 +2,10 @@
 
 Reading changes nothing, since it uses no group and commits no offset. It also works with Apache RocketMQ.
 
-Theory of operation of :func:`resend`, which sends each dead letter to its original topic once. A ledger, one JSON
-object a line, has an *intent* before each send and a *sent* after it; each is on disk before the next step. After
-a crash the caller repeats the resend with the same ledger: a letter that was sent is skipped; a letter with an intent
-only is searched for in its topic, by its unique key and a property that names the dead letter.
+Theory of operation of :func:`resend`, which sends each dead letter to its original topic once. A ledger with one JSON
+object per line records an *intent* before each send and a *sent* after it; each is on disk before the next step. After
+a crash, the caller repeats the resend with the same ledger. A letter that was sent is skipped. A letter that has only
+an intent is searched for in its topic, by its unique key and a property that names the dead letter.
 
 Fault model: a dead letter is sent twice only if the ledger is lost, or if the broker's index does not have the send of
 the crashed run yet: one that was in progress at that moment, or one on a broker without ``messageIndexEnable``.
@@ -68,14 +68,14 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A selection of dead letters; a field without a value selects all."""
+    """A selection of dead letters; a field that has no value selects all dead letters."""
 
     key: str | None = None
     tag: str | None = None
     origin_topic: str | None = None
-    """The topic that the message was sent to."""
+    """The topic to which the message was sent."""
     ids: frozenset[str] = frozenset()
-    """Offset ids of dead letters, unique keys, or offset ids of the failed messages; empty for all."""
+    """Offset ids of dead letters, unique keys, or offset ids of the failed messages; empty selects all dead letters."""
     begin_ms: int = 0
     """Minimum time at which the message became a dead letter, ms since 1970."""
     end_ms: int = END_OF_TIME_MS
@@ -138,7 +138,7 @@ async def read_dead_letters(
 ) -> AsyncIterator[MessageExt]:
     """Yield the stored dead letters of a group, queue by queue, in order.
 
-    :param limit: maximum number; by default all.
+    :param limit: maximum number of dead letters; by default there is no limit.
     """
     wanted = selection or Selection()
     left = limit
@@ -266,7 +266,7 @@ async def resend(
     """Send dead letters to their original topics, one after the other.
 
     :param report: called with each dead letter, its result, and the reason for a failure.
-    :param rate: maximum messages a second.
+    :param rate: maximum number of messages per second.
     :raises LedgerError: the ledger cannot be written; no more dead letters are sent.
     """
     clock = admin.instance.clock
@@ -303,7 +303,7 @@ async def resend(
 
 
 def _unique_key(letter: MessageExt) -> str:
-    """Return the unique key of the resent message: that of the dead letter, else its offset id."""
+    """Return the unique key of the resent message: the dead letter's unique key or, if it has none, its offset id."""
     return letter.properties.get(UNIQ_KEY) or letter.offset_msg_id
 
 

@@ -144,7 +144,7 @@ class RouteNotFoundError(ClientError):
 
 
 class MasterNotFoundError(RouteNotFoundError):
-    """The topic is known, but has no master at present. A restarting master is available again soon."""
+    """The topic is known, but has no master at present. A restarting master will soon be available again."""
 
     def __init__(self, topic: str, detail: str) -> None:
         super().__init__(topic, detail)
@@ -207,7 +207,7 @@ class DelayNotSupportedError(ClientError):
 
 
 class SendFailedError(ClientError):
-    """Every attempt to send failed. ``attempts`` has the broker and failure of each; the last one is the ``cause``.
+    """Every attempt to send failed. ``attempts`` has each broker and failure; the last failure is the ``cause``.
 
     An attempt that timed out or lost its connection may have stored the message anyway.
     """

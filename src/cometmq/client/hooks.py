@@ -1,8 +1,8 @@
 """Hooks of producers and consumers: functions that are called around each attempt to send and each listener call.
 
-``SendMessageHook``, ``CheckForbiddenHook``, ``ConsumeMessageHook`` and ``EndTransactionHook`` of RocketMQ. An error
-in a hook is logged and ignored; only a check-forbidden hook refuses a message by raising. Without hooks no context
-is created.
+``SendMessageHook``, ``CheckForbiddenHook``, ``ConsumeMessageHook`` and ``EndTransactionHook`` of RocketMQ. An error in
+a hook is logged and ignored; only a check-forbidden hook can refuse a message by raising an exception. If there are no
+hooks, no context is created.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
 
     producer_group: str
     messages: tuple[Message, ...]
-    """One message, or those of a batch. They are already encoded: changes have no effect."""
+    """One message, or the messages of a batch. They are already encoded, so changes have no effect."""
     msg_ids: tuple[str, ...]
     """The unique key of each message."""
     queue: MessageQueue
@@ -114,7 +114,7 @@ class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     producer_group: str
     message: Message | MessageExt
-    """The message of the user, or the half message that the broker asked about."""
+    """The user's message, or the half message about which the broker asked."""
     transaction_id: str
     broker_address: str
     state: str
@@ -140,7 +140,8 @@ class SendMessageHook:
 
 
 CheckForbiddenHook = Callable[[CheckForbiddenContext], None]
-"""Called before each attempt; refuses the message by raising. Its exception is the cause of the caller's error."""
+"""Called before each attempt; an exception refuses the message and becomes the cause of the caller's error.
+"""
 
 
 @dataclass(frozen=True)

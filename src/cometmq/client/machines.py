@@ -30,7 +30,7 @@ def run(machine: Generator[Request, Answer, T], send: Callable[[Request], Answer
 
 
 async def run_async(machine: Generator[Request, Answer, T], send: Callable[[Request], Awaitable[Answer]]) -> T:
-    """Run a machine as :func:`run` does, on an event loop."""
+    """Run a machine on an event loop, as :func:`run` does without one."""
     try:
         request = next(machine)
         while True:

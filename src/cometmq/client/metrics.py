@@ -2,7 +2,7 @@
 
 Both have the instruments of OpenTelemetry's semantic conventions for messaging: the time of each send, sent and
 consumed messages, and the time of each call of a listener. They are hooks (:mod:`cometmq.client.hooks`), so clients
-without them pay nothing, and one object serves any number of clients of a process.
+that do not use them have no extra cost, and one object serves any number of clients in a process.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class PrometheusMetrics(ClientMetrics):
     ``messaging_client_consumed_messages_total`` and ``messaging_process_duration_seconds``. Create one object for each
     registry.
 
-    :param registry: by default the registry of the process.
+    :param registry: the registry to use; by default the process's default registry.
     :raises MissingPackageError: ``prometheus_client`` is not installed.
     """
 
@@ -159,7 +159,7 @@ class OpenTelemetryMetrics(ClientMetrics):
     ``messaging.client.operation.duration``, ``messaging.client.sent.messages``,
     ``messaging.client.consumed.messages`` and ``messaging.process.duration``; ``messaging.system`` is ``rocketmq``.
 
-    :param provider: by default the one that the application has set.
+    :param provider: the meter provider to use; by default the one that the application has set.
     :raises MissingPackageError: ``opentelemetry-api`` is not installed.
     """
 

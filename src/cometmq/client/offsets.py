@@ -26,7 +26,7 @@ class _Beginning:
 
 
 class Offsets:
-    """Reads and commits offsets on the master of a queue, or on its slave while the master is away.
+    """Reads and commits offsets on the master of a queue, or on its slave while the master is unavailable.
 
     Every call can raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
 
@@ -53,18 +53,16 @@ class Offsets:
         return await self._ask(queue, queries.end_offset(queue))
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time (ms) or later; the queue's end if no message is that
-        new.
-        """
+        """Return the offset of the first message stored at a time (ms) or later; the queue's end if there is none."""
         search = first_at(queue, self._group, await self.min(queue), await self.max(queue), timestamp_ms)
         return await run_async(search, lambda query: self._ask(queue, query))
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
-        """Return the store time of the first message, ms since 1970; -1 for an empty queue."""
+        """Return the store time of the first message, ms since 1970; -1 if the queue is empty."""
         return await self._ask(queue, queries.earliest_store_time(queue))
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group; ``None`` if it has none.
+        """Return the committed offset of a group; ``None`` if no offset is committed.
 
         Apache's broker answers 0 for an unknown group while the queue's first message is young.
         """

@@ -1,4 +1,4 @@
-"""Brokers that do not answer, logged once each: one outage and one recovery for all queues and requests."""
+"""Logs brokers that do not answer: one line for an outage and one for its recovery, for all queues and requests."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class OwnLoop:
 
 
 def checks_loop_itself(method: Method) -> Method:
-    """Mark a frequently called method that checks the event loop itself, at a cheaper place."""
+    """Mark a frequently called method that checks the event loop itself, where the check costs less."""
     setattr(method, _CHECKS_ITSELF, True)
     return method
 

@@ -15,8 +15,8 @@ WINDOW_SECONDS: Final = 0.05
 class Pace:
     """Computes how long messages must wait to keep a rate.
 
-    Messages are counted before they are sent: one pace that follows another, as that of the next task does, adds
-    nothing to the rate.
+    Messages are counted before they are sent: a pace that follows another pace, for example in the next task, does not
+    exceed the rate.
     """
 
     def __init__(self, per_second: float | None, *, clock: Clock = SYSTEM_CLOCK) -> None:

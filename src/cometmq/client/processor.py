@@ -1,4 +1,4 @@
-"""Answers the requests that brokers send to a client (``ClientRemotingProcessor``)."""
+"""Answers requests from brokers to a client (``ClientRemotingProcessor``)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GroupMember(Protocol):
         """Return the consumer's state, for administrators."""
 
     async def consume_directly(self, message: MessageExt) -> ConsumeMessageDirectlyResult | None:
-        """Consume one message on behalf of an administrator; return ``None`` without a listener."""
+        """Consume one message on behalf of an administrator; return ``None`` if the consumer has no listener."""
 
     def members_changed(self) -> None:
         """Rebalance: a member has joined or left the group."""
@@ -71,9 +71,9 @@ class ClientRemotingProcessor:
 
     def __init__(self, replies: Replies, spawn: Spawn) -> None:
         self.consumers: WeakValueDictionary[str, GroupMember] = WeakValueDictionary()
-        """Consumer group → its consumer."""
+        """The consumers by consumer group."""
         self.checkers: dict[str, CheckTransaction] = {}
-        """Producer group → its check of transactions."""
+        """The transaction check of each producer group."""
         self._replies = replies
         self._spawn = spawn
 
@@ -91,7 +91,7 @@ class ClientRemotingProcessor:
     def check_transaction(
         self, connection: ClientConnection, request: Request[CheckTransactionStateRequestHeader], body: bytes
     ) -> None:
-        """Handle CHECK_TRANSACTION_STATE (39); END_TRANSACTION is the answer."""
+        """Handle CHECK_TRANSACTION_STATE, request code 39; END_TRANSACTION is the answer."""
         try:
             (message,) = split_records(body)
             group = message.properties.get(PGROUP, "")
@@ -105,25 +105,25 @@ class ClientRemotingProcessor:
             check(connection.address, request.header, message)
 
     def members_changed(self, _: object, request: Request[NotifyConsumerIdsChangedRequestHeader], _body: bytes) -> None:
-        """Handle NOTIFY_CONSUMER_IDS_CHANGED (40)."""
+        """Handle NOTIFY_CONSUMER_IDS_CHANGED, request code 40."""
         member = self.consumers.get(request.header.consumer_group)
         if member is not None:
             member.members_changed()
 
     def reset_offsets(self, _: object, request: Request[ResetOffsetRequestHeader], body: bytes) -> None:
-        """Handle RESET_CONSUMER_CLIENT_OFFSET (220)."""
+        """Handle RESET_CONSUMER_CLIENT_OFFSET, request code 220."""
         member = self.consumers.get(request.header.group)
         if member is not None:
             member.reset_offsets(request.header.topic, decode_body(ResetOffsetBody, body).offset_table)
 
     def positions(self, _: object, request: Request[GetConsumerStatusRequestHeader], _body: bytes) -> Response:
-        """Handle GET_CONSUMER_STATUS_FROM_CLIENT (221)."""
+        """Handle GET_CONSUMER_STATUS_FROM_CLIENT, request code 221."""
         member = self.consumers.get(request.header.group)
         table = {} if member is None else member.positions(request.header.topic)
         return Response(body=encode_body(GetConsumerStatusBody(message_queue_table=table)))
 
     def running_info(self, _: object, request: Request[GetConsumerRunningInfoRequestHeader], _body: bytes) -> Response:
-        """Handle GET_CONSUMER_RUNNING_INFO (307)."""
+        """Handle GET_CONSUMER_RUNNING_INFO, request code 307."""
         member = self.consumers.get(request.header.consumer_group)
         if member is None:
             return _no_consumer(request.header.consumer_group)
@@ -135,7 +135,7 @@ class ClientRemotingProcessor:
     def consume_directly(
         self, connection: ClientConnection, request: Request[ConsumeMessageDirectlyResultRequestHeader], body: bytes
     ) -> Response | None:
-        """Handle CONSUME_MESSAGE_DIRECTLY (309); answer after the listener has returned."""
+        """Handle CONSUME_MESSAGE_DIRECTLY, request code 309; answer after the listener has returned."""
         member = self.consumers.get(request.header.consumer_group)
         if member is None:
             return _no_consumer(request.header.consumer_group)

@@ -36,7 +36,7 @@ PULL_ANSWERS: Final = _SUCCESS | {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Response codes of a pull; others are failures."""
+"""Response codes for a pull that are not failures."""
 EVERY_ANSWER: Final = range(-1 << 31, 1 << 31)
 """All response codes that an answer may have."""
 
@@ -63,7 +63,7 @@ class Query(NamedTuple, Generic[T]):
     read: Callable[[RemotingCommand], T]
     """Returns the result that an answer holds."""
     answers: Container[int] = _SUCCESS
-    """Response codes that ``read`` handles; others are refusals."""
+    """Response codes that ``read`` handles; all other codes are refusals."""
 
     def result(self, answer: RemotingCommand, server: str) -> T:
         """Return the result.
@@ -107,7 +107,7 @@ def _store_time(answer: RemotingCommand) -> int:
 
 
 def committed_offset(group: str, queue: AnyQueue, *, or_zero: bool | None = None) -> Query[int | None]:
-    """Ask for the committed offset of a group; the result is None if the group has not committed an offset.
+    """Ask for the committed offset of a group; the result is None if no offset is committed.
 
     :param or_zero: False stops a broker from answering 0 for an unknown group while the queue's first message is young.
     """
@@ -135,7 +135,7 @@ def search_offset(queue: AnyQueue, timestamp_ms: int) -> Query[int]:
 
 
 def pull_one(queue: AnyQueue, offset: int, group: str, read: Callable[[RemotingCommand], T]) -> Query[T]:
-    """Ask for the message at an offset; ``read`` receives every answer to a pull, with a message or without."""
+    """Ask for the message at an offset; ``read`` receives every answer to a pull, with or without a message."""
     header = pull_header(queue, offset, 1, group)
     return Query(RequestCode.PULL_MESSAGE, header, f"looking at a message of {queue}", read, PULL_ANSWERS)
 
@@ -143,7 +143,7 @@ def pull_one(queue: AnyQueue, offset: int, group: str, read: Callable[[RemotingC
 def pull_header(
     queue: AnyQueue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
 ) -> PullMessageRequestHeader:
-    """Ask for at most ``count`` messages from ``offset`` on that match, without waiting for new ones."""
+    """Ask for at most ``count`` matching messages, starting at ``offset``, without waiting for new messages."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -160,14 +160,14 @@ def pull_header(
 
 
 def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: int) -> Search[int]:
-    """Find the offset of the first message stored at or after a time; ``end`` if no message is that new.
+    """Find the offset of the first message stored at or after a time; ``end`` if all messages are older.
 
-    The broker's own search is only a hint. Apache RocketMQ 4.9 returns the nearest message, and any one of a batch,
-    whose messages all have one store time; 5.x and CometMQ return the first one on request. A correct hint
-    costs two pulls of single messages.
+    The broker's own search is only a hint. Apache RocketMQ 4.9 returns the nearest message or, in a batch, whose
+    messages all have the same store time, any message of the batch; 5.x and CometMQ return the first message on
+    request. A correct hint costs two pulls of single messages.
 
     :param group: the group of the pulls.
-    :param first: the first offset of the queue; ``end`` is the one after its last message.
+    :param first: the first offset of the queue; ``end`` is the offset after its last message.
     """
     if first >= end:
         return end
@@ -189,7 +189,7 @@ def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: in
 
 
 def _first_store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | None]:
-    """Find the store time of the first message from an offset on; ``None`` if the queue has no such message."""
+    """Find the store time of the first message at or after an offset; ``None`` if the queue has no such message."""
     stored: int | None
     after: int
     while True:

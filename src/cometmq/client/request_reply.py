@@ -90,7 +90,7 @@ class Replies:
             waiting.cancel()
 
     def arrived(self, _connection: object, request: Request[ReplyMessageRequestHeader], body: bytes) -> Response:
-        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
+        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT, request code 326."""
         header = request.header
         correlation_id = decode_properties(header.properties or "").get(CORRELATION_ID, "")
         waiting = self._waiting.get(correlation_id)

@@ -11,7 +11,7 @@ no answer                     unknown       tries again as often as configured  
 another code                  refused       fails                                     fails
 ============================  ============  ========================================  =========================
 
-A producer switches to another broker if it can. The blocking sender stays at the queue, whose order it keeps.
+A producer switches to another broker if it can. The blocking sender keeps using the same queue, to preserve its order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RETRY_RESPONSE_CODES: Final = frozenset(
 
 
 class Pauses(NamedTuple):
-    """Pauses between attempts: each is twice as long as the one before, up to a limit."""
+    """Pauses between attempts: each is twice as long as the previous pause, up to a limit."""
 
     first_s: float
     longest_s: float

@@ -1,4 +1,4 @@
-"""Results of sends: of one message, or of many with one wake-up (``SendResult``, ``SendStatus``)."""
+"""Results for one sent message, or for many with one wake-up (``SendResult``, ``SendStatus``)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class SendStatus(Enum):
     """The durability of a stored message."""
 
     SEND_OK = "SEND_OK"
-    """Stored as the broker is configured."""
+    """Stored as the broker's configuration demands."""
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
-    """Stored, not yet flushed to disk (SYNC_FLUSH)."""
+    """Stored, but not yet flushed to disk (SYNC_FLUSH)."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    """Stored, not yet confirmed by a slave (SYNC_MASTER)."""
+    """Stored, but not yet confirmed by a slave (SYNC_MASTER)."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
     """Stored, but no slave is available (SYNC_MASTER)."""
 
@@ -132,7 +132,7 @@ class Many:
     def results(self) -> list[SendResult]:
         """Return the result of every message.
 
-        :raises PartlySentError: some failed.
+        :raises PartlySentError: some messages failed.
         """
         if self.failed:
             raise PartlySentError([outcome for outcome in self._outcomes if outcome is not None])

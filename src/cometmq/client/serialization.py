@@ -1,7 +1,7 @@
-"""Conversion between values of the application and message bodies: JSON, pydantic and msgspec models, bytes.
+"""Conversion between the application's values and message bodies: JSON, pydantic and msgspec models, bytes.
 
-A serializer turns a value into bytes, a deserializer bytes into a value; both are functions that may
-raise any ``Exception``. A consumer's messages decode their body when ``value`` is first read.
+A serializer turns a value into bytes, and a deserializer turns bytes into a value; both are functions that may raise
+any ``Exception``. A consumer's messages decode their body when ``value`` is first read.
 """
 
 from __future__ import annotations
@@ -161,6 +161,6 @@ def place_of(message: MessageExt) -> str:
 
 
 def places_of(messages: Sequence[MessageExt]) -> str:
-    """Return :func:`place_of` the first message, and the number of others."""
+    """Return :func:`place_of` the first message, and the number of other messages."""
     others = len(messages) - 1
     return place_of(messages[0]) + (f" and {others} more" if others else "")

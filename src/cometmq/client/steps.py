@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Steps(AsyncIterator[T]):
-    """An asynchronous iterator whose steps can be cancelled, as by a time-out: the next step continues.
+    """An asynchronous iterator whose steps can be cancelled, for example by a time-out: the next step continues.
 
     An asynchronous generator ends when a step is cancelled.
 

@@ -59,7 +59,7 @@ class StopSignals:
 
 
 def _is_default(handler: object) -> bool:
-    """Return whether a handler is Python's own, or the one that ``asyncio.run`` sets."""
+    """Return whether a handler is Python's default handler, or the handler that ``asyncio.run`` sets."""
     owner = getattr(getattr(handler, "func", None), "__self__", None)
     return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(owner, asyncio.Runner)
 

@@ -22,8 +22,8 @@ End = Callable[[], Coroutine[Any, Any, object]]
 class Use:
     """One client's use of an instance, from ``begin`` to ``end``.
 
-    A client that was not closed and that nothing refers to is *forgotten*: then a ``ResourceWarning`` names it,
-    and its use ends. The client's background work must not refer to it, or it is never forgotten.
+    A client that was not closed and that nothing refers to is *forgotten*: a ``ResourceWarning`` then names it, and its
+    use ends. The client's background work must not refer to it, or it is never forgotten.
 
     :param client: the client, which is referenced weakly.
     :param name: the client's name in the warning.

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def is_end(error: BaseException) -> bool:
-    """Return whether an error can be the end of the calling task instead of a failure of the function."""
+    """Return whether an error may mean that the calling task ends, rather than that the function failed."""
     return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
 
@@ -39,8 +39,8 @@ def is_async(function: Callable[..., object]) -> bool:
 async def in_thread(threads: Executor, function: Callable[..., R], *arguments: object) -> R:
     """Call a function in one of ``threads``; raise what it raises.
 
-    The error is not set on the future, which cannot hold ``StopIteration``; and ``GeneratorExit`` from a
-    future closes the waiting coroutine.
+    The error is not set on the future: a future cannot hold ``StopIteration``, and ``GeneratorExit`` from a future
+    would close the waiting coroutine.
     """
     outcome, error = await asyncio.get_running_loop().run_in_executor(threads, _call, function, arguments)
     if error is not None:

@@ -1,6 +1,7 @@
 """The client without an event loop, for Spark tasks and scripts.
 
 ``connections`` lends connections that outlive a task; ``cluster`` sends requests to nameservers and brokers;
-``offsets`` queries offsets; ``sender`` sends and repeats the requests of an ``outbox``. The socket layer is
+``offsets`` queries offsets; ``sender`` sends the requests of an ``outbox`` and repeats them after failures. The socket
+layer is
 :mod:`cometmq.remoting.blocking`.
 """

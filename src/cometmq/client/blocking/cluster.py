@@ -45,7 +45,9 @@ class ClusterOptions:
     """The servers of one cluster, and the topics to read."""
 
     namesrv: tuple[str, ...]
-    """Nameserver addresses, ``host:port``. The first that answers is used; others are asked for unknown topics."""
+    """Nameserver addresses, ``host:port``. The first one that answers is used; the others are asked for topics unknown
+    to it.
+    """
     security: Callable[[], Security] = lambda: PLAIN
     """Function that returns credentials and TLS; called whenever a connection is opened."""
     timeout_s: float = ANSWER_SECONDS
@@ -62,7 +64,7 @@ class ClusterOptions:
 
 
 class Patience:
-    """Limits repetitions of a request: the first one is immediate, later ones follow pauses, until the time is up."""
+    """Limits repetitions of a request: the first is immediate, and the later ones follow pauses, until time is up."""
 
     def __init__(self, clock: Clock, seconds: float, pause_s: float) -> None:
         self._clock = clock
@@ -90,7 +92,7 @@ class BlockingCluster:
     """
 
     unreachable: ClassVar[type[CometMQError]] = ClientError
-    """Raised when no nameserver answers, or a broker does not."""
+    """Raised when no nameserver answers, or when a broker does not answer."""
     refused: ClassVar[type[CometMQError]] = ClientError
     """Raised when a server refuses a request."""
     namesrv_step: ClassVar[str] = "is the nameserver's address right, and is it running?"
@@ -126,12 +128,12 @@ class BlockingCluster:
         return sorted(found)
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return the route of a topic; None for a topic that no nameserver knows."""
+        """Return the route of a topic; None if no nameserver knows the topic."""
         (route,) = self._ask_namesrv(self._nameservers.routes([topic], self._cluster_options.timeout_s))
         return route
 
     def topics(self) -> Sequence[str]:
-        """Return the topics that match the pattern; without a pattern, return all topics that a pattern could match."""
+        """Return the topics that match the pattern; if there is none, return all topics that a pattern could match."""
         return self._ask_namesrv(self._topics())
 
     def _topics(self) -> Exchange[Sequence[str]]:
@@ -157,11 +159,11 @@ class BlockingCluster:
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[1]
 
     def request_address(self, queue: Queue) -> str:
-        """Return the address for requests about a queue: that of its master or, without a master, that of a slave."""
+        """Return the address for requests about a queue: its master's address or, if there is no master, a slave's."""
         return self._broker_for(queue, slave=queue.broker in self._silent_masters)[1]
 
     def has_master(self, queue: Queue) -> bool:
-        """Return whether the queue's master answers requests; only its answer proves that a message is missing."""
+        """Return whether a queue's master answers requests; only the master can prove that a message is missing."""
         return queue.broker not in self._silent_masters and self._broker_for(queue, slave=False)[0] == MASTER_ID
 
     def reads_slave(self, queue: Queue) -> bool:
@@ -169,7 +171,7 @@ class BlockingCluster:
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[0] != MASTER_ID
 
     def leave_slave(self, broker: str) -> None:
-        """Read the queues of a broker from its master from now on, once it has one."""
+        """From now on, read a broker's queues from its master, once the broker has a master."""
         self._leaves_slave.add(broker)
 
     def _wants_slave(self, broker: str) -> bool:
@@ -186,7 +188,7 @@ class BlockingCluster:
         return chosen
 
     def forget(self, broker: str) -> None:
-        """Forget the broker's addresses, so that they are looked up when next needed."""
+        """Forget the broker's addresses, so that they are looked up when they are next needed."""
         self._brokers.pop(broker, None)
 
     def _ask_namesrv(self, exchange: Exchange[T]) -> T:
@@ -199,11 +201,11 @@ class BlockingCluster:
             raise self.refused_by(error) from error
 
     def refused_by(self, error: ClientError) -> CometMQError:
-        """Return the error for a refusal."""
+        """Return the error for a broker's refusal."""
         return self.refused(error.message, next_step=error.next_step)
 
     def _send(self, ask: Ask) -> list[RemotingCommand]:
-        """Send requests; repeat them if time is left, since the server may have closed an idle connection."""
+        """Send requests; repeat them if that fails and time is left. The server may have closed an idle connection."""
         security, give_up_at = self._cluster_options.security(), self._clock.monotonic() + ask.timeout_s
         try:
             return invoke_all(ask.address, security, ask.requests, ask.timeout_s)
@@ -239,7 +241,8 @@ class BlockingCluster:
     ) -> list[RemotingCommand]:
         """Send requests to the broker of a queue: at least twice, and until ``patience_s`` has passed.
 
-        They go to the master, or to a slave if no master is registered, or if it is silent and slaves may be read.
+        They are sent to the master, or to a slave if no master is registered, or if the master is silent and slaves may
+        be read.
         """
         options = self._cluster_options
         patience = Patience(self._clock, patience_s, _PAUSE_SECONDS)

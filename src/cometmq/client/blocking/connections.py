@@ -1,7 +1,7 @@
 """Connections that outlive a task: Spark reuses its Python workers, so a cache in the process avoids most connects.
 
-A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It returns
-to the cache only after every request on it was answered; after an error it is closed. A connection that was idle for
+A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It returns to
+the cache only after every request on it has been answered; after an error it is closed. A connection that was idle for
 ``IDLE_SECONDS`` is closed when the next one is borrowed, and all are closed at the end of the process.
 """
 

@@ -1,4 +1,4 @@
-"""Queries for offsets without an event loop: bounds, record sizes, consumer groups, offsets by time."""
+"""Queries offsets without an event loop: bounds, record sizes, group offsets, and offsets by time."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class OffsetClient(BlockingCluster):
     ) -> dict[Queue, Bounds]:
         """Query the bounds of queues, pipelined for each broker.
 
-        :param on_silent: called for a broker that does not answer the first try, to omit its queues; without it such
-            a broker is asked again until ``patience_s`` has passed.
+        :param on_silent: called for a broker that does not answer the first try, whose queues are then omitted; if it
+            is not given, such a broker is asked again until ``patience_s`` has passed.
         """
         found: dict[Queue, Bounds] = {}
         for members in by_broker(queues):
@@ -73,7 +73,7 @@ class OffsetClient(BlockingCluster):
     # Groups ---------------------------------------------------------------------------------------
 
     def committed_offsets(self, queues: Iterable[Queue], group: str) -> dict[Queue, int]:
-        """Return the offset that a group has committed in each queue; omit queues without a committed offset."""
+        """Return the offset that a group has committed in each queue; queues without a committed offset are omitted."""
         asked = [(queue, committed_offset(group, queue, or_zero=False)) for queue in queues]
         offsets = zip(asked, self.ask(asked), strict=True)
         return {queue: offset for (queue, _), offset in offsets if offset is not None}
@@ -99,7 +99,7 @@ class OffsetClient(BlockingCluster):
                 self.ask(part)
 
     def _has_consumers(self, group: str, queue: Queue) -> bool:
-        """Return whether a queue's broker has consumers of the group, and so knows group and subscriptions."""
+        """Return whether a queue's broker has consumers of the group, so that it knows the group's subscriptions."""
         request = (RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader(group))
         (answer,) = self.ask_broker(queue, [request])
         return answer.code == ResponseCode.SUCCESS and bool(decode_body(ConsumerIdList, answer.body).consumer_id_list)
@@ -135,7 +135,7 @@ class OffsetClient(BlockingCluster):
     # Times ----------------------------------------------------------------------------------------
 
     def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
-        """Find the first offset stored at or after a time in each queue; use the queue's end if no message is that new.
+        """Find the first offset stored at or after a time in each queue; use the queue's end if all messages are older.
 
         :param times: milliseconds since 1970, for all topics or by topic; topics without a time are omitted.
         """

@@ -22,8 +22,8 @@ The invariants:
   deadline (``timeout_s`` after it was added).
 
 Faults: if a broker answers "not now" (:data:`UNSURE`), does not answer in time or closes the connection, it is unknown
-whether the messages are stored. Pauses of several queues run in parallel. After a pause the request itself decides,
-in :meth:`Request.left`, which messages are sent again: all, those that the broker does not find, or none.
+whether the messages are stored. The pauses of different queues run in parallel. After a pause, :meth:`Request.left`
+decides which messages are sent again: all, only those that the broker does not find, or none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from cometmq.remoting.security import Security
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 5.0
 UNSURE: Final = NOT_NOW | LESS_SAFE
-"""Codes after which a retry can help: the message is not stored, or less safely than the broker is configured to do."""
+"""Codes after which a retry can help: the message is not stored, or is less durable than the broker's configuration
+demands.
+"""
 _ADVICE: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
     ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
@@ -83,9 +85,9 @@ class SenderOptions:
 
     security: Security
     timeout_s: float
-    """Maximum time until a request is acknowledged, all tries together."""
+    """Maximum time until a request is acknowledged, over all tries."""
     answer_s: float
-    """Maximum time until one answer arrives."""
+    """Maximum time until an answer arrives."""
     error: type[CometMQError]
     """Raised when a broker refuses messages or does not acknowledge them in time."""
     too_large: str
@@ -104,7 +106,7 @@ class Sending:
     due_at: float
     """The time at which the pause ends."""
     opaque: int | None = None
-    """The number (opaque) of the frame in flight; None in a pause."""
+    """The opaque of the frame in flight; None during a pause."""
     failures: int = 0
 
 
@@ -152,7 +154,7 @@ class Outbox:
         return sending.request.frame(sending.opaque)
 
     def reduce(self, sending: Sending, left: Request | None) -> None:
-        """Replace a request by the part of its messages that is not stored."""
+        """Replace a request's messages by those that are not stored."""
         self._drop(sending)
         self.delivered.messages += len(sending.request) - (0 if left is None else len(left))
         if left is not None:

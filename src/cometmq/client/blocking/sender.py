@@ -44,7 +44,7 @@ class Sender:
             self._advance(queue)
 
     def submit(self, request: Request) -> None:
-        """Send a request once the one before it in its queue is acknowledged."""
+        """Send a request once the previous request in its queue is acknowledged."""
         self.wait_for(request.queue)
         while self._outbox.sendings and self._outbox.bytes + request.size > MAX_SINK_IN_FLIGHT_BYTES:
             self._advance(next(iter(self._outbox.sendings)))
@@ -52,7 +52,7 @@ class Sender:
         self._send_due()
 
     def finish(self) -> Delivered:
-        """Wait until everything is acknowledged."""
+        """Wait until all requests are acknowledged."""
         while self._outbox.sendings:
             self._advance(next(iter(self._outbox.sendings)))
         return self._outbox.delivered
@@ -60,7 +60,8 @@ class Sender:
     def await_answers(self) -> None:
         """Wait briefly for the answers to sent requests, whether successes or failures, before the task fails.
 
-        The task's next attempt first queries which messages are stored; those stored after this query are stored twice.
+        The task's next attempt first queries which messages are stored; messages stored after this query are then
+        stored twice.
         """
         give_up_at = self._clock.monotonic() + self._options.answer_s
         for broker, connection in self._connections.items():

@@ -60,13 +60,13 @@ class Producer(GroupClient):
     Any number of tasks can send concurrently.
 
     :param group: the producer group.
-    :param namesrv: ``host:port;host:port``; default ``$NAMESRV_ADDR``, else ``127.0.0.1:9876``.
+    :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
     :param config: all other options.
-    :param instance: connections to share with others; by default it creates its own.
+    :param instance: connections to share with other clients; by default it creates its own.
     :param send_hooks: called around every attempt, see :mod:`cometmq.client.hooks`.
     :param check_forbidden_hooks: can refuse a message.
     :param trace_context: returns the W3C headers of the current span, see :mod:`cometmq.client.trace`.
-    :param security: credentials and TLS of its own instance; by default from the environment.
+    :param security: credentials and TLS settings of its own instance; by default from the environment.
     :param serializer: returns the body for the ``value`` of a message; by default JSON.
     :raises ValueError: the group's name is not allowed, or an address has no port.
     """
@@ -113,7 +113,7 @@ class Producer(GroupClient):
         self.instance.add_producer(self.group)
 
     async def close(self) -> None:
-        """Wait for messages in flight, unregister at the brokers, close; a further call waits for the first one."""
+        """Wait for messages in flight, unregister at the brokers, and close; further calls wait for the first call."""
         if self._state != "not started":
             self._state = "closed"
             await self._end_once(self._end)
@@ -142,11 +142,11 @@ class Producer(GroupClient):
     ) -> SendResult:
         """Send one message and wait until it is stored.
 
-        Without ``queue``, ``sharding_key`` or ``selector``, queues are used in turn and a failed attempt is repeated on
-        another broker; with one of them an attempt that may have stored the message is the last one. ``timeout_s``
-        is for all attempts together.
+        Without ``queue``, ``sharding_key`` or ``selector``, queues are used in turn, and a failed attempt is repeated
+        on another broker. With one of these arguments, an attempt that may have stored the message is the last attempt.
+        ``timeout_s`` is for all attempts together.
 
-        After a time-out or a cancelled call, a message that has not left is no longer sent; one that has
+        After a time-out or a cancelled call, a message that has not left the client is not sent. A message that has
         left may still be stored later: a paused broker reads the waiting messages when it continues.
 
         :raises IllegalMessageError: no broker would accept it, or its value cannot be serialized; nothing was sent.
@@ -199,7 +199,7 @@ class Producer(GroupClient):
         sharding_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Send one message without waiting for an answer; whether it is stored stays unknown.
+        """Send one message without waiting for an answer; whether it is stored remains unknown.
 
         :raises IllegalMessageError: no broker would accept it.
         :raises RouteNotFoundError: no broker has the topic, or would create it.
@@ -227,7 +227,7 @@ class Producer(GroupClient):
     ) -> MessageExt:
         """Send a request message and wait for the first reply; ``timeout_s`` is for request and reply together.
 
-        :raises RequestTimeoutError: no reply in time; the request may be stored and consumed later.
+        :raises RequestTimeoutError: no reply arrived in time; the request may be stored and consumed later.
         :raises IllegalMessageError: no broker would accept it; nothing was sent.
         :raises CometMQError: the message could not be sent, as for :meth:`send`.
         """
@@ -267,10 +267,10 @@ class Producer(GroupClient):
     ) -> list[SendResult]:
         """Send independent messages, many in flight; return results in the given order.
 
-        Each message is stored, retried and fails on its own, as with Java's ``send(message, callback)``. This is much
-        cheaper than a task for each message.
+        Each message is stored, is retried or fails independently, as with Java's ``send(message, callback)``. This is
+        much cheaper than a task for each message.
 
-        :raises PartlySentError: some failed; see its ``outcomes``.
+        :raises PartlySentError: some messages failed; see its ``outcomes``.
         :raises IllegalMessageError: a message is not allowed; those before it may have been sent.
         """
         todo = messages if isinstance(messages, Sequence) else list(messages)
@@ -305,12 +305,12 @@ class Producer(GroupClient):
 
         The list may have any length and mix topics: it is cut into batches of one topic with at most
         ``max_message_bytes``. Messages of one batch are neighbours in one queue. Messages that cannot be in a batch
-        (delayed ones, and those to a retry topic) are sent alone. Bodies in batches are not compressed.
+        (delayed messages, and messages to a retry topic) are sent alone. Bodies in batches are not compressed.
 
-        With ``queue`` or ``sharding_key`` they keep their order: each request follows the answer to the one before, and
-        after a failure nothing more is sent.
+        With ``queue`` or ``sharding_key``, the messages keep their order: each request follows the answer to the
+        previous request, and after a failure nothing more is sent.
 
-        :raises PartlySentError: some failed; see its ``outcomes``.
+        :raises PartlySentError: some messages failed; see its ``outcomes``.
         :raises IllegalMessageError: a message is not allowed; nothing was sent.
         """
         self._check_running()
@@ -350,7 +350,8 @@ class Producer(GroupClient):
 
         :param handle: ``recall_handle`` of the send's result.
         :raises RecallHandleError: the handle is malformed.
-        :raises BrokerError: too late (code 604), or the broker does not recall messages (16; 3 before RocketMQ 5.3.2).
+        :raises BrokerError: it is too late (response code 604), or the broker does not recall messages (response code
+            16, or 3 before RocketMQ 5.3.2).
         :raises RemotingError: no answer; the message may be recalled. A retry does no harm.
         """
         self._check_running()

@@ -1,4 +1,4 @@
-"""Sends messages in transactions (``TransactionMQProducer``): END_TRANSACTION (37), CHECK_TRANSACTION_STATE (39)."""
+"""Sends messages in transactions (``TransactionMQProducer``), with END_TRANSACTION and CHECK_TRANSACTION_STATE."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ exception mean UNKNOWN.
 Checker = Callable[[MessageExt], TransactionState | None] | Callable[[MessageExt], Awaitable[TransactionState | None]]
 """Returns the result of the local work for a message, whose ``msg_id`` is the transaction id.
 
-The broker may ask any producer of the group, even one that did not send the message. Otherwise as
-:data:`LocalTransaction`.
+The broker may ask any producer of the group, even one that did not send the message. Apart from that, it works as
+:data:`LocalTransaction` does.
 """
 
 
@@ -80,7 +80,8 @@ class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
 
     state: TransactionState
     confirmed: bool
-    """True if the broker has stored the end of the transaction. If not, it checks with a producer of the group."""
+    """True if the broker has stored the end of the transaction. If not, the broker will check it again.
+    """
     error: BaseException | None = None
     """The error of the local work. Its frames may refer to this result, so the garbage collector must track it."""
 
@@ -175,7 +176,7 @@ class TransactionEnds:
 class TransactionChecks:
     """Answers CHECK_TRANSACTION_STATE by calling one checker, at most ``concurrency`` calls at a time.
 
-    At most ``most_waiting`` checks are pending; further ones are dropped, and the broker repeats them in its next
+    At most ``most_waiting`` checks are pending; further checks are dropped, and the broker repeats them in its next
     round.
     """
 
@@ -228,7 +229,7 @@ class TransactionChecks:
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages are delivered if and only if local work was done.
+    """A producer whose messages are delivered only if the local work is done.
 
     ``send_in_transaction`` stores the message invisibly on the broker, calls ``execute``, and delivers or drops the
     message according to the result. If the broker receives no result, it asks a producer of the group, which calls
@@ -238,7 +239,7 @@ class TransactionProducer(Producer):
     :param group: the producer group; each of its producers must be able to answer for the others.
     :param execute: does the local work.
     :param check: returns the result of the local work.
-    :param namesrv: as for :class:`Producer`.
+    :param namesrv: the nameservers, as for :class:`Producer`.
     :param config: all other options.
     :param topics: topics of the group, so that their brokers can check before the first message is sent. Brokers that
         create topics automatically need no entry.
@@ -289,7 +290,8 @@ class TransactionProducer(Producer):
     async def start(self) -> None:
         """Prepare for sending, and register at the brokers for transaction checks.
 
-        :raises ClientStateError: the producer was started before, or another one of the instance answers for the group.
+        :raises ClientStateError: the producer was started before, or another producer of the instance answers for the
+            group.
         """
         self.instance.add_checker(self.group, self._checks.ask)
         try:
@@ -300,7 +302,7 @@ class TransactionProducer(Producer):
         self.instance.spawn(self._introduce())
 
     async def _end(self) -> None:
-        """Stop answering checks, wait for transactions and messages in flight, unregister, close."""
+        """Stop answering checks, wait for transactions and messages in flight, unregister, and close."""
         self.instance.remove_checker(self.group, self._checks.ask)
         await self._checks.close()
         await super()._end()
@@ -308,7 +310,7 @@ class TransactionProducer(Producer):
             self._threads.shutdown(wait=False)
 
     async def _introduce(self) -> None:
-        """Find the brokers and send heartbeats; later heartbeats repeat failed ones."""
+        """Find the brokers and send heartbeats; if a heartbeat fails, later heartbeats replace it."""
         for topic in self._topics:
             with suppress(RouteNotFoundError, RemotingError, BrokerError):
                 await self.instance.routes.get(topic)

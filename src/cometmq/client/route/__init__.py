@@ -128,7 +128,7 @@ class Nameservers:
         self._sticky = first
 
     def ask(self, requests: Sequence[tuple[int, Header | None]], timeout_s: float) -> Exchange[list[RemotingCommand]]:
-        """Send requests to the first nameserver that answers; ``timeout_s`` is for all nameservers together.
+        """Send requests to the first nameserver that answers; ``timeout_s`` is the total time limit.
 
         :raises RemotingError: no nameserver answers.
         """
@@ -157,7 +157,7 @@ class Nameservers:
         return decode_body(kind, answer.body)
 
     def routes(self, topics: Sequence[str], timeout_s: float) -> Exchange[list[TopicRouteData | None]]:
-        """Request the route of each topic; None for a topic that no nameserver knows.
+        """Request the route of each topic; None if no nameserver knows the topic.
 
         Topics unknown to the first nameserver are requested from the others, since the first one may have just started.
 
@@ -203,7 +203,7 @@ class BrokerAddresses(dict[str, dict[int, str]]):
         return self.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address to read from: the broker with that id, else as :meth:`choose`."""
+        """Return the address to read from: the broker with that id, or else the one that :meth:`choose` returns."""
         address = self.get(broker_name, {}).get(broker_id)
         if address is None and (chosen := self.choose(broker_name)) is not None:
             return chosen[1]
@@ -223,7 +223,7 @@ class BrokerAddresses(dict[str, dict[int, str]]):
 def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:
     """Return the write queues.
 
-    :raises MasterNotFoundError: none of its writable brokers has a master now; one may be back soon.
+    :raises MasterNotFoundError: none of its writable brokers has a master now; a master may return soon.
     :raises ClientStateError: the topic is not writable, or none of its brokers is writable.
     """
     if not route.write_queues:

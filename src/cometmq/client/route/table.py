@@ -33,13 +33,13 @@ ROUTE_TIMEOUT_S: Final = 3.0
 NEW_TOPIC_PAUSES: Final = Pauses(0.05, 0.4)
 """Pause between requests for a route that may exist soon."""
 NEW_TOPIC_PATIENCE_S: Final = 1.5
-"""Maximum time until nameservers with brokers know a new topic."""
+"""Maximum time until nameservers that know brokers also know a new topic."""
 
 
 class RouteTable:
     """The routes of one client.
 
-    A stored route stays valid while nameservers or brokers are away.
+    A stored route remains valid while nameservers or brokers are unavailable.
     """
 
     def __init__(self, remoting: RemotingClient, namesrv: tuple[str, ...], clock: Clock) -> None:
@@ -57,7 +57,7 @@ class RouteTable:
         self._asking: dict[tuple[str, int | None], SharedTask[TopicRoute]] = {}
         self._nameservers = Nameservers(namesrv, clock, first=random.randrange(len(namesrv)))
         self._sought: dict[str, float] = {}
-        """Address → monotonic time in seconds of the last search for its brokers."""
+        """Monotonic time, in seconds, of the last search for the brokers at an address."""
         self._seeking = TaskSet()
         remoting.on_failure.append(self._unreachable)
 
@@ -117,9 +117,9 @@ class RouteTable:
     async def find(self, ask: Callable[[], Awaitable[TopicRoute]], deadline: float) -> TopicRoute:
         """Request a route that may exist soon, until it is known or time is up.
 
-        A broker answers the message that creates a topic before the nameservers know the topic, so this method tries
-        an unknown topic for a second and a half. A nameserver that was just started knows no broker at all, or is not
-        reachable yet: then it tries until ``deadline``.
+        A broker answers the message that creates a topic before the nameservers know the topic, so this method tries an
+        unknown topic for a second and a half. A nameserver that was just started knows no broker at all, or is not
+        reachable yet; in this case the method tries until ``deadline``.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
@@ -151,7 +151,7 @@ class RouteTable:
         return await self._ask_once(topic)
 
     async def refresh_all(self) -> None:
-        """Refresh the route of every topic in use; after a failure the stored route stays.
+        """Refresh the route of every topic in use; if that fails, the stored route is kept.
 
         If no nameserver answers in time, the other topics wait for the next refresh.
         """
@@ -205,7 +205,8 @@ class RouteTable:
     async def ask_namesrv(
         self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S
     ) -> RemotingCommand:
-        """Send requests to the nameserver that answered last, then to the others; ``timeout_s`` is for all together.
+        """Send requests to the nameserver that answered last, then to the others; ``timeout_s`` is the total time
+        limit.
 
         :raises RemotingError: no nameserver answers.
         """

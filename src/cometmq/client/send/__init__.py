@@ -1,1 +1,1 @@
-"""Sending: options, encoding, choice of the queue, attempts and results (``DefaultMQProducerImpl``)."""
+"""Sending: options, encoding, queue selection, attempts and results (``DefaultMQProducerImpl``)."""

@@ -49,9 +49,9 @@ class ProducerConfig(ClientConfig):
     """
 
     send_timeout_s: float = 3.0
-    """Seconds for one message, all attempts included."""
+    """Seconds for one message, over all attempts."""
     send_msg_max_timeout_per_request_s: float = 0.0
-    """Seconds for one attempt if time is left for another; 0 sets no limit."""
+    """Seconds for one attempt if time is left for another attempt; 0 means no limit."""
     retry_times_when_send_failed: int = 2
     """``send`` and ``send_batch``: attempts after the first, on another broker if there is one."""
     retry_times_when_send_async_failed: int = 2
@@ -59,9 +59,9 @@ class ProducerConfig(ClientConfig):
     retry_backoff_s: float = 0.1
     """Seconds before a broker is tried again after all brokers failed; doubled each time, up to a second."""
     retry_response_codes: frozenset[int] = RETRY_RESPONSE_CODES
-    """Error codes that cause another attempt; others are raised immediately."""
+    """Error codes that cause another attempt; errors with other codes are raised immediately."""
     retry_another_broker_when_not_store_ok: bool = False
-    """Make another attempt, and thus a duplicate, after a status other than SEND_OK."""
+    """Make another attempt after a status other than SEND_OK, which stores a duplicate."""
     send_latency_fault_enable: bool = False
     """Avoid slow or failed brokers for a while."""
     latency_max_ms: tuple[int, ...] = LATENCY_MAX_MS
@@ -85,7 +85,7 @@ class ProducerConfig(ClientConfig):
     default_topic_queue_nums: int = 4
     """Number of queues of a topic that the broker creates for the topic's first message."""
     max_in_flight: int = 1024
-    """Maximum number of messages of one ``send_many`` call that wait for answers at the same time."""
+    """Maximum number of messages in one ``send_many`` call that wait for answers at the same time."""
     close_timeout_s: float = 10.0
     """Maximum seconds for which ``close`` waits for answers to messages."""
 
@@ -104,7 +104,7 @@ class ProducerConfig(ClientConfig):
         self.latency_ladder()
 
     def latency_ladder(self) -> LatencyLadder:
-        """Return the two tables of fault isolation."""
+        """Return the two tables for fault isolation."""
         return LatencyLadder(self.latency_max_ms, self.not_available_duration_ms)
 
 
@@ -120,7 +120,7 @@ class TransactionConfig(ProducerConfig):
     check_concurrency: int = 4
     """Maximum number of concurrent calls of the checker."""
     check_request_hold_max: int = 2000
-    """Maximum number of checks that wait for the checker; further ones are dropped, and the broker checks again."""
+    """Maximum number of checks that wait for the checker; further checks are dropped, and the broker repeats them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,14 +21,14 @@ from cometmq.remoting.command import RemotingCommand
 Done = Callable[[int, list[SendResult] | BaseException], None]
 
 _NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
-"""Failures of an absent broker, which may be restarting: the message is certainly not stored."""
+"""Failures that mean that a broker is absent and may be restarting; the message is certainly not stored."""
 
 
 class AnswerHandler(Protocol):
     """Receives the answers to deliveries."""
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
-        """Finish a delivery by its answer, or begin another attempt."""
+        """Finish a delivery according to its answer, or begin another attempt."""
 
 
 def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
@@ -65,7 +65,7 @@ class Delivery(msgspec.Struct, eq=False):
     stored: list[SendResult] | None = None
     """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
     given_up: bool = False
-    """True if no caller waits for the result, so that an unsent attempt is not sent."""
+    """True if no caller waits for the result; an attempt that has not been sent is then dropped."""
 
     def pin(
         self,
@@ -74,7 +74,7 @@ class Delivery(msgspec.Struct, eq=False):
         selector: QueueSelector | None,
         timeout_s: float | None,
     ) -> None:
-        """Set the queue, so that an attempt that may have stored the message is the last one, and the time limit."""
+        """Set the queue and the time limit; an attempt that may have stored the message is then the last attempt."""
         if queue is not None or selector is not None or sharding_key is not None:
             self.target = queue
             self.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector

@@ -2,8 +2,8 @@
 
 Headers are JSON, ``{"code":310,"extFields":{…letters of SendMessageRequestHeaderV2…},…}``. Everything that is the same
 for all messages of a queue is encoded once. Properties follow RocketMQ's text form, escaped as JSON; the unique key is
-hex and needs no escaping. The signed text is the values in the order of their names: capitals first, then the letters,
-which are in order already.
+hex and needs no escaping. The signed text consists of the values in the order of their names: first the capitals, then
+the letters, which are already in order.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SendEncoder:
         self._stamps = Stamps(now_ms)
         self._heads: dict[tuple[int, MessageQueue], bytes] = {}
         self._signed_parts: dict[tuple[int, MessageQueue], tuple[bytes, bytes]] = {}
-        """The signed text before the letter f and after i, with credentials."""
+        """The parts of the signed text before the letter f and after the letter i, if there are credentials."""
         self._topics: set[str] = set()
 
     # --- one message ---
@@ -81,7 +81,7 @@ class SendEncoder:
     def check(self, message: Message) -> None:
         """Check a message.
 
-        :raises IllegalMessageError: a missing, too large or text body, an invalid topic name, or a number that is
+        :raises IllegalMessageError: the body is missing, too large or a text; the topic name is invalid; or a number is
             not an int32.
         """
         body = message.body
@@ -113,8 +113,8 @@ class SendEncoder:
     def properties_text(self, message: Message, unique_key: str) -> str:
         """Encode the properties of a message.
 
-        :raises IllegalMessageError: a reserved name, an empty name or value, a value that is not text, a separator or
-            unpaired surrogate inside, or more than 32,767 bytes.
+        :raises IllegalMessageError: a name is reserved, a name or value is empty, a value is not text, a text contains
+            a separator or an unpaired surrogate, or the properties have more than 32,767 bytes.
         """
         own = _UNIQUE_MARK + unique_key + _WAITS[bool(message.wait_store_msg_ok)]
         any_delay = message.delay is not None or message.deliver_at is not None
@@ -291,7 +291,7 @@ def _check_delay(message: Message) -> None:
 
 
 def is_batchable(message: Message) -> bool:
-    """Return whether brokers accept a message in a batch: not delayed, not to a retry topic."""
+    """Return whether brokers accept a message in a batch: it is not delayed, and not sent to a retry topic."""
     return (
         not message.is_delayed
         and not message.topic.startswith(RETRY_PREFIX)
@@ -302,8 +302,8 @@ def is_batchable(message: Message) -> bool:
 def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[int]) -> list[list[int]]:
     """Cut a list into batches; return the positions of the messages of each batch, in order for each topic.
 
-    A batch has one topic and one ``wait_store_msg_ok``, no delay, no timer, no retry topic, and a body of at most
-    ``max_bytes``. A message that cannot be batched, or fills a batch, is sent alone.
+    The messages in a batch have the same topic and ``wait_store_msg_ok``, no delay, no timer and no retry topic; the
+    body has at most ``max_bytes``. A message that cannot be batched, or that fills a batch, is sent alone.
 
     :param sizes: the bytes of each message in a batch.
     """
@@ -334,7 +334,7 @@ def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[i
 
 
 class _Open:
-    """The open batch of one kind, with room for more messages."""
+    """A batch that still has room for messages of one kind."""
 
     __slots__ = ("batch", "filled_bytes", "topic", "wait")
 

@@ -1,8 +1,8 @@
-"""Selects the queue of a message: by the caller's choice, or in turn without failing brokers.
+"""Selects the queue for a message: the caller's choice, or the queues in turn, without those of failing brokers.
 
 ``MessageQueueSelector``, ``TopicPublishInfo`` and ``MQFaultStrategy`` of Java. The tables are Apache's unless the
-producer has others: an answer slower than an entry of the first table excludes the broker from the selection
-for the time in the second; a failure counts as 30 s.
+producer has its own: an answer slower than an entry of the first table excludes the broker from the selection for the
+time in the second; a failure counts as 30 s.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class LatencyFault:
         self._clock = clock
         self._ladder = ladder or LatencyLadder()
         self._until: dict[str, tuple[float, float]] = {}
-        """brokerName → (monotonic seconds until which it is avoided, latency in ms)."""
+        """By broker name: the monotonic time, in seconds, until which the broker is avoided, and its latency in ms.
+        """
         self.unreachable: set[str] = set()
         """Brokers that are avoided until they answer again."""
 
@@ -69,7 +70,7 @@ class LatencyFault:
             self._until[broker_name] = (self._clock.monotonic() + penalty / 1000, latency_ms)
 
     def note_failure(self, broker_name: str) -> None:
-        """Record a failed send: with Java's tables the broker is avoided for ten minutes."""
+        """Record a failed send; with Java's tables, the broker is then avoided for ten minutes."""
         self.note(broker_name, FAILURE_LATENCY_MS)
 
     def note_unreachable(self, broker_name: str) -> None:
@@ -89,7 +90,9 @@ class LatencyFault:
         return known is None or self._clock.monotonic() >= known[0]
 
     def best_unavailable(self, broker_names: Collection[str]) -> str:
-        """Return the best broker if none is available: reachable first, then available soonest, then fastest."""
+        """Return the best broker if none is available: reachable brokers first, then the soonest available, then the
+        fastest.
+        """
         return min(broker_names, key=lambda name: (name in self.unreachable, self._until.get(name, (0.0, 0.0)), name))
 
 
@@ -140,7 +143,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 def queue_of_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
-    """Return the queue of a sharding key, the one that Java's ``SelectMessageQueueByHash`` returns for the string."""
+    """Return the queue for a sharding key: the one that Java's ``SelectMessageQueueByHash`` returns for the string."""
     return queues[abs(java_hash(sharding_key)) % len(queues)]
 
 

@@ -2,8 +2,8 @@
 
 Theory of operation. A :class:`Delivery` is one message or batch. It passes through these steps:
 
-* ``start``: with a known route and an open connection the request is written immediately; otherwise a task waits for
-them.
+* ``start``: if the route is known and a connection is open, the request is written immediately; otherwise a task waits
+  for both.
 * ``answered``: the answer, or the failure of the connection. A stored message ends the delivery.
 * ``_failed``: another attempt or the end. Each failure is of one of two kinds. *Certainly unsent* (SYSTEM_BUSY, no
   connection, no master): the message is stored nowhere, so only the delivery's deadline limits further attempts. Any
@@ -55,7 +55,7 @@ from cometmq.remoting.errors import RemotingTimeoutError
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 MAX_BACKOFF_S: Final = 1.0
-"""Maximum pause between two attempts, and so the maximum delay in noticing a recovered broker."""
+"""Maximum pause between two attempts, and therefore the maximum delay before a recovered broker is noticed."""
 
 
 class Sender:
@@ -87,7 +87,7 @@ class Sender:
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self._begun: list[tuple[Delivery, MessageQueue, ClientConnection, float]] = []
-        """Deliveries without room that this round of the event loop has begun, and their monotonic start time."""
+        """Deliveries that began in this round of the event loop and wait for room, with their monotonic start time."""
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -101,7 +101,7 @@ class Sender:
         unique_keys: tuple[str, ...],
         timeout_s: float,
     ) -> Delivery:
-        """Create a delivery that has ``timeout_s`` seconds from now on; :meth:`start` begins it."""
+        """Create a delivery whose time limit of ``timeout_s`` seconds starts now; :meth:`start` begins it."""
         clock = self.clock
         now = clock.monotonic()
         return Delivery(
@@ -121,8 +121,8 @@ class Sender:
     async def look_up(self, topic: str) -> None:
         """Request the route of an unknown topic once; a failure is left to the topic's deliveries.
 
-        Many messages that begin before the route is known would each wait for it in a task of its own, while the time
-        of all of them runs.
+        Many messages that begin before the route is known would otherwise each wait for it in its own task, while their
+        time limits run.
         """
         if self._routes.known(topic) is None:
             with suppress(CometMQError, TimeoutError):
@@ -192,7 +192,7 @@ class Sender:
             connection.write(encoder.frame(_SEND, queue, opaque, body, text, sys_flag, flag, now, FLAG_ONEWAY))
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
-        """Finish a delivery by its answer, or begin another attempt."""
+        """Finish a delivery according to its answer, or begin another attempt."""
         queue = delivery.queue
         assert queue is not None
         if isinstance(answer, RemotingCommand):
@@ -387,7 +387,7 @@ class Sender:
             raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
     def _extend(self, delivery: Delivery, since: float) -> None:
-        """Extend a deadline by the time since the send began: the round that began many sends does not count."""
+        """Extend a deadline by the time since the send began, so that a round with many sends does not count."""
         delivery.deadline += self.clock.monotonic() - since
 
     async def _start_unknown(self, delivery: Delivery, since: float) -> None:

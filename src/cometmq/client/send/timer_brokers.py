@@ -16,8 +16,9 @@ def has_any_delay(message: Message) -> bool:
 class TimerBrokers:
     """The brokers that are known to support arbitrary delays.
 
-    A broker before RocketMQ 5 stores the properties and delivers the message immediately. It does not know
-    GET_TIMER_CHECK_POINT (60), so each broker is asked for it once before it gets a delayed message.
+    A broker before RocketMQ 5 stores the properties and delivers the message immediately. Such a broker does not
+    support GET_TIMER_CHECK_POINT (request code 60), so this request is sent to each broker once, before its first
+    delayed message.
     """
 
     def __init__(self, instance: ClientInstance) -> None:

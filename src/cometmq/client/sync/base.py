@@ -25,19 +25,19 @@ P = ParamSpec("P")
 
 
 STOP_TIMEOUT_S: Final = 5.0
-"""Maximum time until the loop ends when Python exits; only an async listener that blocks the loop takes longer."""
+"""Maximum time until the loop ends when Python exits; it takes longer only if an async listener blocks the loop."""
 
 
 INTERRUPT_S: Final = 1.0
-"""Maximum time until an interrupted call ends; only an async listener that blocks the loop takes longer."""
+"""Maximum time until an interrupted call ends; it takes longer only if an async listener blocks the loop."""
 
 
 class _Background:
     """The event loop that all synchronous clients of a process share, in a daemon thread.
 
     It stops when Python exits, since a daemon thread that runs longer may crash. Exit handlers of the application that
-    were registered before the first client may use clients even afterwards: the loop then runs in the calling thread,
-    while it waits.
+    were registered before the first client may use clients even after that: the loop then runs in the calling thread
+    while this thread waits.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class _Background:
     ) -> R:
         """Wait for a coroutine.
 
-        :param undelivered: called on the loop with the result if the wait was interrupted, as by a signal handler
-            that raises in this thread, after the coroutine had ended or could no longer be cancelled.
+        :param undelivered: called on the loop with the result if the wait was interrupted, for example by a signal
+            handler that raises in this thread, after the coroutine had ended or could no longer be cancelled.
         :raises ClientStateError: Python exits while a listener blocks the loop.
         """
         if not self._is_over:
@@ -280,7 +280,7 @@ def taking(
 ) -> Callable[Concatenate[SyncClient[A], P], R]:
     """Return a blocking method as :func:`blocking` does, for a method that returns messages.
 
-    If a signal handler raises meanwhile, fetched messages are put back: the next call returns them.
+    If a signal handler raises during the call, fetched messages are put back, and the next call returns them.
     """
 
     @functools.wraps(method)
@@ -293,7 +293,7 @@ def taking(
 
 
 class SyncSteps(Iterator[R]):
-    """An iterator whose steps can be interrupted, as by a signal handler that raises: the next step continues.
+    """An iterator whose steps can be interrupted, for example by a signal handler that raises: the next step continues.
 
     A generator ends when a step is interrupted.
 

@@ -38,7 +38,7 @@ async def _next(iterator: AsyncIterator[R]) -> R:
 
 
 class _Answer:
-    """The outcome of one send, passed from the loop's thread to the waiting one."""
+    """The outcome of one send, passed from the loop's thread to the waiting thread."""
 
     __slots__ = ("_arrived", "_outcome")
 
@@ -225,9 +225,7 @@ class SyncPullConsumer(SyncClient[PullConsumer]):
         return self._run(self._inner.offsets.max(queue))
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time, in ms, or later; the queue's end if no message is
-        that new.
-        """
+        """Return the offset of the first message stored at a time (ms) or later; the queue's end if there is none."""
         return self._run(self._inner.offsets.at_time(queue, timestamp_ms))
 
 
@@ -306,8 +304,8 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 class SyncPushConsumer(SyncClient[PushConsumer]):
     """:class:`~cometmq.client.consumer.push_consumer.PushConsumer` for code without an event loop.
 
-    The listener is a plain function that runs in threads of the consumer. Without one iterate: ``for message in
-    consumer``, and call ``message.ack()``.
+    The listener is a plain function that runs in threads of the consumer. If there is no listener, iterate: ``for
+    message in consumer``, and call ``message.ack()``.
     """
 
     def __init__(
@@ -434,7 +432,7 @@ class SyncAdmin(SyncClient[Admin]):
     query_message = blocking(Admin.query_message)
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group; ``None`` if it has none."""
+        """Return the committed offset of a group; ``None`` if no offset is committed."""
         return self._run(self._inner.offsets.committed(group, queue))
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
@@ -445,6 +443,7 @@ class SyncAdmin(SyncClient[Admin]):
     def run(self, work: Callable[[Admin], Coroutine[Any, Any, R]]) -> R:
         """Wait for a coroutine that needs the asynchronous :class:`Admin`.
 
-        For functions with an ``Admin`` argument: ``admin.run(lambda asynchronous: way_of(asynchronous, msg_id))``.
+        It is meant for functions with an ``Admin`` argument: ``admin.run(lambda asynchronous: way_of(asynchronous,
+        msg_id))``.
         """
         return self._run(work(self._inner))

@@ -1,4 +1,4 @@
-"""Message trace: hooks that record, the dispatcher that sends, the reader (``AsyncTraceDispatcher``), trace context."""
+"""Message trace: the hooks that record it, the dispatcher that sends it, the reader, and trace context."""
 
 from cometmq.client.trace.context import opentelemetry_context, opentelemetry_headers, trace_context_of
 from cometmq.client.trace.reader import Consumption, MessageWay, way_of

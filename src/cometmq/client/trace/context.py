@@ -26,7 +26,7 @@ MAX_TRACESTATE_CHARS: Final = 512
 """Maximum length of a value that the standard requires everyone to propagate."""
 
 TraceHeaders = Callable[[], Mapping[str, str]]
-"""Returns the headers of the current span; empty without a span."""
+"""Returns the headers of the current span; empty if there is no span."""
 
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
@@ -52,7 +52,7 @@ def trace_context_of(message: MessageExt) -> dict[str, str]:
 
 
 def valid_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the two headers if they are valid by the W3C standard."""
+    """Return the two headers if they are valid according to the W3C standard."""
     parent = headers.get(TRACEPARENT)
     if not isinstance(parent, str) or len(parent) > MAX_TRACESTATE_CHARS or _TRACEPARENT.fullmatch(parent) is None:
         return {}
@@ -78,7 +78,7 @@ def opentelemetry_headers() -> TraceHeaders:
 
 
 def opentelemetry_context(message: MessageExt) -> Any:
-    """Return OpenTelemetry's ``Context`` of the span that sent the message, the parent of a span of consumption.
+    """Return OpenTelemetry's ``Context`` of the span that sent the message, which is the parent of a consumption span.
 
     :raises ClientStateError: the package ``opentelemetry-api`` is not installed.
     """

@@ -1,8 +1,8 @@
 """Message trace: hooks that record, and the dispatcher that sends the records in batches (``AsyncTraceDispatcher``).
 
-Any thread can add records. They are sent when there are 100 records, or half a second after the first one.
-No call ever waits for a trace: while the broker stores no records, they wait in a bounded queue, and further
-ones are dropped and counted.
+Any thread can add records. They are sent when there are 100 records, or half a second after the first one. No call ever
+waits for a trace: while the broker stores no records, they wait in a bounded queue; further records are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cometmq.remoting.codes import RequestCode
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 0.5
-"""Maximum time that a record waits for others, as in Java."""
+"""Maximum time that a record waits for more records, as in Java."""
 SEND_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
 

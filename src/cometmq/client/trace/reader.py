@@ -33,7 +33,7 @@ class MessageWay(msgspec.Struct, frozen=True, kw_only=True):
 
     msg_id: str
     sends: tuple[tuple[Pub, str], ...] = ()
-    """Each record of a send, with the producer's host."""
+    """The record of each send, with the producer's host."""
     transaction_ends: tuple[tuple[EndTransaction, str], ...] = ()
     consumptions: tuple[Consumption, ...] = ()
 
@@ -56,7 +56,7 @@ async def way_of(
 
 
 def way_from(msg_id: str, trace_messages: Iterable[tuple[bytes, str]]) -> MessageWay:
-    """Build the trace of a message from trace messages, each as its body and its born host, ``ip:port``."""
+    """Build the trace of a message from trace messages, each given as its body and its born host, ``ip:port``."""
     records: list[tuple[TraceRecord, str]] = [
         (record, record.client_host or _host(born_host))
         if isinstance(record, Pub | SubBefore)
@@ -76,7 +76,7 @@ def way_from(msg_id: str, trace_messages: Iterable[tuple[bytes, str]]) -> Messag
 
 
 def _consumptions(records: list[tuple[TraceRecord, str]]) -> tuple[Consumption, ...]:
-    """Join the records of the beginning and the end of each call."""
+    """Join the records for the beginning and the end of each call."""
     calls: dict[str, Consumption] = {}
     for record, host in records:
         if isinstance(record, SubBefore):

@@ -14,7 +14,7 @@ _RESULTS: Final = ("ok", "timed out", "raised", "returned null", "failed")
 
 @dataclass(frozen=True, kw_only=True)
 class TraceStep:
-    """One step; fields without a record are ``None``."""
+    """One step; fields for which there is no record are ``None``."""
 
     time_ms: int | None
     after_ms: int | None = None
@@ -25,7 +25,7 @@ class TraceStep:
     client: str
     broker: str | None = None
     attempt: int | None = None
-    """Number of the attempt, from 1 on."""
+    """Number of the attempt, starting at 1."""
     took_ms: int | None = None
     result: str
     topic: str | None = None
