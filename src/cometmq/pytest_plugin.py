@@ -1,7 +1,7 @@
 """pytest fixtures: a real cluster inside a test, with a clock that tests can move (see ``docs/testing.md``).
 
-pytest imports this module in every run in which CometMQ is installed, so it imports nothing else from CometMQ until a
-test requests a fixture. Tests are configured with a marker::
+pytest imports this module in every run in which CometMQ is installed, so this module imports nothing else from CometMQ
+until a test requests a fixture. Tests are configured with a marker::
 
     @pytest.mark.cometmq(brokers=2, queues=8, broker_keys={"flushDiskType": "SYNC_FLUSH"}, real_time=True)
 """
@@ -29,7 +29,7 @@ _MARKER_LINE: Final = (
 )
 _OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves", "tls", "accounts"})
 _OF_CLUSTER: Final = ("slaves", "broker_keys", "links", "tls", "accounts")
-"""The marker's options that :class:`~cometmq.testing.Cluster` has with the same name."""
+"""The marker's options that have the same names in :class:`~cometmq.testing.Cluster`."""
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
@@ -41,8 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; for coroutines also register the fixture, with the decorator of the plugin that runs
-    them."""
+    """Register the marker; for coroutines, also register the fixture with their plugin's decorator."""
     config.addinivalue_line("markers", _MARKER_LINE)
     coroutines = ModuleType("cometmq.pytest_plugin.coroutines")
     coroutines.cometmq_cluster = _async_fixture(config)(_cluster)  # type: ignore[attr-defined]
@@ -92,8 +91,7 @@ def cometmq_topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cometmq_clock(request: pytest.FixtureRequest) -> Clock:
-    """The clock of the cluster: a VirtualClock in coroutines, and the real clock elsewhere. The marker's ``real_time``
-    overrides this."""
+    """The cluster's clock: a VirtualClock in coroutines, the real clock elsewhere, unless ``real_time`` is set."""
     from cometmq.clock import SYSTEM_CLOCK
 
     try:

@@ -8,7 +8,7 @@ a crash, the caller repeats the resend with the same ledger. A letter that was s
 an intent is searched for in its topic, by its unique key and a property that names the dead letter.
 
 Fault model: a dead letter is sent twice only if the ledger is lost, or if the broker's index does not have the send of
-the crashed run yet: one that was in progress at that moment, or one on a broker without ``messageIndexEnable``.
+the crashed run yet: a send that was in progress at that moment, or a send to a broker without ``messageIndexEnable``.
 """
 
 from __future__ import annotations

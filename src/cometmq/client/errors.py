@@ -207,7 +207,8 @@ class DelayNotSupportedError(ClientError):
 
 
 class SendFailedError(ClientError):
-    """Every attempt to send failed. ``attempts`` has each broker and failure; the last failure is the ``cause``.
+    """Every attempt to send failed. ``attempts`` lists the broker and failure of each; the last failure is the
+    ``cause``.
 
     An attempt that timed out or lost its connection may have stored the message anyway.
     """

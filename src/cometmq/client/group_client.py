@@ -21,7 +21,7 @@ class GroupClient(OwnLoop):
 
     :param instance: connections to share with other clients; by default it creates its own.
     :param security: credentials and TLS settings of its own instance; by default from the environment.
-    :param client_id: the id of its own instance; by default a unique one.
+    :param client_id: the id of its own instance; by default a unique id.
     :raises ValueError: the group's name is not allowed, an address has no port, or a shared instance gets security.
     """
 

@@ -139,7 +139,7 @@ class ClientInstance:
     # --- start and end ---
 
     def acquire(self) -> None:
-        """Add a user; the first one starts the heartbeats and the requests for routes.
+        """Add a user; the first user starts the heartbeats and the requests for routes.
 
         :raises ClientStateError: the last user has left, so the instance is closed.
         """
@@ -153,7 +153,7 @@ class ClientInstance:
             every(self._refresh_routes, "questions for routes")
 
     async def release(self) -> None:
-        """Remove a user; the last one closes everything."""
+        """Remove a user; when the last user is removed, everything is closed."""
         self._users -= 1
         if self._users > 0:
             return

@@ -159,7 +159,7 @@ class OpenTelemetryMetrics(ClientMetrics):
     ``messaging.client.operation.duration``, ``messaging.client.sent.messages``,
     ``messaging.client.consumed.messages`` and ``messaging.process.duration``; ``messaging.system`` is ``rocketmq``.
 
-    :param provider: the meter provider to use; by default the one that the application has set.
+    :param provider: the meter provider to use; by default the provider that the application has set.
     :raises MissingPackageError: ``opentelemetry-api`` is not installed.
     """
 

@@ -72,10 +72,10 @@ class Offsets:
         """Commit ``offset`` for a group; return when the broker has confirmed it.
 
         The commits of one queue are sent to the broker one at a time, in the order of the calls: a broker with several
-        threads may handle two in the wrong order. The first commits of a group in a topic are also sent one at a time:
-        Apache's broker creates the group's table on the first commit, and when two threads do so at the same time, one
-        commit is lost (``ConsumerOffsetManager.commitOffset``). If one of them receives no answer, the waiting commits
-        also fail.
+        threads may handle two commits in the wrong order. The first commits of a group in a topic are also sent one at
+        a time: Apache's broker creates the group's table on the first commit, and if two threads do so at the same
+        time, one commit is lost (``ConsumerOffsetManager.commitOffset``). If one of them receives no answer, the
+        waiting commits also fail.
         """
         table = (group, queue.topic, queue.broker_name)
         async with self._committing.setdefault((group, queue), asyncio.Lock()):

@@ -8,7 +8,7 @@ from typing import NoReturn
 def refuse_copies(client: object, _protocol: object) -> NoReturn:
     """Replace a client's ``__reduce_ex__``, which ``pickle`` and ``copy`` call.
 
-    :raises TypeError: always, as for sockets.
+    :raises TypeError: always, since sockets cannot be copied or pickled either.
     """
     raise TypeError(
         f"a {type(client).__name__} has connections and cannot be copied or pickled: create one in each process "

@@ -1,4 +1,4 @@
-"""A steady rate in messages a second."""
+"""A steady rate, in messages per second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 CATCH_UP_SECONDS: Final = 0.1
 """Maximum delay in seconds for which a sender catches up, so that no second exceeds 1.1 times the rate."""
 WINDOW_SECONDS: Final = 0.05
-"""Maximum time in seconds whose messages are sent together; at least one message is sent."""
+"""Maximum time, in seconds, for which the messages are sent together; at least one message is sent."""
 
 
 class Pace:

@@ -1,6 +1,7 @@
 """Queries for the offsets of a queue: requests to its broker, and parsers of the answers; no sockets.
 
-A :class:`Query` is one request. A search that needs several is a generator: it yields queries and receives results.
+A :class:`Query` is one request. A search that needs several queries is a generator: it yields queries and receives
+results.
 :mod:`cometmq.client.offsets` sends them from an event loop, :mod:`cometmq.client.blocking.offsets` without one.
 """
 

@@ -38,7 +38,7 @@ RETRY_RESPONSE_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Error codes after which another broker is tried, as in Java; after SYSTEM_BUSY a send is repeated."""
+"""Error codes after which another broker is tried; the same as in Java; after SYSTEM_BUSY a send is repeated."""
 
 
 class Pauses(NamedTuple):

@@ -1,4 +1,4 @@
-"""Results for one sent message, or for many with one wake-up (``SendResult``, ``SendStatus``)."""
+"""Results of sends: for a single message, or for many messages with one wake-up (``SendResult``, ``SendStatus``)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def to_json(value: Any) -> bytes:
     """Return ``value`` as JSON; return bytes unchanged.
 
     Accepts what msgspec encodes (``dict``, ``list``, text, numbers, dates, UUIDs, data classes, msgspec's structs) and
-    pydantic models, also nested ones.
+    pydantic models, including nested ones.
 
     :raises TypeError: the value contains another type.
     """

@@ -23,7 +23,7 @@ class Steps(AsyncIterator[T]):
         return self._step()
 
     async def aclose(self) -> None:
-        """End the iteration, as a generator does."""
+        """End the iteration, as closing a generator does."""
         self._step = _ended
 
 

@@ -14,7 +14,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Calls functions at the first SIGINT or SIGTERM; the second one has its previous effect.
+    """Calls functions at the first SIGINT or SIGTERM; the second signal has its usual effect.
 
     Signals that the program handles itself are left to the program. Python calls handlers in the main thread only.
     """

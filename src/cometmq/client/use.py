@@ -27,7 +27,8 @@ class Use:
 
     :param client: the client, which is referenced weakly.
     :param name: the client's name in the warning.
-    :param owns: only this client uses the instance, so it owns all connections, even those from before ``begin``.
+    :param owns: only this client uses the instance, so it owns all connections, even connections opened before
+        ``begin``.
     """
 
     def __init__(self, client: object, instance: ClientInstance, name: str, *, owns: bool) -> None:
@@ -50,7 +51,7 @@ class Use:
         self._forgotten_end = forgotten_end
 
     async def end(self) -> None:
-        """End the use; close the instance if this was the last one."""
+        """End the use; close the instance if this was its last use."""
         self._finalizer.detach()
         self._loop = None
         await self._instance.release()

@@ -51,7 +51,7 @@ class PlainAccounts(msgspec.Struct, rename="camel"):
 
 
 class PartlyChangedError(ClientError):
-    """A change of users or policies succeeded on some servers and failed on others."""
+    """A change to users or policies succeeded on some servers but failed on others."""
 
 
 class AccountAdmin(TopicAdmin):
@@ -85,7 +85,7 @@ class AccountAdmin(TopicAdmin):
         return _decode_body(body, list[UserInfo]) or []
 
     async def user(self, name: str, *, address: str | None = None) -> UserInfo:
-        """Return one user on one server.
+        """Return a user as stored on one server.
 
         :raises ClientError: the user does not exist.
         """
@@ -119,7 +119,7 @@ class AccountAdmin(TopicAdmin):
         return _decode_body(body, list[AclInfo]) or []
 
     async def policies_of(self, name: str, *, address: str | None = None) -> AclInfo:
-        """Return the policies of one user on one server."""
+        """Return a user's policies as stored on one server."""
         server = next(iter(await self._servers(address)))
         header = GetAclRequestHeader(f"User:{name}")
         body = await self._call(server, RequestCode.AUTH_GET_ACL, header, doing="asking for the policies")
@@ -137,7 +137,7 @@ class AccountAdmin(TopicAdmin):
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
     ) -> None:
-        """Apply a change on one server, or on all servers with users; continue after a failure on one of them."""
+        """Apply a change on one server, or on all servers with users; if one server fails, continue with the others."""
         if address is not None:
             await self._call(address, code, header, body, doing=doing)
             return

@@ -76,7 +76,7 @@ def check_disk(what: str, state: BrokerState) -> Finding:
 
 
 def check_clock(what: str, state: BrokerState) -> Finding:
-    """Compare a broker's clock with the local one."""
+    """Compare a broker's clock with the local clock."""
     check, now = f"clock of {what}", state.now_ms
     if now is None:
         return Finding(check, ADVICE, "unknown", "compare the clocks of the machines")
@@ -90,7 +90,7 @@ def check_clock(what: str, state: BrokerState) -> Finding:
 
 
 def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
-    """Report a store that is ahead of the broker's clock, and queue entries without a message."""
+    """Report a store that is ahead of the broker's clock, and queue entries whose message is missing."""
     behind, missing = state.number("clockBehindStoreMs"), state.number("missingQueueEntries")
     if behind > CLOCK_BEHIND_MS:
         yield check_store_time(what, behind)
@@ -99,7 +99,7 @@ def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
 
 
 def check_queue_entries(what: str, missing: str) -> Finding:
-    """Report queue entries without a message."""
+    """Report queue entries whose message is missing."""
     found = f"entries without a message, which readers skip: {missing}"
     todo = "stop it and run cometmq pipeline rebuild, which restores the entries whose messages are in the log"
     return Finding(f"queues of {what}", PROBLEM, found, todo)

@@ -12,7 +12,7 @@ Tables = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting of one broker, before and after."""
+    """A setting of one broker before and after the change."""
 
     broker: str
     setting: str

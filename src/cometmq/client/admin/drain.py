@@ -34,7 +34,7 @@ class DrainRefusedError(CometMQError):
 
 @dataclass(frozen=True, slots=True)
 class GroupLeft:
-    """Messages of one topic on the broker that a group has not read, or has popped and not acknowledged."""
+    """Messages of one topic on the broker that a group has not read, or has popped but not acknowledged."""
 
     group: str
     topic: str

@@ -1,8 +1,8 @@
 """The progress of a broker's groups, even if the progress of all groups is too large for one answer.
 
-A CometMQ broker reports sums, without queues. Apache's broker is asked for all groups in one request. If the answer
-would be too large, for example with a million offsets, groups are queried one after the other. :class:`ProgressWatch`
-queries only some groups in each poll, so that a poll takes at most a second.
+A CometMQ broker reports only sums, not the progress of each queue. Apache's broker is asked for all groups in one
+request. If the answer would be too large, for example with a million offsets, groups are queried one after the other.
+:class:`ProgressWatch` queries only some groups in each poll, so that a poll takes at most a second.
 """
 
 from __future__ import annotations

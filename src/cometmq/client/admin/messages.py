@@ -45,7 +45,8 @@ class MessageAdmin(TopicAdmin):
 
         :raises BrokerError: the message was never stored, or is no longer stored.
         :raises ValueError: ``msg_id`` is not an offset id, and no message of ``topic`` has this unique key.
-        :raises UnknownBrokerError: the offset id belongs to no broker of the topic or, without one, of the cluster.
+        :raises UnknownBrokerError: the offset id belongs to no broker of the topic or, if no topic is given, of the
+            cluster.
         :raises OtherTopicError: the message with the offset id belongs to another topic.
         """
         if topic is not None:

@@ -15,7 +15,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 EARLIEST: Final = 0
 LATEST: Final = -1
-"""Timestamps for the two ends of a queue, as in RocketMQ's tools."""
+"""Timestamps that stand for the two ends of a queue; RocketMQ's tools use the same values."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Move:
-    """The offset of one queue, before and after; ``before`` is None if the group has no offset."""
+    """The offset of one queue before and after the reset; ``before`` is None if the group has no offset."""
 
     queue: MessageQueue
     before: int | None

@@ -80,7 +80,7 @@ class Import:
     async def execute(self, done: Callable[[int], None] = lambda _: None) -> None:
         """Apply the changes in groups; call ``done`` with the size of each group.
 
-        :raises CometMQError: a change failed; those before it are applied, and the import can be repeated.
+        :raises CometMQError: a change failed; earlier changes are applied, and the import can be repeated.
         """
         for step in self.steps:
             await step.make()

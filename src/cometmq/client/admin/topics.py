@@ -96,7 +96,7 @@ class TopicAdmin(OwnLoop):
     async def cluster_info(self, namesrv_address: str | None = None) -> ClusterInfo:
         """Return all clusters and brokers that a nameserver knows.
 
-        :param namesrv_address: the nameserver to ask; by default the one that answered last.
+        :param namesrv_address: the nameserver to ask; by default the nameserver that answered last.
         """
         code, doing = RequestCode.GET_BROKER_CLUSTER_INFO, "asking for the cluster"
         if namesrv_address is not None:

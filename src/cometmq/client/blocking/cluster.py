@@ -51,7 +51,7 @@ class ClusterOptions:
     security: Callable[[], Security] = lambda: PLAIN
     """Function that returns credentials and TLS; called whenever a connection is opened."""
     timeout_s: float = ANSWER_SECONDS
-    """Maximum seconds until one answer arrives."""
+    """Maximum number of seconds until an answer arrives."""
     patience_s: float = ANSWER_SECONDS
     """Seconds during which a request to a silent broker is repeated."""
     topics: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ class BlockingCluster:
         return self._cluster_options.from_slaves and broker not in self._leaves_slave
 
     def _broker_for(self, queue: Queue, *, slave: bool) -> tuple[int, str]:
-        """Return the id and address of the queue's master, or of a slave if one is wanted or there is no master."""
+        """Return the id and address of the queue's master, or of a slave if a slave is wanted or there is no master."""
         chosen = self._brokers.choose(queue.broker, slave=slave)
         if chosen is None:
             self._ask_namesrv(self._queues())

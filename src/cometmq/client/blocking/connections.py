@@ -2,7 +2,7 @@
 
 A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It returns to
 the cache only after every request on it has been answered; after an error it is closed. A connection that was idle for
-``IDLE_SECONDS`` is closed when the next one is borrowed, and all are closed at the end of the process.
+``IDLE_SECONDS`` is closed when the next connection is borrowed, and all connections are closed when the process ends.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class OffsetClient(BlockingCluster):
     def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
         """Find the first offset stored at or after a time in each queue; use the queue's end if all messages are older.
 
-        :param times: milliseconds since 1970, for all topics or by topic; topics without a time are omitted.
+        :param times: milliseconds since 1970, for all topics or by topic; topics for which no time is given are
+            omitted.
         """
         found = {}
         for queue, held in bounds.items():

@@ -89,7 +89,7 @@ class SenderOptions:
     answer_s: float
     """Maximum time until an answer arrives."""
     error: type[CometMQError]
-    """Raised when a broker refuses messages or does not acknowledge them in time."""
+    """The error class for messages that a broker refuses or does not acknowledge in time."""
     too_large: str
     """The next step if a broker rejects a message as too large."""
     too_late: str
@@ -154,7 +154,7 @@ class Outbox:
         return sending.request.frame(sending.opaque)
 
     def reduce(self, sending: Sending, left: Request | None) -> None:
-        """Replace a request's messages by those that are not stored."""
+        """Reduce a request to the messages that are not stored."""
         self._drop(sending)
         self.delivered.messages += len(sending.request) - (0 if left is None else len(left))
         if left is not None:

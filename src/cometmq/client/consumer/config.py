@@ -59,7 +59,7 @@ class ReadConfig(ClientConfig):
     pull_threshold_bytes: int = 256 * 1024 * 1024
     """Maximum number of bytes of the waiting messages of all queues together; each queue gets an equal share."""
     allocate_strategy: AllocateStrategy = averagely
-    """The strategy that allocates queues to members; all members must use the same one."""
+    """The strategy that allocates queues to members; all members must use the same strategy."""
     rebalance_interval_s: float = 20.0
     """Seconds between two rebalances; brokers also report changes in the group immediately."""
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET

@@ -44,7 +44,7 @@ from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessa
 log = logging.getLogger(__name__)
 
 TIMED_OUT_LEVEL: Final = 3
-"""Delay level of a message whose consumption timed out, as in Java."""
+"""Delay level of a message whose consumption timed out; the same as in Java."""
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry; each further retry uses the next level."""
 
@@ -198,7 +198,7 @@ class OrderedFailures:
         self._broadcast = config.message_model is MessageModel.BROADCASTING
 
     async def judge(self, failed: list[MessageExt], verdict: Verdict) -> list[MessageExt]:
-        """Return the messages to consume again, each with one more failure; forward messages that failed too often.
+        """Return the messages to consume again, with one more failure each; forward messages that failed too often.
 
         A message that cannot be forwarded remains first in its queue.
         """

@@ -324,7 +324,7 @@ class MessageStream:
         return True
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take back undelivered messages of the last step; they are delivered before all others."""
+        """Take back undelivered messages of the last step; they are delivered before all other messages."""
         for message in reversed(list(messages)):
             taken = self._close(message, ConsumeReturnType.EXCEPTION)
             if taken is not None:

@@ -1,4 +1,4 @@
-"""Calls a listener for each queue in its order, one call at a time (``ConsumeMessageOrderlyService``).
+"""Calls a listener for the messages of each queue in order, one call at a time (``ConsumeMessageOrderlyService``).
 
 Theory of operation. Every queue with messages has a lane, and a lane is in one of these states:
 

@@ -298,7 +298,8 @@ class PushConsumer(GroupClient):
         """Consume ``topic``: all messages, or those that match tags (``TagA || TagB``) or an SQL92 expression.
 
         Before ``start`` this only records the subscription; ``start`` checks it. SQL92 needs brokers with
-        ``enablePropertyFilter``. A topic that was subscribed before keeps its subscription if the new one is refused.
+        ``enablePropertyFilter``. A topic that was subscribed before keeps its subscription if the new subscription is
+        refused.
 
         :raises ValueError: the expression is empty or of an unknown type.
         :raises BrokerError: the consumer runs, and a broker cannot filter by the expression.
@@ -320,7 +321,7 @@ class PushConsumer(GroupClient):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """Return the queues that this member reads now, without those of its retry topic."""
+        """Return the queues that this member reads now, except the queues of its retry topic."""
         retries = retry_topic(self.group)
         return frozenset(queue for queue in self._table.queues if queue.topic != retries)
 

@@ -123,7 +123,7 @@ class MachineRoomNearby:
 
 
 VIRTUAL_NODES: Final = 10
-"""Number of points that each consumer has on the hash ring, as in Java; the same at every member."""
+"""Number of points that each consumer has on the hash ring; the same as in Java, and at every member."""
 
 
 def ring_hash(key: str) -> int:

@@ -61,7 +61,7 @@ def wanted(messages: list[MessageExt], data: SubscriptionData) -> list[MessageEx
 async def check_expressions(instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
     """Check SQL92 expressions on all masters of their topics; Java asks only one master.
 
-    A broker that does not answer and a topic without a route are skipped; the reader logs them.
+    Brokers that do not answer and topics that have no route are skipped; the reader logs them.
 
     :raises BrokerError: a broker has no SQL92 filter, or the expression is malformed, as its remark says.
     """

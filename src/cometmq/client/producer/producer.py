@@ -271,7 +271,7 @@ class Producer(GroupClient):
         much cheaper than a task for each message.
 
         :raises PartlySentError: some messages failed; see its ``outcomes``.
-        :raises IllegalMessageError: a message is not allowed; those before it may have been sent.
+        :raises IllegalMessageError: a message is not allowed; earlier messages may have been sent.
         """
         todo = messages if isinstance(messages, Sequence) else list(messages)
         limit = max_in_flight or self.config.max_in_flight

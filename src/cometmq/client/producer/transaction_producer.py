@@ -70,7 +70,8 @@ exception mean UNKNOWN.
 Checker = Callable[[MessageExt], TransactionState | None] | Callable[[MessageExt], Awaitable[TransactionState | None]]
 """Returns the result of the local work for a message, whose ``msg_id`` is the transaction id.
 
-The broker may ask any producer of the group, even one that did not send the message. Apart from that, it works as
+The broker may ask any producer of the group, even a producer that did not send the message. Apart from that, it works
+as
 :data:`LocalTransaction` does.
 """
 

@@ -39,7 +39,7 @@ class TopicRoute(msgspec.Struct, frozen=True):
     read_queues: tuple[MessageQueue, ...]
     """The queues for consumers, in the same order at every member of a group."""
     auto_create: bool = False
-    """True if the topic does not exist yet; the queues are those that a broker would create."""
+    """True if the topic does not exist yet; the queues are the ones that a broker would create."""
 
 
 def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> TopicRoute:
@@ -91,7 +91,7 @@ def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int]
 
 
 def namesrv_addresses(text: str | None) -> tuple[str, ...]:
-    """Parse ``host:port;host:port``; the default is ``$NAMESRV_ADDR``, else port 9876 on this host.
+    """Parse ``host:port;host:port``; the default is ``$NAMESRV_ADDR`` or, if it is not set, port 9876 on this host.
 
     :raises ValueError: an address has no port, or there are only separators.
     """
@@ -117,7 +117,7 @@ Exchange = Generator[Ask, list[RemotingCommand], T]
 
 
 class Nameservers:
-    """Sends requests to a client's nameservers: first to the one that answered last, then to the others in turn.
+    """Sends requests to a client's nameservers: first to the nameserver that answered last, then to the others in turn.
 
     :param first: the index of the nameserver to ask first.
     """
@@ -210,7 +210,7 @@ class BrokerAddresses(dict[str, dict[int, str]]):
         return address
 
     def choose(self, broker_name: str, *, slave: bool = False) -> tuple[int, str] | None:
-        """Return the id and address of the master, or of a slave if one is wanted or there is no master."""
+        """Return the id and address of the master, or of a slave if a slave is wanted or there is no master."""
         known = self.get(broker_name, {}).items()
         return min(known, key=lambda of: ((of[0] == MASTER_ID) == slave, of[0]), default=None)
 

@@ -64,7 +64,7 @@ class RouteTable:
     # --- stored routes ---
 
     def known(self, topic: str) -> TopicRoute | None:
-        """Return the stored route, without a request."""
+        """Return the stored route; never send a request."""
         return self._routes.get(topic)
 
     def can_write_to(self, broker_name: str) -> bool:

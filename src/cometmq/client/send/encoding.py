@@ -281,7 +281,7 @@ def _check_unicode(text: str) -> None:
 def _check_delay(message: Message) -> None:
     """Check the delay again, since the message may have changed after its construction.
 
-    :raises IllegalMessageError: the message has two delays, or an invalid one.
+    :raises IllegalMessageError: the message has two delays, or an invalid delay.
     """
     try:
         message.check_delay()

@@ -186,7 +186,7 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
 
 
 def _check_real_threads() -> None:
-    """Check that a thread can run the event loop while another one waits.
+    """Check that a thread can run the event loop while another thread waits.
 
     :raises ClientStateError: gevent or eventlet has replaced threads by code that runs in turns in one thread.
     """
@@ -307,7 +307,7 @@ class SyncSteps(Iterator[R]):
         return self._step()
 
     def close(self) -> None:
-        """End the iteration, as a generator does."""
+        """End the iteration, as closing a generator does."""
         self._step = _ended
 
 

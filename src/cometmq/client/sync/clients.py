@@ -274,7 +274,7 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
         return self._next_batch(steps)[0]
 
     def batches(self, max_messages: int | None = None) -> Iterator[list[MessageExt]]:
-        """Iterate as :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>` does."""
+        """Iterate over polls as :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>` does."""
         return SyncSteps(partial(self._next_batch, self._inner.batches(max_messages)))
 
     def _next_batch(self, steps: AsyncIterator[list[MessageExt]]) -> list[MessageExt]:
