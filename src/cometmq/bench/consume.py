@@ -1,4 +1,4 @@
-"""Reads a topic without a group, so that it commits no offsets and other consumers miss no message."""
+"""Reads a topic without using a group, so that no offsets are committed and other consumers miss no message."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class _Load:
         return max(0, left)
 
     async def run(self, producer: Producer) -> None:
-        """Send over one connection until nothing is left."""
+        """Send over one connection until no messages are left."""
         in_flight = _InFlight(self._plan.in_flight)
         requests = 0
         try:

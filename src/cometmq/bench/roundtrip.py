@@ -12,7 +12,7 @@ from cometmq.bench.produce import produce
 from cometmq.clock import SYSTEM_CLOCK
 
 LAST_SECONDS: Final = 10.0
-"""Seconds without a new message after which missing messages count as lost."""
+"""Missing messages count as lost if no new message arrives for this number of seconds."""
 
 
 async def round_trip(plan: Plan, namesrv: str, progress: Progress) -> dict[str, int]:

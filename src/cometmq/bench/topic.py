@@ -16,9 +16,9 @@ PREFIX: Final = "bench-"
 
 @asynccontextmanager
 async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_existing: bool) -> AsyncIterator[str]:
-    """Provide a topic to write to. A topic that is created here without a given name is deleted at the end.
+    """Provide a topic to write to. A topic whose name is not given is created, and is deleted at the end.
 
-    :param named: name of the topic, or ``None`` for a temporary one.
+    :param named: name of the topic, or ``None`` for a temporary topic.
     :param into_existing: allow a topic that already exists.
     :raises BenchError: the topic already exists.
     """

@@ -62,7 +62,7 @@ class MonitorServer:
         self._open: set[asyncio.StreamWriter] = set()
         self._running = TaskSet()
         self._waiting: list[_Scrape] = []
-        """Scrapes that arrived during a collection; all of them get the result of the next one."""
+        """Scrapes that arrived during a collection; all of them get the result of the next collection."""
         self._is_collecting = False
 
     @property

@@ -60,7 +60,7 @@ class KvConfig:
 
     # --- changes ------------------------------------------------------------------------------
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Stage one value (code 100).
+        """Stage one value (request code 100).
 
         :raises KvError: the change exceeds a limit; nothing is changed.
         """
@@ -81,7 +81,7 @@ class KvConfig:
         self._staged = {**self._staged, namespace: {**table, key: value}}
 
     def delete(self, namespace: str, key: str) -> None:
-        """Stage the removal of one value (code 102); a missing value is not an error."""
+        """Stage the removal of one value (request code 102); a missing value is not an error."""
         table = self._staged.get(namespace)
         if table is not None and key in table:
             rest = dict(table)
@@ -122,11 +122,11 @@ class KvConfig:
 
     # --- questions ----------------------------------------------------------------------------
     def get(self, namespace: str, key: str) -> str | None:
-        """Return one value (code 101)."""
+        """Return one value (request code 101)."""
         return self._written.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a namespace (code 219), or None if it never contained a key. Callers must not modify it."""
+        """Return a namespace (request code 219), or None if it never contained a key. Callers must not modify it."""
         return self._written.get(namespace)
 
 

@@ -206,7 +206,7 @@ class NamesrvRequests:
             remove_next()
 
     def record_departure(self, identity: BrokerIdentity, reason: str) -> None:
-        """Log and remember that a broker has left; its topics are dropped over the next rounds of the loop."""
+        """Log and remember that a broker has left; its topics are dropped during the next rounds of the loop."""
         over_rounds(self.routes.sweep())
         self.gone.record(identity, reason, self.clock.monotonic())
         level = logging.INFO if reason == STOPPED else logging.WARNING

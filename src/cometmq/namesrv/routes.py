@@ -10,8 +10,8 @@ Some rules are stricter than Apache's, which loses or mixes up topics and broker
   may have been lost;
 * an unregistration removes an address only if it is still the registered address of that broker id;
 * a broker name belongs to the cluster that it registered with last, and an address belongs to one broker name;
-* a broker that asks whether its topics are known (code 322) registers them again when some were removed here, or when
-  another broker has replaced it in the routes.
+* a broker that asks whether its topics are known (request code 322) registers them again when some were removed here,
+  or when another broker has replaced it in the routes.
 
 If two live brokers have the same name and id, the one with the higher ``stateVersion`` remains, as in 5.x; if the
 versions are equal, the one that registered last remains. The answer to each broker names the other.
@@ -115,7 +115,7 @@ class Registered:
     rival: str = ""
     """The address of another live broker with this name and id."""
     is_ignored: bool = False
-    """True if the rival stays registered, since its ``stateVersion`` is higher."""
+    """True if the rival remains registered, since its ``stateVersion`` is higher."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -200,7 +200,7 @@ class RouteTable:
 
     # --- registration -------------------------------------------------------------------------
     def register(self, registration: RouteRegistration) -> Generator[None, None, Registered]:
-        """Add a broker, or refresh it (code 103), slice by slice.
+        """Add a broker, or refresh it (request code 103), slice by slice.
 
         The topics may be the complete table or a part of it; a registration never removes topics. Only a master's
         topics count, and known topics are replaced only when the DataVersion differs. The broker is in the routes
@@ -276,7 +276,7 @@ class RouteTable:
         broker.addresses[identity.broker_id] = identity.address
 
     def unregister(self, identity: BrokerIdentity) -> bool:
-        """Remove a broker (code 104); return False if it was not registered."""
+        """Remove a broker (request code 104); return False if it was not registered."""
         live = self._live.get(identity.address)
         self._remove(identity)
         return live is not None and live.identity == identity
@@ -323,7 +323,7 @@ class RouteTable:
     def query_data_version(
         self, identity: BrokerIdentity, data_version: DataVersion, now_s: float
     ) -> tuple[bool, DataVersion | None]:
-        """Return whether a broker's topics have changed, and the known version (code 322).
+        """Return whether a broker's topics have changed, and the known version (request code 322).
 
         An unchanged version also renews the broker's liveness. Topics removed from the table count as a change, and so
         does a rival that has replaced the broker.
@@ -340,7 +340,7 @@ class RouteTable:
 
     # --- routes -------------------------------------------------------------------------------
     def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
-        """Return the route of a topic, or None when no registered broker has it (code 105).
+        """Return the route of a topic, or None if no registered broker has the topic (request code 105).
 
         The addresses are those for the listener's clients; if a broker has none, its general addresses are used.
         """
@@ -379,7 +379,7 @@ class RouteTable:
 
     # --- tables for tools ---------------------------------------------------------------------
     def cluster_info(self, listener: str = "") -> ClusterInfo:
-        """Return every broker and cluster (code 106), with addresses as in :meth:`route`."""
+        """Return every broker and cluster (request code 106), with addresses as in :meth:`route`."""
         return ClusterInfo(
             broker_addr_table={name: self._broker_data(name, listener) for name in self._brokers},
             cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
@@ -395,16 +395,16 @@ class RouteTable:
         ]
 
     def topics(self) -> list[str]:
-        """Return every topic (code 206)."""
+        """Return every topic (request code 206)."""
         return self._topics.names()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics of a cluster's brokers (code 224)."""
+        """Return the topics of a cluster's brokers (request code 224)."""
         names = self._clusters.get(cluster, {})
         return [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
 
     def system_topics(self, listener: str = "") -> tuple[list[str], str]:
-        """Return the names of clusters and brokers, and the address of one broker (code 304)."""
+        """Return the names of clusters and brokers, and the address of one broker (request code 304)."""
         addresses = (address for broker in self._brokers.values() for address in broker.addresses.values())
         return [*self._clusters, *self._brokers], self._address_for(listener, next(addresses, ""))
 
@@ -428,7 +428,7 @@ class RouteTable:
         return self._topics.set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Remove a topic (code 216); if a cluster is named, only from that cluster's brokers."""
+        """Remove a topic (request code 216); if a cluster is named, only from that cluster's brokers."""
         for broker_name in self._clusters.of(cluster) if cluster else list(self._topics.of(topic)):
             if self._topics.drop(topic, broker_name):
                 master = self._live.get(self._brokers[broker_name].addresses.get(MASTER_ID, ""))

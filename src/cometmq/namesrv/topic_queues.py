@@ -49,7 +49,7 @@ class TopicQueues:
         return list(self._topics) if not self._left_over else [topic for topic, _ in self.items()]
 
     def __len__(self) -> int:
-        """Return the number of topics, including left-over ones."""
+        """Return the number of topics, including left-over topics."""
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:

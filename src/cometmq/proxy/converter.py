@@ -62,7 +62,7 @@ RESERVED: Final = names.RESERVED_NAMES | {
     *names.TIMER_NAMES,
     PRIORITY,
 }
-"""Properties that users may neither set nor receive: those of RocketMQ 4.9 and those added by version 5."""
+"""Properties that users may neither set nor receive: the properties of RocketMQ 4.9 and those added by version 5."""
 _NANOS_OF_A_MILLISECOND: Final = 1_000_000
 _MS_OF_A_SECOND: Final = 1_000
 _FIRST_MS: Final = -62_135_596_800_000

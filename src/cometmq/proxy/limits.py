@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 MAX_STREAMS: Final = 1_024
-"""Maximum number of open calls on one HTTP/2 connection; clients delay further calls. Netty needs at least 100."""
+"""Maximum number of open calls on one HTTP/2 connection; clients delay further calls. Netty clients need at least 100.
+"""
 HTTP2_WINDOW_BYTES: Final = 1024 * 1024
 """Maximum number of bytes from a client on one stream, and on one connection, before it receives a WINDOW_UPDATE."""
 MAX_HEADER_LIST_BYTES: Final = 16_384
-"""Maximum size of the headers of one call, as HTTP/2 counts them; the same as in gRPC's own servers."""
+"""Maximum size of the headers of one call, as HTTP/2 counts them; gRPC's own servers have the same limit."""
 MAX_HEADER_BLOCK_BYTES: Final = 65_536
 """Maximum size of the encoded headers of one call, in all frames; a larger block ends the connection."""
 HTTP2_CONTROL_FRAMES: Final = 2_000
 """Maximum number of control frames (pings, settings, resets, priorities) that a connection may send in a burst."""
 HTTP2_CONTROL_FRAMES_A_SECOND: Final = 200
-"""Maximum number of control frames a second after the burst; a client that cancels a thousand calls sends fewer."""
+"""Maximum number of control frames per second after the burst; a client that cancels a thousand calls sends fewer."""
 MAX_GRPC_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of one message in a call: a batch of four bodies of the maximum size."""
 MAX_GRPC_INCOMPLETE_BYTES: Final = 256 * 1024 * 1024
@@ -38,7 +39,7 @@ LARGE_ANSWER_BYTES: Final = 65_536
 LARGE_SETTINGS_BYTES: Final = 1_024
 """Client settings above this size are handled one per round: a thousand topics take 5 ms."""
 LARGE_ROUTE_QUEUES: Final = 1_024
-"""Routes of topics with more queues are built one per round: 16,384 queues take 15 ms."""
+"""Routes of topics with more queues than this are built one per round: 16,384 queues take 15 ms."""
 GRPC_PING_SECONDS: Final = 60.0
 """Time after which a silent connection receives a ping, which the client must answer."""
 GRPC_SILENT_SECONDS: Final = 120.0

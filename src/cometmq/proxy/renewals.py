@@ -39,7 +39,7 @@ class RenewalState(enum.Enum):
     """The state of a message that a client is handling."""
 
     INVISIBLE = enum.auto()
-    """The message stays invisible for a while."""
+    """The message remains invisible for a while."""
     NEARLY_VISIBLE = enum.auto()
     """The message would soon become visible again."""
     EXPIRED = enum.auto()

@@ -65,7 +65,7 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
 
 
 def _with_status(name: str, handler: Handler) -> Handler:
-    """Wrap a handler: refuse calls without a client id, and convert errors to the status of the answer."""
+    """Wrap a handler: refuse calls that have no client id, and convert errors to the status of the answer."""
     response = getattr(v2, f"{name}Response")
 
     async def handle(call: Call, request: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A client is identified by its account and its id. It is remembered at its first permitted call, so a denied call uses no
 memory, and nobody can act for a client of another account. :data:`TRANSITIONS` defines the states of a session. Above
-the maximum number of sessions, the address with the most sessions loses one.
+the maximum number of sessions, the address with the most sessions loses a session.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> d
 
 
 class OtherLoopError(CometMQError):
-    """A cluster was used on another event loop than the one that started it."""
+    """A cluster was used on a different event loop from the one that started it."""
 
 
 class Cluster:
@@ -401,11 +401,11 @@ class Cluster:
         )
 
     async def promote_slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Make a slave the master in place of a stopped or killed one; return the new master.
+        """Make a slave the master in place of a stopped or killed master; return the new master.
 
         :meth:`start_slave` can then start the old master as the slave, on its store and port. If the old master had
-        messages that the new one lacks, call :meth:`empty_slave` first; otherwise the slave logs that its store must be
-        emptied.
+        messages that the new master lacks, call :meth:`empty_slave` first; otherwise the slave logs that its store must
+        be emptied.
         """
         assert index not in self._running, f"broker {index} is running"
         slave = self._slaves[index, number]

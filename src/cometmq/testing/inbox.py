@@ -34,8 +34,8 @@ _LISTED: Final = 20
 
 
 class ExpectationError(AssertionError):
-    """The messages that arrived are not the expected ones. The text lists the arrived messages, and states where the
-    missing ones are.
+    """The expected messages did not arrive. The text lists the messages that arrived, and says where the missing
+    messages are.
     """
 
 
@@ -78,7 +78,7 @@ class Inbox:
 
     :param topics: at least one topic; missing topics are created with four queues.
     :param expression: the subscription expression for all topics, of type ``expression_type``: tags or SQL92.
-    :param group: the consumer group; by default a new one.
+    :param group: the consumer group; by default a new group.
     :param answer: the listener's result for every message: success or ``Retry()``.
     """
 

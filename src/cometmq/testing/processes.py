@@ -257,7 +257,7 @@ class ProcessCluster:
         shutil.rmtree(self._slave_roots[index, number], ignore_errors=True)
 
     def promote_slave(self, index: int = 0, number: int = 1) -> None:
-        """Make a slave the master in place of a stopped or killed one.
+        """Make a slave the master in place of a stopped or killed master.
 
         :meth:`start_slave` can then start the old master as the slave, on its store and port.
         """

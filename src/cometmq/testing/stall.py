@@ -2,8 +2,8 @@
 
 A test is stalled when :data:`STALLED_CHECKS` checks in a row, timed by the real clock, find the event loop idle, the
 virtual clock unmoved, and the loop's main task inside a call of CometMQ's client or asleep on the clock. That task is
-then cancelled, and the watch moves the clock itself so that everything ends. A test that waits for something else, such
-as a process or a real timer, never counts as stalled.
+then cancelled, and the watch moves the clock itself, so that all tasks can end. A test that waits for something else,
+such as a process or a real timer, never counts as stalled.
 
 Like :mod:`cometmq.testing.idle` this reads private fields of asyncio: the callbacks of a task. If the callbacks are
 missing, no test counts as stalled.

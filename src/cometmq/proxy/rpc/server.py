@@ -365,7 +365,7 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
     def check_silence(self, seconds: float) -> None:
-        """Send a ping to a silent client; close the connection if the client stays silent after the ping."""
+        """Send a ping to a silent client; close the connection if the client remains silent after the ping."""
         self._silent_s += seconds
         if self._silent_s > GRPC_SILENT_SECONDS:
             _log.info("closing %s: the client does not answer pings", self.remote_address)

@@ -38,7 +38,7 @@ class ClientService:
     ) -> v2.NotifyClientTerminationResponse:
         """Forget a client.
 
-        The client ends its Telemetry stream itself: Node's client opens another one when the server ends it.
+        The client ends its Telemetry stream itself: Node's client opens another stream when the server ends it.
         """
         session = self._client(call, request.group, ClientType.CLIENT_TYPE_UNSPECIFIED)
         self._context.sessions.remove(session, closes_stream=False)

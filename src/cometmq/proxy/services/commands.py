@@ -3,7 +3,7 @@
 CHECK_TRANSACTION_STATE (request code 39) asks a producer about a half message. GET_CONSUMER_RUNNING_INFO (request code
 307) with ``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (request code 309)
 lets a push consumer consume one message. The commands for the last two contain a nonce, which the client's answer
-repeats. The broker waits some seconds for the answer; a later answer, or one from another client, is dropped.
+repeats. The broker waits some seconds for the answer; a later answer, or an answer from another client, is dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of clients, merged with those of the endpoint (``GrpcClientSettingsManager``)."""
+"""The settings of clients, merged with the endpoint's settings (``GrpcClientSettingsManager``)."""
 
 from __future__ import annotations
 
