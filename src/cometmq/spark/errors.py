@@ -68,7 +68,7 @@ class ArchiveError(SparkSourceError):
 
 
 class StoreReadError(SparkSourceError):
-    """The files of a store cannot be read, or contain damaged records while ``badRecordsPath`` is not set."""
+    """A store's files cannot be read, or contain damaged records and ``badRecordsPath`` is not set."""
 
 
 class NoStoreError(StoreReadError, OptionError):

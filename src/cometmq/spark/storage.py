@@ -202,7 +202,7 @@ class NumberedFiles(Generic[T]):
         self._indented = indented
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all files, sorted."""
+        """Return the sorted numbers of all files."""
         return [int(Path(name).stem) for name in self._directory.names(f"{self._place}/[0-9]*.json")]
 
     def find(self, number: int) -> T | None:

@@ -75,7 +75,7 @@ class IcebergArchive:
     format = ICEBERG
 
     def __init__(self, directory: Directory, wanted: TableFormat | None) -> None:
-        """Store the location of the table, which may not exist yet.
+        """Store the table's location. The table may not exist yet.
 
         :raises ArchiveError: pyiceberg is not installed, or the archive's table is not ``wanted``.
         """

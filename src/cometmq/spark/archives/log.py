@@ -114,7 +114,7 @@ class ArchiveLog:
         return [] if last is None else last.queues
 
     def next_offsets(self) -> Offsets:
-        """Return the offset after the last archived message of each queue."""
+        """Return the offset after each queue's last archived message."""
         return {of.queue: of.next for of in self.queues()}
 
     def marks(self) -> dict[Queue, Mark]:
@@ -418,7 +418,7 @@ def record_of(row: Mapping[str, Any]) -> bytes:
 
 
 def encode_row(row: Mapping[str, Any], body: bytes, properties_text: str, sys_flag: int) -> bytes:
-    """Encode the stored record of a row with the given body and properties; the row's times are ms since 1970.
+    """Encode a row as a stored record with the given body and properties. The row's times are in ms since 1970.
 
     :raises ValueError: the properties are too long.
     """

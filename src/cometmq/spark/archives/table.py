@@ -31,9 +31,9 @@ DELTA_LOG: Final = "_delta_log"
 ICEBERG_POINTER: Final = "_iceberg.json"
 """File that names the catalog of an archive's table."""
 WRITING: Final = "_writing"
-"""Directory where tasks of the archive job write files before they are committed."""
+"""Directory to which the archive job's tasks write files before the commit."""
 JOINING: Final = "_joining"
-"""Directory where tasks of the upkeep jobs write files before they are committed."""
+"""Directory to which the upkeep jobs' tasks write files before the commit."""
 APPENDED: Final = "append"
 """Kind of a commit that adds messages."""
 COMPACTED: Final = "compact"
@@ -62,7 +62,7 @@ class DataFile(msgspec.Struct, frozen=True):
     min_store_ms: int
     max_store_ms: int
     bad_bodies: int
-    """Number of messages whose bodies could not be decompressed. Iceberg does not store it."""
+    """Number of messages whose bodies could not be decompressed. Iceberg does not store this number."""
     committed_ms: int = 0
     """Time in ms since 1970 when the file's last message was committed; 0 if unknown."""
 

@@ -229,7 +229,9 @@ def _member(schema: Any, member: int, numbers: Iterator[int]) -> dict[str, Any]:
 
 
 def _spark_type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
-    """Return the Spark type of a parsed schema; ``named`` collects named types, ``inside`` the enclosing records."""
+    """Return the Spark type of a parsed schema. ``named`` collects named types, and ``inside`` contains the enclosing
+    records.
+    """
     from pyspark.sql import types
 
     if isinstance(schema, list):

@@ -103,7 +103,7 @@ class ProtobufCodec:
 
 
 def protobuf_value(body: bytes, message: str, descriptor: bytes) -> Any:
-    """Decode one message without Spark.
+    """Decode one message. Spark is not needed.
 
     :param message: name of the message's type, for example ``shop.Order``.
     :param descriptor: serialized ``FileDescriptorSet`` that contains the type.
@@ -147,7 +147,7 @@ def _message_class(name: str, descriptor: bytes) -> Any:
 
 
 def _message_type(kind: Any, inside: tuple[str, ...]) -> DataType:
-    """Return the Spark type of a message type; ``inside`` contains the enclosing message types."""
+    """Return the Spark type of a message type. ``inside`` contains the enclosing message types."""
     from pyspark.sql import types
 
     if kind.full_name in _WELL_KNOWN:
@@ -238,7 +238,7 @@ def _itself(value: Any) -> Any:
 
 
 def _fill(message: Any, value: Any) -> None:
-    """Set the fields of a message.
+    """Set a message's fields from an Arrow value.
 
     :raises ValueError: a field or enum name is unknown.
     """

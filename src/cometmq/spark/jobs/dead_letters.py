@@ -53,7 +53,7 @@ class Counted:
     """The number of dead letters that have the same value, for example the same tag."""
 
     value: str
-    """The value; empty for dead letters without a value."""
+    """The shared value; empty for dead letters that have no value."""
     letters: int
     groups: int
     """Number of consumer groups to which the dead letters belong."""
@@ -97,7 +97,7 @@ class DeadLetterReport(Report):
 
     @property
     def letters(self) -> int:
-        """Return the number of dead letters of all groups."""
+        """Return the total number of dead letters in all groups."""
         return sum(of.letters for of in self.groups)
 
     @property

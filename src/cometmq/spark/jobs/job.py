@@ -126,7 +126,7 @@ class SparkOptions:
 
 
 def flags_of(found: Option) -> tuple[str, ...]:
-    """Return the names of an option on the command line."""
+    """Return an option's names on the command line."""
     return found.flags or ("--" + found.name.replace("_", "-"),)
 
 
@@ -137,7 +137,7 @@ class Job(Protocol[P, O_contra, R_co]):
 
     @property
     def options(self) -> type[Any]:
-        """Return the class of the job's options."""
+        """Return the job's options class."""
 
     @overload
     def __call__(self, options: O_contra, /) -> R_co: ...

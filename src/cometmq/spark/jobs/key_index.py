@@ -213,7 +213,7 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
 
 
 def _runs(index: Directory) -> list[str]:
-    """Return the directories of the finished runs, in order."""
+    """Return the finished runs' directories, in order."""
     found = map(_RUN.fullmatch, index.names(f"run=*/{_DONE}"))
     return [f"run={number}" for number in sorted(int(match[1]) for match in found if match)]
 

@@ -342,7 +342,7 @@ class DelayOptions(SparkOptions):
 
 
 KEYS: Final = ("keys", "shardingKey", "tags")
-"""Fields that can be used as a message's key; each of several KEYS counts."""
+"""Fields that can be used as a message's key. If a message has several KEYS, each of them counts."""
 
 
 @job_options
@@ -366,7 +366,7 @@ class SkewOptions(SparkOptions):
 
 @job_options
 class DeadLetterOptions(SparkOptions):
-    """Count dead letters by group, topic of origin, tag, key and time, and send them again.
+    """Count dead letters by group, original topic, tag, key and time, and resend them.
 
     Exit codes: 0 done; 1 failed, or no dead letter could be sent again; 2 wrong use; 3 some could not be sent again.
     """

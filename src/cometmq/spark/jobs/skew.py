@@ -88,7 +88,7 @@ class TopicSkew:
 
 @dataclass(frozen=True)
 class SkewReport(Report):
-    """Hot keys, and uneven queues."""
+    """The skew job's report: hot keys and uneven queues."""
 
     COMPUTED = ("messages",)
 

@@ -18,7 +18,7 @@ from cometmq.spark.records.queues import Queue
 from cometmq.spark.storage import Directory
 
 _LINES: Final = 4096
-"""Maximum number of lines in a file; lines are buffered in memory, several hundred bytes each."""
+"""Maximum number of lines in a file. Lines are buffered in memory; each takes several hundred bytes."""
 
 
 class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
@@ -32,7 +32,7 @@ class BadMessage(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BadMessageFiles:
-    """Writes the bad messages of one task. Their offsets must rise within a queue."""
+    """Writes one task's bad messages. Their offsets must rise within a queue."""
 
     def __init__(self, directory: Directory | None) -> None:
         """Store the directory. If it is None, nothing is written."""

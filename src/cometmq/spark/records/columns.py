@@ -27,7 +27,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its type in Spark's DDL, whether a read returns it by default, and its meaning."""
+    """One column: its name, its type as Spark DDL, a flag if reads return it by default, and its meaning."""
 
     name: str
     type: str
@@ -66,7 +66,7 @@ COLUMNS: Final = (
 )
 
 DERIVED: Final = frozenset({"delayLevel", "deliverTimestamp", "transactionType", "producerGroup"})
-"""Columns that can be derived from properties or sysFlag; an archive does not contain them."""
+"""Columns that can be derived from properties or sysFlag. An archive does not contain them."""
 
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 

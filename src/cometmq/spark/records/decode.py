@@ -41,7 +41,7 @@ from cometmq.spark.records.slices import Bytes, Positions, constant, slices, tex
 
 _SIZE: Final = RECORD.struct("size")
 _MAX_MS: Final = (1 << 63) // 1000 - 1
-"""Largest timestamp that fits into microseconds; a producer may send any value."""
+"""Largest timestamp that can be stored in microseconds. Producers may send any value."""
 _HEAD: Final = dtype_of(RECORD)
 """Layout of the fields before the body if both hosts are IPv4. Every record is longer than these fields."""
 _BEHIND: Final = {"born_host": "store_timestamp", "store_host": "reconsume_times"}

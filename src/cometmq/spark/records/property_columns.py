@@ -81,7 +81,7 @@ class PropertyTexts:
         return _strings(texts, self._count, bits)
 
     def maps(self, kind: Any) -> Any:
-        """Return the properties of each record as an Arrow map of type ``kind``."""
+        """Return each record's properties as an Arrow map of type ``kind``."""
         found = None if CORE is None else CORE.property_maps(self._bytes, self._offsets)
         if found is None:
             return self._maps(kind)

@@ -110,7 +110,7 @@ def offsets_from_json(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> 
 
 
 def steps_of(ranges: Sequence[OffsetRange], most: int) -> Iterator[list[OffsetRange]]:
-    """Split ranges into steps of about ``most`` offsets; each takes an equal share of every queue."""
+    """Split ranges into steps of about ``most`` offsets. Each step takes an equal share of every queue."""
     count = -(-sum(map(len, ranges)) // most)
     for step in range(count):
         yield [part for of in ranges if len(part := of.part(step, count))]

@@ -23,7 +23,7 @@ from typing import Final
 KEPT_BYTES: Final = 128 * 1024 * 1024
 """Number of free bytes at the heap's end that the process keeps. They are enough for a few batches."""
 _MAPPED_FROM_BYTES: Final = 32 * 1024 * 1024
-"""Maximum size of blocks that are allocated on the heap; larger blocks are mapped one by one. It is the largest value
+"""Maximum size of blocks that are allocated on the heap. Larger blocks are mapped one by one. This is the largest value
 that glibc accepts.
 """
 _TRIM_THRESHOLD: Final = -1

@@ -46,7 +46,7 @@ class RowGuard:
     """
 
     def choose_queues(self, _topic: str, route: WriteRoute) -> WriteRoute:
-        """Return the queues to use for a topic: the current queues, or the queues of the task's first attempt."""
+        """Return the queues to use for a topic: the current queues, or those of the task's first attempt."""
         return route
 
     def unsent(self, chunk: Chunk) -> Chunk | None:

@@ -102,7 +102,7 @@ class EffectivelyOnce(RowGuard):
         return self._search(chunk)
 
     def finish(self) -> None:
-        """Verify for each broker, only once, that it finds messages by their ids.
+        """Verify that each broker finds messages by their ids. Each broker is verified only once.
 
         :raises SinkError: the broker does not find them.
         """
@@ -122,7 +122,7 @@ class EffectivelyOnce(RowGuard):
                     threading.Event().wait(_PAUSE_SECONDS)
 
     def _search(self, chunk: Chunk) -> Chunk | None:
-        """Return the part of the chunk that is not stored; stored rows are at its beginning."""
+        """Return the part of the chunk that is not stored. The stored rows are at its beginning."""
         if not self._is_stored(chunk, 0):
             return chunk
         if self._is_stored(chunk, len(chunk) - 1):

@@ -171,7 +171,7 @@ _EMPTY: Final = pa.scalar(b"", pa.binary())
 
 
 def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], where: RowPlace) -> pa.BinaryArray:
-    """Encode the properties of each row.
+    """Encode each row's properties.
 
     :param ids: the message ids as ASCII, shape ``(rows, 32)``.
     :raises SinkError: a row has a reserved name, a separator inside a value, or more than 32,767 bytes.
@@ -403,8 +403,8 @@ def _low_digits() -> npt.NDArray[np.uint8]:
 
 
 def task_attempt() -> int:
-    """Return the number of the attempt that this process is running, starting at 0. Call this only inside a Spark
-    task.
+    """Return the number of the attempt that this process is running, starting at 0. Call this function only inside a
+    Spark task.
     """
     from pyspark import TaskContext
 
@@ -413,7 +413,7 @@ def task_attempt() -> int:
 
 
 def task_identity(producer: str | None, *, streaming: bool) -> TaskIdentity:
-    """Return the identity of the task that this process is running. Call this only inside a Spark task.
+    """Return the identity of the task that this process is running. Call this function only inside a Spark task.
 
     :param producer: id of a batch, or option ``producerId`` of a stream; by default the id of the stream's query.
     """

@@ -139,7 +139,7 @@ class ExactlyOnce(RowGuard):
         return rest
 
     def properties(self, chunk: Chunk) -> str:
-        """Return the sequence of the request."""
+        """Return the sequence that the request must contain."""
         return self._properties[chunk.queue]
 
     def finish(self) -> None:

@@ -32,7 +32,7 @@ log = logging.getLogger("cometmq.spark")
 
 
 class _TaskWriter:
-    """The part of a writer that runs in a task."""
+    """The part of a writer that runs in tasks."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -51,7 +51,7 @@ class RocketMQWriter(_TaskWriter, DataSourceArrowWriter):
     """Writes a batch."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the totals of the write."""
+        """Log the totals of the finished write."""
         _log("batch written: %s", summary(messages))
 
 
@@ -59,7 +59,7 @@ class RocketMQStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Log the totals of the write."""
+        """Log the totals of the finished write."""
         _log("micro-batch %d written: %s", batchId, summary(messages))
 
 

@@ -106,7 +106,7 @@ class Cluster(OffsetClient):
         return {queue: mean for (queue, _, _), mean in means if mean is not None}
 
     def sized_ranges(self, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
-        """Split ranges into parts, each with the approximate mean size of its records.
+        """Split ranges into parts with the approximate mean size of the records in each.
 
         :raises UnreachableError: a broker does not answer.
         """

@@ -55,7 +55,7 @@ class Segment:
 
     @property
     def queue(self) -> Queue:
-        """Return the queue of the messages."""
+        """Return the queue that contains the segment's messages."""
         return self.part.queue
 
     @property
@@ -119,7 +119,7 @@ class Piece:
 
     @property
     def data(self) -> memoryview:
-        """Return the bytes, without a copy."""
+        """Return a view of the bytes."""
         return self.block[self.begin : self.end]
 
     def is_followed_by(self, other: Piece) -> bool:
@@ -359,6 +359,6 @@ _PULL_CODES: Final = frozenset(
 
 
 def _up_to_end(body: Piece, part: OffsetRange) -> Piece:
-    """Remove the records after the end of the segment from its answer."""
+    """Remove the records that are after the segment's end from an answer."""
     inside = Records(body.data).between(part.first, part.end)
     return body.shortened(int(inside.sizes.sum()))

@@ -40,7 +40,7 @@ class QueueLag:
 
     @property
     def behind(self) -> int:
-        """Return the number of messages that are not read yet."""
+        """Return the number of messages that have not been read yet."""
         return max(self.latest - self.reached, 0)
 
 
@@ -52,7 +52,7 @@ class Lag:
 
     @property
     def messages(self) -> int:
-        """Return the number of messages in all queues that are not read yet."""
+        """Return the number of messages in all queues that have not been read yet."""
         return sum(of.behind for of in self.queues)
 
     @property

@@ -67,7 +67,7 @@ class Window:
         )
 
     def narrowed(self, start: Offsets, end: Offsets, offsets_at: Callable[[int], Offsets]) -> tuple[Offsets, Offsets]:
-        """Narrow starts and ends to the messages that can pass the filters; ``offsets_at`` finds offsets by store time
+        """Narrow starts and ends to the messages that can pass the filters. ``offsets_at`` finds offsets by store time
         in ms.
         """
         low, high = self.offsets.low, min(self.offsets.high, _HIGHEST - 1) + 1

@@ -62,7 +62,7 @@ from cometmq.spark.source.reader import RangePartition, divide_into_partitions, 
 VERSION: Final = 1
 INITIAL: Final = {"v": VERSION, "initial": "options"}
 LIFE_CHECK_SECONDS: Final = 10.0
-"""Interval at which queues without new messages are checked for being recreated."""
+"""Interval at which queues without new messages are checked, since they may have been recreated."""
 _PAUSE_SECONDS: Final = 0.5
 _NO_LIMIT: Final = 10**18
 

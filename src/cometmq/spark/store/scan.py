@@ -95,8 +95,8 @@ def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) ->
 
 
 def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records | None, int]:
-    """Follow the record sizes from ``begin`` to ``limit``. Return complete records with right log offsets, and the end
-    of the last one.
+    """Follow the record sizes from ``begin`` to ``limit``. Return complete records with the right log offsets, and the
+    end of the last record.
     """
     places: list[int] = []
     at, stop, size_at = begin, min(limit, len(view) - MIN_RECORD_BYTES + 1), _SIZE.unpack_from

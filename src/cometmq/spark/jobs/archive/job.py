@@ -262,7 +262,7 @@ class BatchCommits:
         self._on_commit = on_commit
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the arguments: the connections of a catalog stay in their process."""
+        """Pickle only the arguments, since a catalog's connections cannot leave their process."""
         return BatchCommits, self._given
 
     @cached_property
@@ -271,7 +271,7 @@ class BatchCommits:
         return ArchiveLog(root, wanted)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit the files that the tasks of a batch have written, unless the batch is already committed.
+        """Commit the files that a batch's tasks have written, unless the batch is already committed.
 
         :raises ArchiveError: the batch overlaps archived offsets.
         """

@@ -32,7 +32,7 @@ class ArchivedBatch(Step):
 
 @dataclass(frozen=True)
 class ArchiveReport(RunReport):
-    """The messages that a run of the archive job wrote, and the messages that the archive now contains."""
+    """The messages that one run of the archive job wrote, and those that the archive now contains."""
 
     TITLE = "Archive {0.directory}"
     COMPUTED = ("total_rows", "complete")
@@ -50,7 +50,7 @@ class ArchiveReport(RunReport):
     a run would add.
     """
     dry_run: bool = False
-    """True if nothing was written; ``rows`` is then the number that a run would add."""
+    """True if nothing was written. In this case, ``rows`` is the number of messages that a run would add."""
 
     @property
     def total_rows(self) -> int:
@@ -119,7 +119,7 @@ _MOST_GAPS: Final = 100
 
 
 class ArchiveRun:
-    """The totals of one run so far. ``on_batch`` is called with each commit."""
+    """The current totals of one run. ``on_batch`` is called with each commit."""
 
     def __init__(self, log: ArchiveLog, on_batch: Callable[[ArchivedBatch], object] | None = None) -> None:
         self._log = log

@@ -40,7 +40,7 @@ class Manifest(msgspec.Struct, frozen=True):
     lost: Covered | None = None
 
     def to_row(self) -> tuple[str]:
-        """Encode the result as JSON text, the only column of the source."""
+        """Encode the result as JSON text, which is the source's only column."""
         return (msgspec.json.encode(self).decode(),)
 
 
@@ -70,7 +70,7 @@ class ArchivePartition(InputPartition):
 
 
 class ArchiveWriterSource(DataSource):
-    """The data source of the archive job. The job registers it with Spark."""
+    """The archive job's data source. The job registers it with Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -114,7 +114,7 @@ class ArchiveStreamReader(RocketMQStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        """Write one partition. For ranges that are already archived, send only the offsets to the driver, which checks
+        """Write one partition. If a range is already archived, send only its offsets to the driver, which checks
         them.
         """
         if isinstance(partition, ArchivePartition):

@@ -64,7 +64,7 @@ def not_deleted(stored: DataFrame, held_from: Mapping[Queue, int]) -> DataFrame:
 
 
 def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFrame:
-    """Return the messages of a topic in an archive."""
+    """Return a topic's messages in an archive."""
     files = [file for file in log.files() if file.topic == topic]
     if not files:
         return spark.createDataFrame([], f"{_SCHEMA}, archivedTimestamp timestamp")
@@ -216,7 +216,7 @@ def spans(minutes: DataFrame) -> tuple[Span, ...]:
 
 
 def lateness(stored: DataFrame, archived: DataFrame | None) -> tuple[Lateness, ...]:
-    """Measure how long messages took to be stored, and to be archived."""
+    """Measure how long it took to store messages, and to archive them."""
     ways = [("born → stored", stored, "bornTimestamp", "storeTimestamp")]
     if archived is not None:
         ways.append(("stored → archived", archived, "storeTimestamp", "archivedTimestamp"))

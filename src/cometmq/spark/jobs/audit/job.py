@@ -173,7 +173,7 @@ class _Audit:
 
 
 FIRST: Final = 5
-"""Maximum number of disagreements of each kind in a report."""
+"""Maximum number of disagreements of each kind that a report lists."""
 _SAID_BY_COMMITS: Final = "the commits of the archive (gaps) say whether they were gone before they could be read"
 
 

@@ -25,7 +25,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class QueueAudit:
-    """The figures of each party for one queue; ``None`` if a party has no figure."""
+    """Each party's figures for one queue; ``None`` if a party has no figure."""
 
     broker: str
     queue_id: int
@@ -53,7 +53,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The messages of each party in one of several hundred equal intervals of store time."""
+    """Each party's number of messages in one of several hundred equal intervals of store time."""
 
     at_ms: int
     stored: int

@@ -111,7 +111,7 @@ def delay(options: DelayOptions) -> DelayReport:
 def _topics_to_measure(
     source: MessageSource, topics: Sequence[str], there: Sequence[str]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """Return the readable topics, and the topics that are left out because they are not readable."""
+    """Return the readable topics, and those that are left out because they are not readable."""
     named = tuple(dict.fromkeys(topics))
     demand_present(named, there, f"{source} has no topic", next_step="leave out --topic to read all topics")
     users = named or tuple(name for name in there if name not in SYSTEM_TOPICS)

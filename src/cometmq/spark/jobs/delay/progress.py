@@ -34,7 +34,7 @@ _TIMER_CHECK: Final = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class BrokerProgress:
-    """The progress of one broker; unknown values are ``None`` or missing."""
+    """The progress of one broker. Unknown values are ``None`` or missing."""
 
     broker: str
     delays_ms: tuple[int, ...]
@@ -46,7 +46,7 @@ class BrokerProgress:
     timer_until_ms: int | None = None
     """Time up to which all due messages with arbitrary delays are delivered."""
     timer_behind_s: int = 0
-    """Number of seconds that the timer is behind, as the broker reports it."""
+    """Number of seconds by which the timer is behind, according to the broker."""
     timer_counts: dict[str, TopicTimerMetrics] = field(default_factory=dict)
     """The broker's own count of waiting messages with arbitrary delays, by topic."""
 

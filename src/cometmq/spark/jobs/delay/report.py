@@ -32,7 +32,7 @@ WORDS: Final = {
     Reason.PASSED: "delivery went past it, and it is not in its topic: lost, unless the topic was created again since",
     Reason.UNKNOWN: "nothing here tells how far delivery was",
 }
-"""The description of each reason."""
+"""Description of each reason, for the report."""
 _DRAWN: Final = 12
 """Maximum number of topics that a plot shows."""
 
@@ -45,7 +45,7 @@ class Lateness:
     """Name of the group: a topic, a delay level, or the hour (UTC) in which the messages were due."""
     messages: int
     early: int
-    """Number of messages that were delivered before they were due."""
+    """Number of messages that were delivered too early."""
     p50: int
     p90: int
     p99: int
@@ -80,7 +80,7 @@ class DueInterval:
     """The messages that are due in one interval: an hour in the next day, or a full day after that."""
 
     topic: str
-    """The topic; empty for the total of all other topics."""
+    """Name of the topic; empty for the total of all other topics."""
     begin_ms: int | None
     """Start of the interval; ``None`` for messages that are already due and not yet too late."""
     end_ms: int | None
@@ -112,7 +112,7 @@ class TimerBehind:
 
 @dataclass(frozen=True, slots=True)
 class StuckReason:
-    """The number of messages that are stuck for one reason."""
+    """The number of messages on a broker that are stuck for one reason."""
 
     reason: Reason
     broker: str
@@ -144,7 +144,7 @@ class DelayReport(Report):
 
     source: str
     at_ms: int
-    """Time of the report, ms since 1970."""
+    """Time of the report, in ms since 1970."""
     grace_ms: int
     """A message that is overdue by more than this time is stuck."""
     delivered: int

@@ -219,7 +219,7 @@ def _delivered(messages: DataFrame, progress: Sequence[BrokerProgress]) -> DataF
 _WINDOW_MS: Final = 3_600_000
 """Length of the period whose due messages are read together, at 56 bytes each, …"""
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
-"""… and maximum number of bytes of their records that are decoded together; a single record may be larger."""
+"""… and maximum number of record bytes that are decoded together. A single record may be larger."""
 _NOBODY: Final = encode_host("0.0.0.0", 0)
 
 

@@ -193,7 +193,7 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
 
 
 def _config(given: StoreConfig | Path | None, root: Path, tell: Tell) -> StoreConfig:
-    """Return the broker's configuration, which contains the sizes of the store's files.
+    """Return the broker's configuration, which determines the sizes of the store's files.
 
     The store path in the file is ignored, since the file may be from another machine.
     """

@@ -174,7 +174,7 @@ def _index(index: IndexService, records: Records) -> int:
 
 
 def fill_blank(root: Path, topic: str, queue_id: int, first: int, blank: bytes, file_bytes: int) -> None:
-    """If a queue does not begin at offset 0, write blank units before its first unit, as brokers do."""
+    """Like brokers, write blank units before a queue's first unit if the queue does not begin at offset 0."""
     byte = first * CQ_UNIT_BYTES
     start = byte - byte % file_bytes
     if byte > start:

@@ -142,7 +142,7 @@ def step_of(per_second: float | None) -> int:
 
 
 class _Run:
-    """One run of a replay."""
+    """One run of a replay, which sends the remaining steps."""
 
     def __init__(self, options: ReplayOptions, log: ArchiveLog, job: ReplayJob, servers: Mapping[str, str]) -> None:
         self._log = log

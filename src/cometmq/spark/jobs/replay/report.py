@@ -218,7 +218,7 @@ def translate(
 
 
 def write_offsets(cluster: Cluster, topic: str, offsets: Sequence[GroupOffset]) -> None:
-    """Set the offsets of the groups on the brokers of the new topic.
+    """Set the groups' offsets on the new topic's brokers.
 
     :raises UnreachableError: a broker does not answer.
     """

@@ -72,7 +72,7 @@ SENT_COLUMNS: Final = (
     *("brokerName", "queueId", "queueOffset", "bornTimestamp", "flag", "sysFlag", "propertiesText"),
     "coalesce(storedBody, body) AS stored",
 )
-"""Columns of an archive that a replay reads, in Spark SQL."""
+"""Columns that a replay reads from an archive, in Spark SQL."""
 
 
 class Origin(NamedTuple):
@@ -101,7 +101,7 @@ class Resent(NamedTuple):
 
     @property
     def piece(self) -> bytes:
-        """Encode the message as an entry of a batch."""
+        """Encode the message as an entry in a batch."""
         return b"".join(encode_piece(self.flag, self.body, self.properties))
 
 
@@ -184,7 +184,7 @@ class ReplayTask:
     ends: tuple[int, ...]
     """End of each target when the step was planned."""
     per_second: tuple[float, ...] | None
-    """The rate, in messages per second, of the task that sends to each target."""
+    """For each target, the rate of the task that sends to it, in messages per second."""
     keep_born_time: bool
     timeout_ms: int
 
@@ -201,7 +201,7 @@ class ReplayTask:
 
 
 def send_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Send rows sorted by ``target`` and origin; yield rows of ``SENT_DDL``.
+    """Send rows that are sorted by ``target`` and origin. Yield rows with the schema ``SENT_DDL``.
 
     :raises SinkError: a message cannot be sent, or is not acknowledged in time.
     """

@@ -1,1 +1,1 @@
-"""Reports of jobs: frozen data that is printed as text, as JSON and as one HTML page."""
+"""Job reports: frozen data that can be shown as text, as JSON or as one HTML page."""

@@ -1,4 +1,4 @@
-"""Draws plots with matplotlib as SVG: each plot once for wide and once for narrow screens.
+"""Draws plots as SVG with matplotlib, once for wide and once for narrow screens.
 
 Title and legend are HTML next to the picture, so that they wrap. Labels are text in the SVG, so that the browser can
 display every script. Colours are variables, which a rule inside the SVG sets for light and dark screens. Each picture
@@ -24,10 +24,12 @@ from cometmq.spark.jobs.report.plots import Bars, Line, Plot, Spans
 
 _CHINESE: Final = ("Noto Sans CJK SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "Microsoft YaHei", "PingFang SC")
 MOST_BARS: Final = 500
-"""Maximum number of bars that a plot shows; each takes a millisecond to draw."""
+"""Maximum number of bars that a plot shows. Drawing a bar takes a millisecond."""
 _MOST_SPANS: Final = 100
 _FEW_POINTS: Final = 60
-"""Maximum number of points of a line whose points are marked. Without a mark, a single point would be invisible."""
+"""Maximum number of points in a line whose points are marked. If it were not marked, a single point would be
+invisible.
+"""
 _INK: Final = TEXT["ink"][0]
 _LINE: Final = TEXT["line"][0]
 _SHADE: Final = TEXT["bad"][0]
@@ -38,14 +40,14 @@ _CHAR_EM: Final = 0.68
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a picture, chosen so that its text is readable."""
+    """A picture's size, chosen so that its text is readable."""
 
     width: float
-    """Width in points; one point is a pixel on a narrow screen, and 1.4 pixels on a wide one."""
+    """Width in points. One point is one pixel on a narrow screen, and 1.4 pixels on a wide screen."""
     height: float
     font: float
     name_chars: int
-    """Maximum width of one line of a name, in cells; longer lines would leave no room for the bars."""
+    """Maximum width of one line of a name, in cells. Longer lines would leave no room for the bars."""
 
     @property
     def room(self) -> float:
@@ -63,14 +65,14 @@ NARROW: Final = Size(360, 280, 10.5, 16)
 
 
 def figures(plots: Sequence[Plot]) -> list[str] | None:
-    """Return the HTML of each plot; ``None`` if matplotlib is not installed."""
+    """Return the HTML of each plot, or ``None`` if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         return None
     return [_figure(plot) for plot in plots if isinstance(plot, Line) or plot.names]
 
 
 def png(plot: Plot) -> bytes:
-    """Draw a plot as a standalone picture, with a legend, for light backgrounds."""
+    """Draw a plot with a legend as a standalone picture for light backgrounds."""
     return _drawn(plot, WIDE, "png", legend=True)
 
 
@@ -88,7 +90,7 @@ def _figure(plot: Plot) -> str:
 
 
 def title_of(plot: Plot) -> str:
-    """Return the title of a plot. The title states what is not drawn."""
+    """Return a plot's title, which also says if bars are left out."""
     most = {Bars: MOST_BARS, Spans: _MOST_SPANS}.get(type(plot))
     if isinstance(plot, Line) or most is None or len(plot.names) <= most:
         return plot.title
@@ -96,7 +98,7 @@ def title_of(plot: Plot) -> str:
 
 
 def _svg(drawn: bytes) -> str:
-    """Return a picture as a data URL, with its colours as variables."""
+    """Return a picture as a data URL whose colours are variables."""
     text = drawn.decode()
     text = text[text.index("<svg") :]
     names = {light: f"var(--{name})" for name, (light, _) in TEXT.items()}
@@ -183,7 +185,9 @@ def _draw_bars(axes: Any, plot: Bars, size: Size) -> None:
 
 
 def _name_bars(axes: Any, names: Sequence[str], size: Size) -> None:
-    """Label the bars: horizontally if all names have room, otherwise at an angle, and only as many as have room."""
+    """Label the bars: horizontally if there is room for all names, otherwise at an angle. Names for which there is no
+    room are left out.
+    """
     cut = ["\n".join(_cut(line, size.name_chars) for line in name.split("\n")) for name in names]
     widest = max(cell_len(line) for name in cut for line in name.split("\n"))
     if (widest + 1) * _CHAR_EM * size.font * len(cut) <= size.room:

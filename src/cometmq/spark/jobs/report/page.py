@@ -1,4 +1,5 @@
-"""The pages of jobs and of the demo: one design for light and dark screens, from a width of 390 pixels on.
+"""The pages of the jobs and the demo. They share one design for light and dark screens with a width of at least 390
+pixels.
 
 A page needs no other file and no network. Its only script sorts tables. The page's policy allows no other script, so
 that nothing in a message can run, even if a message were inserted as markup. All text is escaped.
@@ -35,11 +36,11 @@ NO_PLOTS: Final = "<p>Plots need matplotlib: <code>pip install 'cometmq[plot]'</
 _SHORT_CELLS: Final = 32
 """Maximum length of a text that a table keeps on one line."""
 _MOST_ROWS: Final = 1000
-"""Maximum number of rows of a table on the page; more rows would make a browser slow."""
+"""Maximum number of table rows on the page. More rows would slow down browsers."""
 
 
 def color_rules(scheme: int) -> str:
-    """Return the colours as CSS variables: 0 for light screens, 1 for dark ones."""
+    """Return the colours as CSS variables: 0 for light screens, 1 for dark screens."""
     named = {**TEXT, **{f"s{at}": pair for at, pair in enumerate(SERIES)}}
     return " ".join(f"--{name}: {pair[scheme]};" for name, pair in named.items())
 
@@ -204,7 +205,7 @@ def _notes(notes: Notes) -> str:
 
 
 def table(of: Table, foot: Sequence[Cell] = ()) -> str:
-    """Return a table that is sorted by a click on a heading, and scrolls sideways if it does not fit.
+    """Return a table as HTML. Clicking a heading sorts it, and it scrolls sideways if it does not fit.
 
     :param foot: a row that stays last.
     """

@@ -1,4 +1,4 @@
-"""The parts of a report: paragraphs are strings, tables and notes have classes here."""
+"""The parts of a report. Paragraphs are strings; this module defines classes for tables and notes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BAR_CHARS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar in a cell of a table."""
+    """A bar in a table cell."""
 
     share: float
     """Length, from 0 to 1."""
     chars: int = _BAR_CHARS
-    """Characters of the longest bar in the text."""
+    """Length of the longest bar in the text, in characters."""
 
     def __str__(self) -> str:
         return "█" * max(1, int(self.share * self.chars))
@@ -30,21 +30,21 @@ Cell = str | int | Bar | None
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; in the text each column is as wide as its widest cell, so that most tables fit into 80 characters."""
+    """A table. In the text, each column is as wide as its widest cell, so most tables fit into 80 characters."""
 
     heads: Sequence[str]
     """One heading for each column, with the prefix ``<`` if aligned left, ``>`` if aligned right."""
     rows: Sequence[Sequence[Cell]]
-    """Cells: text unchanged, numbers with commas, None as a dash."""
+    """Rows of cells. Texts are shown unchanged, numbers with commas, and None as a dash."""
     caption: str
     """Title on the page."""
     most: int | None = None
-    """Number of rows that the text shows; the JSON contains all …"""
+    """Maximum number of rows that the text shows; ``None`` for all. The JSON contains all rows."""
     what: str = "rows"
-    """… of these rows."""
+    """Plural noun for the rows, for the line that counts the rows left out."""
 
     def lines(self) -> list[str]:
-        """Return the lines of the table, headings first, each indented by two blanks."""
+        """Return the table as lines that are indented by two blanks. The headings are first."""
         shown = self.rows[: self.most]
         cells = [[head[1:] for head in self.heads], *([cell_text(value) for value in row] for row in shown)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
@@ -61,9 +61,9 @@ class Notes:
     items: Sequence[str]
     title: str = ""
     next_steps: Sequence[str] = ()
-    """The next step for each item; empty if no step is known."""
+    """Next step for each item; empty if no step is known."""
     urgent: bool = False
-    """True to show the list next to the verdict, at the top of the page."""
+    """True to show the list at the top of the page, next to the verdict."""
 
     def lines(self) -> list[str]:
         """Return the title and the indented items, after an empty line."""

@@ -59,7 +59,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the job's command; the page highlights any code other than 0."""
+        """Return the exit code of the job's command. The page highlights all codes except 0."""
         return 0
 
     def _parts(self) -> Iterator[Part]:
