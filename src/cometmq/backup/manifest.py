@@ -69,7 +69,7 @@ class _Head(msgspec.Struct):
 
 
 def incomplete(backup: str) -> BackupError:
-    """Return the error for a place without a manifest."""
+    """Return the error for a place that has no manifest."""
     return BackupError(
         f"{backup} is not a complete backup: it has no {MANIFEST}",
         next_step="create another one; cometmq backup create was interrupted, or never ran there",

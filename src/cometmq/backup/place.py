@@ -27,7 +27,7 @@ class BackupPlace(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Path or URL, as the user writes it."""
+        """Path or URL, in the form that the user wrote."""
 
     @abstractmethod
     def prepare(self) -> None:

@@ -60,7 +60,7 @@ CONTEXT_OPTION: Final[dict[str, Any]] = {
     "callback": _use_context,
     "help": f"Use this context (cometmq context); also from ${CONTEXT_VARIABLE}.",
 }
-"""Arguments of the ``--context`` option."""
+"""Arguments for the ``--context`` option."""
 context_option = click.option("--context", **CONTEXT_OPTION)
 """The ``--context`` option of all commands that connect. Options that are parsed after it read the environment that it
 sets.
@@ -73,7 +73,7 @@ NAMESRV_OPTION: Final[dict[str, Any]] = {
     "callback": _checked_addresses,
     "help": f"Nameservers; also from ${NAMESRV_VARIABLE} or a context.",
 }
-"""Arguments of the ``-n`` option."""
+"""Arguments for the ``-n`` option."""
 
 
 def namesrv_alone(command: Callable[..., T]) -> Callable[..., T]:
@@ -175,7 +175,7 @@ async def ask_cometmq_broker(name: str, asking: Awaitable[T], what: str, next_st
 
 
 def demand_topic_name(topic: str) -> None:
-    """Check the name of a topic.
+    """Check that a topic name is valid.
 
     :raises WrongUseError: the name is not allowed.
     """
@@ -185,7 +185,7 @@ def demand_topic_name(topic: str) -> None:
 
 
 def demand_group_name(group: str) -> None:
-    """Check the name of a group.
+    """Check that a group name is valid.
 
     :raises WrongUseError: the name is not allowed.
     """

@@ -208,7 +208,9 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
 
 
 def chosen_name(option: str | None, contexts: Contexts) -> str | None:
-    """Return the name of the context from the option or the environment, or else the current context."""
+    """Return the context's name from the option or, if not set, from the environment, or the name of the current
+    context.
+    """
     name = option or os.environ.get(CONTEXT_VARIABLE) or contexts.current
     return None if not name or name == NO_CONTEXT else name
 

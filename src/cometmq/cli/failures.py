@@ -84,7 +84,7 @@ def guarded(run: Callable[[], object]) -> int:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Return an operating system error as a sentence with the next step."""
+    """Describe an operating system error in a sentence with the next step."""
     text = (error.strerror or str(error)).lower()
     where = f"{error.filename}: " if error.filename else ""
     match error.errno:

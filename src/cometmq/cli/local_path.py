@@ -1,4 +1,4 @@
-"""Paths on the command line: local paths, which may also be ``file:`` URLs."""
+"""Click types for local paths on the command line. They also accept ``file:`` URLs."""
 
 from __future__ import annotations
 

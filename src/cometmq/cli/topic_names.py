@@ -1,4 +1,6 @@
-"""Topic names for ``topic create`` and ``topic delete``: arguments, ranges in them, and lines of a file."""
+"""Reads topic names for ``topic create`` and ``topic delete`` from arguments, which may contain ranges, and from
+files.
+"""
 
 from __future__ import annotations
 

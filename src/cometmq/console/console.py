@@ -26,7 +26,7 @@ class ConsoleRefusedError(CometMQError):
 
 
 class Console:
-    """The state of one running console."""
+    """The state of a running console."""
 
     def __init__(self, options: ConsoleOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.options = options

@@ -23,7 +23,7 @@ class LagHistory:
         self._groups: OrderedDict[str, deque[tuple[float, int]]] = OrderedDict()
 
     def note(self, group: str, queues: Sequence[QueueProgress]) -> None:
-        """Add the current lag of a group."""
+        """Add a group's current lag."""
         samples = self._groups.setdefault(group, deque(maxlen=SAMPLES))
         self._groups.move_to_end(group)
         while len(self._groups) > MAX_GROUPS:
@@ -33,5 +33,5 @@ class LagHistory:
             samples.append((now, sum(one.lag for one in queues if one.queue.topic != retry_topic(group))))
 
     def of(self, group: str) -> list[Mapping[str, float]]:
-        """Return the samples of a group."""
+        """Return a group's samples."""
         return [{"time": at, "lag": lag} for at, lag in self._groups.get(group, ())]

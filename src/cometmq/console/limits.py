@@ -24,7 +24,7 @@ SESSION_IDLE_SECONDS: Final = 30 * 60
 SESSION_SECONDS: Final = 12 * 3_600
 """Maximum duration of a session, even if the visitor is active."""
 LOGINS_PER_MINUTE: Final = 10
-"""Maximum number of login attempts per minute from one address, and for one name."""
+"""Maximum number of login attempts per minute from one address or for one name."""
 ALL_LOGINS_PER_MINUTE: Final = 120
 """Maximum total number of login attempts per minute. Each attempt takes 30 ms of processor time."""
 PASSWORD_CHECKS_AT_ONCE: Final = 2

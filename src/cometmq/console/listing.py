@@ -17,7 +17,7 @@ class Listing:
     found: int
     """Total number of names on all pages."""
     total: int
-    """Total number of names without the search."""
+    """Total number of names if there were no search."""
     number: int
     """Number of this page, starting at 1."""
 

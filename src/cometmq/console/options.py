@@ -40,7 +40,7 @@ class ConsoleOptions:
     reports: Path | None = None
     """Directory that contains the JSON reports of Spark jobs."""
     audit_logs: tuple[Path, ...] = ()
-    """Audit logs of brokers: files, stores, or directories with stores."""
+    """Brokers' audit logs: files, stores, or directories that contain stores."""
 
     def __post_init__(self) -> None:
         """Convert all paths to local ones.

@@ -298,7 +298,7 @@ def page(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
 
 
 async def no_such_page(request: Request, _: Exception) -> Response:
-    """Answer a request for an unknown address, or for an address that accepts only forms."""
+    """Return an error for an unknown address, or for an address that accepts only forms."""
 
     async def handler(ask: Ask) -> Response:
         raise NotFoundError(

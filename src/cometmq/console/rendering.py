@@ -41,7 +41,7 @@ def clipped(text: str, limit: int = MAX_SHOWN_CHARS) -> str:
 
 
 def environment() -> Environment:
-    """Return the templates of the console."""
+    """Return the console's templates."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,

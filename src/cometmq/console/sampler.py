@@ -131,7 +131,7 @@ async def _line(admin: Admin, cluster: str, name: str, broker_id: int, address: 
 
 
 class Sampler:
-    """Takes samples of the cluster in the background, and examines the cluster on demand."""
+    """Samples the cluster in the background, and examines it on demand."""
 
     def __init__(self, connections: Connections, nameservers: Sequence[str], clock: Clock) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
@@ -173,7 +173,7 @@ class Sampler:
             self._next = asyncio.Event()
 
     def examine(self) -> Health:
-        """Return the last known health of the cluster. If it is old, refresh it in the background."""
+        """Return the cluster's last known health. If it is old, refresh it in the background."""
         is_old = self._clock.now_ms() - self.health.time_ms > HEALTH_SECONDS * 1000
         if is_old and (self._examining is None or self._examining.done()):
             self._examining = asyncio.create_task(self._examine())

@@ -127,7 +127,7 @@ def show_policies(user: str, server: str | None, namesrv: str, output: str) -> N
 @dry_run_option
 @namesrv_option
 def delete(user: str, resource: str | None, is_default: bool, yes: bool, server: str | None, namesrv: str) -> None:
-    """Delete one policy of a user, or all of them."""
+    """Delete one or all policies of a user."""
     if not yes and resource is None:
         confirm_deletion(f"all policies of {user}", "removes every permission from them")
 

@@ -88,7 +88,7 @@ def status(namesrv: str, output: str) -> int:
 @namesrv_option
 @output_option
 def slaves(namesrv: str, output: str) -> int:
-    """Show how far behind slaves are (not those of RocketMQ 4).
+    """Show how far behind slaves are (except RocketMQ 4 slaves).
 
     If a master is absent, its slaves report how much of the log they have copied.
 
@@ -141,7 +141,7 @@ async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str])
 
 
 async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the state of every master, and the absent brokers that the nameserver still knows."""
+    """Return each master's state, and the absent brokers that the nameserver still knows."""
     rows = await asked_masters(admin, lambda name, at: _status(admin, name, at))
     gone = (await admin.cluster_info()).gone_brokers or []
     return list(rows.values()), [

@@ -40,7 +40,7 @@ each.
 """
 JAVA_WANTED: Final = 17
 _FEW_STEPS: Final = 100
-"""Maximum number of steps of a check that has no progress bar."""
+"""Maximum number of steps in a check that has no progress bar."""
 
 _COLUMNS: Final = (
     Column("check", "Check", prose=True),

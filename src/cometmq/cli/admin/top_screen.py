@@ -1,4 +1,4 @@
-"""The screen of ``cometmq top``: a table that is updated in place, and the keys that are pressed."""
+"""The screen of ``cometmq top``, which updates a table in place and reads single keys."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Screen:
         columns: Sequence[Column],
         trouble: str,
     ) -> None:
-        """Draw the brokers, then as many rows as fit."""
+        """Draw the brokers, followed by as many rows as fit."""
         from rich import box
         from rich.console import Group
         from rich.table import Table

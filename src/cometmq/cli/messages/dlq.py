@@ -166,7 +166,7 @@ def export(
 
 
 def _all_fields(letter: MessageExt) -> dict[str, Any]:
-    """Return every field of a stored message, with the body decompressed."""
+    """Return every field of a stored message. The body is decompressed."""
     return {
         "topic": letter.stored_topic,
         "broker": letter.broker_name,

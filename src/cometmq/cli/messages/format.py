@@ -1,4 +1,4 @@
-"""Format messages on stdout as raw bodies, templates or JSON lines, with a delimiter."""
+"""Formats messages for stdout as raw bodies, templates or JSON lines, followed by a delimiter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROPERTIES_TEMPLATE: Final = "{properties}\\t{body}"
 
 
 def unescaped(text: str) -> bytes:
-    r"""Return text as bytes, with ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` resolved.
+    r"""Convert text to bytes, with ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` resolved.
 
     :raises ValueError: unknown escape.
     """

@@ -87,7 +87,7 @@ class LineError(ValueError):
 
 @dataclass(frozen=True)
 class Delays:
-    """The delay of a message; at most one field is set."""
+    """The delay of a message. At most one field is set."""
 
     delay_level: int = 0
     delay: timedelta | None = None

@@ -100,7 +100,7 @@ async def generate_load(
 async def read_lines(
     form: MessageForm, streams: Iterable[IO[bytes]], batch: int, pacer: Pacer, delimiter: bytes = b"\n"
 ) -> AsyncGenerator[list[Message]]:
-    """Read lines and yield them as they arrive, so that typing and piping both work.
+    """Read lines and yield them as they arrive, for input that is typed or piped.
 
     Empty lines are skipped, since a message needs a body.
     """
@@ -140,7 +140,7 @@ def _has_body(form: MessageForm, line: bytes) -> bool:
 async def read_whole_files(
     form: MessageForm, streams: Iterable[IO[bytes]], pacer: Pacer
 ) -> AsyncGenerator[list[Message]]:
-    """Read each file as one message, whatever it contains."""
+    """Read each file as one message, whatever its content."""
     for stream in streams:
         body = await asyncio.to_thread(stream.read, MAX_LINE_BYTES + 1)
         if len(body) > MAX_LINE_BYTES:

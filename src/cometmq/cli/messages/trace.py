@@ -68,7 +68,7 @@ def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesr
 
 
 def show_way(way: MessageWay) -> None:
-    """Write the trace of a message to stdout, with a line and a bar for each step."""
+    """Write a message's trace to stdout, with a line and a bar for each step."""
     show(_with_bars(rows_of(way)), (*_COLUMNS, Column("bar", "Time")), "table", title=f"Trace of {way.msg_id}")
 
 

@@ -33,7 +33,7 @@ _COLUMNS: Final = (
 
 @click.group("backup")
 def command() -> None:
-    """Back up a broker's store while it runs, verify backups, and restore one.
+    """Back up a broker's store while the broker runs, and verify and restore backups.
 
     Works on stores of CometMQ and of Apache RocketMQ 4.9.
     """
@@ -102,7 +102,7 @@ def list_backups(place: str, storage: StorageOptions, output: str) -> None:
 @storage_option
 @output_option
 def verify(backup: str, storage: StorageOptions, output: str) -> None:
-    """Check every file of a backup against its checksum."""
+    """Check every file in a backup against its checksum."""
     place = open_backup(backup, storage)
     with Progress("Verifying", len(place.read_manifest().files)) as progress:
         manifest = verify_backup(place, report=lambda _: progress.advance(1))

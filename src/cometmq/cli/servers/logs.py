@@ -34,7 +34,7 @@ class LogLine(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(server)s%(name)s: %(message)s", defaults={"server": server})
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Format the line without its traceback."""
+        """Format the line. Its traceback is formatted separately."""
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name

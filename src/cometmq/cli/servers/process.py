@@ -61,7 +61,7 @@ def default_data() -> Path:
 
 
 def tell_data(data: Path) -> None:
-    """Print where a server stores its data, and the disk space in use."""
+    """Print the directory in which a server stores its data, and the disk space in use."""
     taken = 0
     for file in data.rglob("*"):
         with suppress(OSError):  # a server running there may delete files

@@ -234,7 +234,7 @@ class ServeOptions:
 
 
 def _log_options() -> tuple[str, ...]:
-    """Return the log options of this command, for the processes that it starts."""
+    """Return this command's log options, for the processes that it starts."""
     given = click.get_current_context().params
     options: tuple[str, ...] = ("--log-level", given["log_level"], "--log-format", given["log_format"])
     if given["log_file"] is not None:

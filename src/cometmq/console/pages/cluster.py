@@ -41,7 +41,7 @@ async def history(ask: Ask) -> Response:
 
 
 async def live(ask: Ask) -> Response:
-    """Send the figures of each new sample to the browser."""
+    """Send each new sample's figures to the browser."""
     return event_stream(_live(ask))
 
 

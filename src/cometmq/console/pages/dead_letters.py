@@ -53,7 +53,7 @@ class LetterLine:
 
     @classmethod
     def of(cls, letter: MessageExt) -> LetterLine:
-        """Return the list entry of a dead letter."""
+        """Create the list entry for a dead letter."""
         most = letter.properties.get(MAX_RECONSUME_TIMES, "")
         return cls(
             MessageLine.of(letter),

@@ -215,7 +215,7 @@ async def reset_form(ask: Ask) -> Response:
 
 
 async def reset(ask: Ask) -> Plan:
-    """Move the offsets of a group in one topic. The plan shows the messages that are skipped or consumed again."""
+    """Move a group's offsets in one topic. The plan shows the messages that are skipped or consumed again."""
     group, topic = ask.path("group"), ask.text("topic")
     target = _target(ask)
     moves = await planned_moves(ask.admin, group, topic, target)
@@ -281,7 +281,7 @@ def _target(ask: Ask) -> Target:
 
 
 async def clone_form(ask: Ask) -> Response:
-    """Ask for the name of a copy of a group."""
+    """Ask for the name of a group's copy."""
     return ask.page("groups/clone.html", group=ask.path("group"))
 
 

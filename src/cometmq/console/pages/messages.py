@@ -55,7 +55,7 @@ class MessageLine:
 
     @classmethod
     def of(cls, message: MessageExt) -> MessageLine:
-        """Return the list entry of a message."""
+        """Create the list entry for a message."""
         body = message.body
         return cls(
             topic=message.topic,

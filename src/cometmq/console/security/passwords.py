@@ -77,7 +77,7 @@ class ConsoleUsers:
         return self._users
 
     async def accept(self, name: str, password: str) -> ConsoleUser | None:
-        """Return the user with this name and password. The check takes as long for an unknown name."""
+        """Return the user with this name and password. The check takes equally long for an unknown name."""
         user = self.all().get(name)
         async with self._checks:
             is_right = await in_thread(_is_password, user.password_hash if user else _NOBODY, password)
