@@ -6,8 +6,8 @@ batch, and ``cometmq.commit``, the rest of the commit, in its ``commitInfo``.
 
 The upkeep jobs do not use deltalake's own functions. ``optimize.compact`` names its files at random, but an archive's
 file names contain the queue and the offsets. ``vacuum`` cannot distinguish the files of a batch that is about to be
-committed from those of a dead batch: a short ``--keep`` would delete both, a long one would keep both. It also rounds
-to full hours.
+committed from those of a dead batch: a short ``--keep`` would delete both, and a long one would keep both. It also
+rounds to full hours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rules for a masked copy, read from a TOML file or from options ``FIELD=ACTION``, and the paths of their fields.
 
-A field is a path into JSON bodies, ``body`` (the whole body), ``keys`` (each key in KEYS), ``tags`` or
+A field is a path into JSON bodies, ``body`` (the entire body), ``keys`` (each key in KEYS), ``tags`` or
 ``property:NAME``. An action is ``drop``, ``mask`` (which may keep some characters at the ends of a text), ``hash`` or
 ``encrypt`` with the key of a subject.
 

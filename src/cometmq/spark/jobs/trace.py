@@ -5,9 +5,9 @@ It reads the records of a trace topic (:mod:`cometmq.message.trace_record`), joi
 message and consumer group (produced, acknowledged, every consumption), and returns only totals. On request, the joined
 rows are written to Parquet.
 
-A record with impossible numbers (a time after the year 9999, a cost of more than 24 days) is skipped, and so is
-anything that is not a record. Brokers do not check what clients write to the trace topic, and one impossible record
-must not stop a job.
+A record with impossible numbers (for example a time after the year 9999, or a cost of more than 24 days) is skipped,
+and so is anything that is not a record. Brokers do not check what clients write to the trace topic, and one impossible
+record must not stop a job.
 """
 
 from __future__ import annotations

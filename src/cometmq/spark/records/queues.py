@@ -26,7 +26,7 @@ class Mark(NamedTuple):
     """A message that identifies a generation of its queue.
 
     A topic that was deleted and recreated counts its messages from 0. No two messages on a broker have the same log
-    offset and store time, so the message at this queue offset is then a different one.
+    offset and store time, so the message at this queue offset is a different one.
     """
 
     offset: int

@@ -260,7 +260,7 @@ def demand_stream(options: SourceOptions) -> None:
 def _words(offsets: Start | None, others: Start | None) -> set[str]:
     """Return the words that JSON offsets contain for any queue, at any level.
 
-    A queue is left out on purpose if ``others``, the offsets for the other end, contain the same word for it.
+    Queues for which ``others``, the offsets for the other end, contain the same word are deliberately left out.
     """
     if isinstance(offsets, dict):
         of_others = others if isinstance(others, dict) else {}

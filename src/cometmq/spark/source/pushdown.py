@@ -1,8 +1,8 @@
 """Converts Spark's filters to bounds of a read: queues by name and number, offsets, and store times.
 
 A filter only reduces the number of messages that are pulled; Spark applies the filter again to the rows. Narrowing by
-``storeTimestamp`` relies on store times that do not decrease within a queue, which is not true if the broker's clock
-was set back.
+``storeTimestamp`` relies on store times that do not decrease within a queue, which is not the case if the broker's
+clock was set back.
 
 Spark calls ``pushFilters`` only when ``spark.sql.python.filterPushdown.enabled`` is true; if the setting is false,
 Spark rejects a reader that has that method. Spark 4.3 does not pass the setting to a source. ``asked_for_filters``

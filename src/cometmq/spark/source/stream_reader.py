@@ -141,8 +141,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Commit the query's offsets to the group ``commitGroup``. Reading uses only the checkpoint.
 
         Spark calls a reader's ``commit`` only when the next batch is planned, so offsets are committed here: everything
-        up to the start of the batch that is being planned has been processed. After a failure, the next batch tries
-        again.
+        up to the start of the batch that is being planned has been processed. After a failure, the next batch retries
+        the commit.
         """
         group = self._options.commit_group
         if group is None or _is_initial(done) or done["queues"] == self._committed:
@@ -294,7 +294,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the queues' ends at the last poll, and figures about the micro-batch chosen at that time.
 
-        A Python source has no other way to add figures to the query's progress.
+        This is the only way for a Python source to add figures to the query's progress.
         """
         if not self._latest:
             return None

@@ -69,7 +69,7 @@ KEPT_DAMAGE_BYTES: Final = 64 * 1024
 def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records | Damage]:
     """Yield the valid records that begin at ``begin <= log offset < end`` and the damage between them, in order.
 
-    ``begin`` is the start of the file or of a record. Yielded records stay mapped as long as they are used.
+    ``begin`` is the start of the file or of a record. Yielded records remain mapped as long as they are used.
     """
     with Path(file.path).open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as view:
         view.madvise(mmap.MADV_SEQUENTIAL)

@@ -3,7 +3,7 @@
 1. The job searches each log split for the ends of queues and for new generations of topics.
 2. Tasks read the splits again in parallel and write their units. One more task writes the index.
 3. When all files are on disk, the job records this in ``comet/position.json``, which the next broker that opens the
-   store checks. Then the new directories replace the old ones, which are moved to ``comet/quarantine/``.
+   store checks. Then the new directories replace the old directories, which are moved to ``comet/quarantine/``.
 
 Before the third step, the store is unchanged. After a crash in the second step the next run continues: ``plan`` in the
 job's working directory contains the log files and settings, and ``done`` contains a file for each finished split and

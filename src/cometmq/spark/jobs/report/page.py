@@ -1,8 +1,8 @@
 """The pages of the jobs and the demo. They share one design for light and dark screens with a width of at least 390
 pixels.
 
-A page needs no other file and no network. Its only script sorts tables. The page's policy allows no other script, so
-that nothing in a message can run, even if a message were inserted as markup. All text is escaped.
+A page needs no other files and no network. Its only script sorts tables. The page's policy forbids all other scripts,
+so that nothing in a message can run, even if the message were inserted as markup. All text is escaped.
 """
 
 from __future__ import annotations
