@@ -26,10 +26,10 @@ from collections.abc import Generator, Hashable, Iterator, Mapping
 from typing import Final
 
 from cometmq.errors import CometMQError
-from cometmq.index import Index
 from cometmq.limits import MAX_ADDRESS_CHARS, MAX_NAMESRV_TOPICS
 from cometmq.message.hosts import parse_address
 from cometmq.message.names import MASTER_ID, PERM_READ, PERM_WRITE, check_topic
+from cometmq.multimap import MultiMap
 from cometmq.namesrv.limits import MAX_NAMESRV_BROKERS, MAX_NAMESRV_QUEUE_DATA, MAX_REGISTERED_QUEUES
 from cometmq.namesrv.topic_queues import TopicQueues
 from cometmq.remoting.bodies import (
@@ -191,9 +191,9 @@ class RouteTable:
     def __init__(self) -> None:
         self._topics: Final = TopicQueues()
         self._brokers: dict[str, _Broker] = {}
-        self._clusters: Index[str, str] = Index()
+        self._clusters: MultiMap[str, str] = MultiMap()
         self._live: dict[str, LiveBroker] = {}
-        self._addresses_of: Index[tuple[str, int], str] = Index()
+        self._addresses_of: MultiMap[tuple[str, int], str] = MultiMap()
         """The live addresses for each broker name and id. More than one means that two brokers have the same name and
         id.
         """

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 import msgspec
 
-from cometmq.index import Index
+from cometmq.multimap import MultiMap
 from cometmq.namesrv.limits import TOPICS_PER_SLICE
 from cometmq.remoting.bodies import QueueData
 
@@ -23,7 +23,7 @@ class TopicQueues:
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
-        self._topics_of: Index[str, str] = Index()
+        self._topics_of: MultiMap[str, str] = MultiMap()
         """Topics by broker name."""
         self._left_over: deque[tuple[str, list[str]]] = deque()
         """Brokers that have left, by name, with their topics that are still in the table."""

@@ -174,7 +174,7 @@ def answers(
 
 
 def _header_of(handler: Callable[..., Any]) -> type[Header]:
-    """Return the class in the ``Request[…]`` annotation of a handler; ``None`` for ``Request[Any]``."""
+    """Return the header class in a handler's ``Request[…]`` annotation, or ``NoHeader`` if it is ``Request[Any]``."""
     for annotation in inspect.get_annotations(handler, eval_str=True).values():
         for kind in get_args(annotation):
             if isinstance(kind, type) and issubclass(kind, Header):

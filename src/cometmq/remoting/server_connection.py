@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
@@ -29,9 +29,11 @@ from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_comma
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
 from cometmq.remoting.permissions import Caller
-from cometmq.remoting.processors import Buffer, Request, Response, RpcHook, encode_response
-from cometmq.remoting.rpc_latency import RpcLatency
+from cometmq.remoting.processors import Buffer, Request, Response, encode_response
 from cometmq.remoting.unsent import UnsentAnswers
+
+if TYPE_CHECKING:
+    from cometmq.remoting.server import RequestPath
 
 log = logging.getLogger(__name__)
 
@@ -49,22 +51,6 @@ class InvokeError(CometMQError):
     """The client did not answer a request from the server."""
 
 
-class AnswerPath(Protocol):
-    """The steps through which an answer passes; see :class:`~cometmq.remoting.server.RequestPath`."""
-
-    @property
-    def hooks(self) -> Sequence[RpcHook]:
-        """Called with every answer, in this order."""
-
-    @property
-    def on_failure(self) -> Callable[[ServerConnection, Request[Any], Response], None] | None:
-        """Called with every answer whose code is not 0."""
-
-    @property
-    def latency(self) -> RpcLatency | None:
-        """Counts answers and their latency."""
-
-
 class ConnectionOwner(Protocol):
     """The part of the server that its connections use."""
 
@@ -75,7 +61,7 @@ class ConnectionOwner(Protocol):
     data_arrived: bool
 
     @property
-    def path(self) -> AnswerPath:
+    def path(self) -> RequestPath:
         """The steps through which an answer passes."""
 
     @property

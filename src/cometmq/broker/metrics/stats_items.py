@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
 from cometmq.broker.limits import STATS_ITEMS_PER_SLICE
-from cometmq.index import Index
+from cometmq.multimap import MultiMap
 from cometmq.remoting.admin_bodies import BrokerStatsItem
 
 SAMPLE_SECONDS: Final = 10
@@ -138,8 +138,8 @@ class StatsItems:
         self._forgotten = forgotten
         self._windows = Windows()
         self._items: dict[str, dict[str, StatsItem]] = {}
-        self._of_topic: Index[str, tuple[str, str]] = Index()
-        self._of_group: Index[str, tuple[str, str]] = Index()
+        self._of_topic: MultiMap[str, tuple[str, str]] = MultiMap()
+        self._of_group: MultiMap[str, tuple[str, str]] = MultiMap()
         """Names and keys by the topic and by the group of keys that have both."""
 
     def get(self, name: str, key: str) -> StatsItem | None:

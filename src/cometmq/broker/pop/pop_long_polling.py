@@ -18,8 +18,8 @@ from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import HELD_SLICE_SECONDS, MAX_HELD_POP_CHARS, MAX_HELD_POPS_OF_CONNECTION
 from cometmq.broker.pull.filters import MessageFilter
 from cometmq.clock import Clock, TimerHandle
-from cometmq.index import Index
 from cometmq.message.pop_info import pop_retry_topic
+from cometmq.multimap import MultiMap
 from cometmq.remoting.processors import Request, Response, RpcRejectedError
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
@@ -64,7 +64,7 @@ class PopLongPollingService:
         self._live = live
         self._clock = clock
         self._held: dict[Key, dict[HeldPop, None]] = {}
-        self._keys_of: Index[str, Key] = Index()
+        self._keys_of: MultiMap[str, Key] = MultiMap()
         """The keys that a message in a topic wakes."""
         self._of: dict[ServerConnection, dict[HeldPop, None]] = {}
         self._count = 0

@@ -23,7 +23,7 @@ from cometmq.broker.pop.entries import (
 )
 from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
 from cometmq.broker.pop.order import HandedOut, OrderedMessages
-from cometmq.index import Index
+from cometmq.multimap import MultiMap
 
 NO_OFFSET: Final = -1
 
@@ -77,8 +77,8 @@ class PopState:
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, str], dict[int, PopQueue]] = {}
-        self._of_topic: Index[str, tuple[str, str]] = Index()
-        self._of_group: Index[str, tuple[str, str]] = Index()
+        self._of_topic: MultiMap[str, tuple[str, str]] = MultiMap()
+        self._of_group: MultiMap[str, tuple[str, str]] = MultiMap()
         self.on_due: Final[list[Callable[[PopQueue, int], None]]] = []
         """Called with a queue and the time (ms) at which a message of the queue becomes visible again."""
 

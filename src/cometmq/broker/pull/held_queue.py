@@ -31,7 +31,7 @@ class HeldPull(msgspec.Struct, eq=False):
     deadline: float = 0.0
     """The deadline, in monotonic seconds."""
     queue: HeldQueue | None = None
-    group: HeldGroup | None = None
+    group: SameFilterPulls | None = None
     """The queue at which the pull waits, and the pull's group there."""
 
     @property
@@ -43,7 +43,7 @@ class HeldPull(msgspec.Struct, eq=False):
         return sum(len(text) for text in texts if isinstance(text, str))
 
 
-class HeldGroup(msgspec.Struct, eq=False):
+class SameFilterPulls(msgspec.Struct, eq=False):
     """Pulls of one queue that want the same messages."""
 
     key: _Key
@@ -65,13 +65,13 @@ class HeldQueue:
 
     def __init__(self, key: tuple[str, int]) -> None:
         self.key = key
-        self.groups: dict[_Key, HeldGroup] = {}
-        self.others: dict[HeldGroup, None] = {}
+        self.groups: dict[_Key, SameFilterPulls] = {}
+        self.others: dict[SameFilterPulls, None] = {}
         """Groups whose filters read the messages."""
         self.is_looking = False
         self.has_more = False
-        self._everything: HeldGroup | None = None
-        self._by_code: dict[int, dict[HeldGroup, None]] = {}
+        self._everything: SameFilterPulls | None = None
+        self._by_code: dict[int, dict[SameFilterPulls, None]] = {}
         self._tags_to = 0
         """Messages before this offset were checked by their tags."""
 
@@ -88,7 +88,7 @@ class HeldQueue:
         """Return whether some groups can be woken without reading messages."""
         return self._everything is not None or bool(self._by_code)
 
-    def group(self, pull: HeldPull, end: int) -> HeldGroup:
+    def group(self, pull: HeldPull, end: int) -> SameFilterPulls:
         """Return the group for a pull; a new group is not added yet. ``end`` is the end of the queue."""
         wanted = pull.wanted
         header: PullMessageRequestHeader = pull.request.header
@@ -102,10 +102,10 @@ class HeldQueue:
             chars = HELD_CODE_CHARS * len(wanted.codes or ())
             if wanted.predicate is not None:
                 chars += HELD_SQL_CHARS + HELD_SQL_FACTOR * wanted.chars
-            group = HeldGroup(key, wanted, min(offset, end), chars, {})
+            group = SameFilterPulls(key, wanted, min(offset, end), chars, {})
         return group
 
-    def add(self, group: HeldGroup) -> None:
+    def add(self, group: SameFilterPulls) -> None:
         """Add a group."""
         self.groups[group.key] = group
         codes, predicate, offset = group.key
@@ -119,7 +119,7 @@ class HeldQueue:
             for code in codes:
                 self._by_code.setdefault(code, {})[group] = None
 
-    def remove(self, group: HeldGroup) -> None:
+    def remove(self, group: SameFilterPulls) -> None:
         """Remove a group without pulls."""
         del self.groups[group.key]
         codes, predicate, offset = group.key
@@ -134,7 +134,7 @@ class HeldQueue:
                 if not groups:
                     del self._by_code[code]
 
-    def match_by_tags(self, queue: ConsumeQueue) -> tuple[list[HeldGroup], bool]:
+    def match_by_tags(self, queue: ConsumeQueue) -> tuple[list[SameFilterPulls], bool]:
         """Return the groups that want all messages or a tag of some unchecked messages, and whether unchecked messages
         are left.
         """

@@ -25,7 +25,7 @@ from cometmq.broker.limits import (
     MAX_HELD_PULLS,
     MAX_HELD_PULLS_OF_CONNECTION,
 )
-from cometmq.broker.pull.held_queue import HeldGroup, HeldPull, HeldQueue
+from cometmq.broker.pull.held_queue import HeldPull, HeldQueue, SameFilterPulls
 from cometmq.periodic import Alarm
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Response
@@ -219,14 +219,14 @@ class PullRequestHoldService:
             if more:
                 yield
 
-    def _wake(self, group: HeldGroup, queue: ConsumeQueue) -> _Work:
+    def _wake(self, group: SameFilterPulls, queue: ConsumeQueue) -> _Work:
         for pull in list(group.pulls):
             header: PullMessageRequestHeader = pull.request.header
             if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else the pull came after the message
                 self._answer_pull(pull)
             yield
 
-    def _matches(self, group: HeldGroup, queue: ConsumeQueue) -> bool:
+    def _matches(self, group: SameFilterPulls, queue: ConsumeQueue) -> bool:
         """Return whether a new message matches, or may match, these pulls."""
         wanted = group.wanted
         result = self._store.get_message(

@@ -23,8 +23,8 @@ from cometmq.broker.limits import (
     SUBSCRIPTION_OVERHEAD_CHARS,
 )
 from cometmq.clock import Clock
-from cometmq.index import Index
 from cometmq.loop import finish
+from cometmq.multimap import MultiMap
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -159,7 +159,7 @@ class ConsumerManager:
     def __init__(self, beats: Heartbeats) -> None:
         self._beats = beats
         self._groups: dict[str, ConsumerGroup] = {}
-        self._names_of: Index[ServerConnection, str] = Index()
+        self._names_of: MultiMap[ServerConnection, str] = MultiMap()
         """Groups by connection, so that lost connections are removed without searching all groups."""
         self._chars = 0
         self._members = 0
@@ -291,9 +291,9 @@ class ProducerManager:
     def __init__(self, beats: Heartbeats) -> None:
         self._beats = beats
         self._groups: dict[str, dict[ServerConnection, ClientChannel]] = {}
-        self._names_of: Index[ServerConnection, str] = Index()
+        self._names_of: MultiMap[ServerConnection, str] = MultiMap()
         self._client_of: dict[ServerConnection, str] = {}
-        self._connections_of: Index[str, ServerConnection] = Index()
+        self._connections_of: MultiMap[str, ServerConnection] = MultiMap()
         """The connections by client id, so that the requester of a reply is found immediately."""
         self._members = 0
         self.gone = 0

@@ -9,7 +9,7 @@ state          event                             next state            what happ
 (new)          ``add``                           pauses, due now
 pauses         ``due_at`` is reached, ``frame``  in flight             the driver sends the frame
 in flight      answer of success                 (gone)                 ``acknowledged`` is called
-in flight      answer in :data:`UNSURE`          pauses                the pause is twice the last one
+in flight      answer in :data:`RETRYABLE`          pauses                the pause is twice the last one
 in flight      another answer                    (gone)                 ``answered`` raises
 any            ``broken``: connection lost       pauses                all requests to that broker
 pauses         ends after its deadline           (gone)                ``answered`` or ``broken`` raises
@@ -21,9 +21,9 @@ The invariants:
 * A request is given up only with an error: if its broker refuses it, or if the next try would begin after its
   deadline (``timeout_s`` after it was added).
 
-Faults: if a broker answers "not now" (:data:`UNSURE`), does not answer in time or closes the connection, it is unknown
-whether the messages are stored. The pauses of different queues run in parallel. After a pause, :meth:`Request.left`
-decides which messages are sent again: all, only those that the broker does not find, or none.
+Faults: if a broker answers "not now" (:data:`RETRYABLE`), does not answer in time or closes the connection, it is
+unknown whether the messages are stored. The pauses of different queues run in parallel. After a pause,
+:meth:`Request.left` decides which messages are sent again: all, only those that the broker does not find, or none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cometmq.remoting.security import Security
 
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 5.0
-UNSURE: Final = NOT_NOW | LESS_SAFE
+RETRYABLE: Final = NOT_NOW | LESS_SAFE
 """Codes after which a retry can help: the message is not stored, or is less durable than the broker's configuration
 demands.
 """
@@ -171,7 +171,7 @@ class Outbox:
         if sending is None or not answer.is_response:
             return  # a request of the broker's, or an answer to a request that was given up
         words = f"code {answer.code}: {answer.remark or 'no remark'}"
-        if answer.code in UNSURE:
+        if answer.code in RETRYABLE:
             self._pause([sending], f"broker {broker} answers {words}", now)
             return
         self._drop(sending)

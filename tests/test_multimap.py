@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.index import Index
+from cometmq.multimap import MultiMap
 
 
 def test_a_key_is_in_the_index_while_it_has_values() -> None:
     """Values keep their order, an added one twice is one, and the last one takes its key with it."""
-    index: Index[str, int] = Index()
+    index: MultiMap[str, int] = MultiMap()
     for value in (3, 1, 3):
         index.add("a", value)
     assert index.of("a") == [3, 1]
@@ -24,7 +24,7 @@ def test_a_key_is_in_the_index_while_it_has_values() -> None:
 
 def test_values_can_be_removed_while_a_caller_goes_through_them() -> None:
     """``of`` returns a copy."""
-    index: Index[str, int] = Index()
+    index: MultiMap[str, int] = MultiMap()
     for value in range(4):
         index.add("a", value)
     for value in index.of("a"):

@@ -1,4 +1,4 @@
-"""Index: a set of values for each key, in insertion order."""
+"""MultiMap: a set of values for each key, in insertion order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Index(dict[K, dict[V, None]]):
+class MultiMap(dict[K, dict[V, None]]):
     """The values of each key; a key that has no values is removed."""
 
     def add(self, key: K, value: V) -> None:
@@ -26,5 +26,5 @@ class Index(dict[K, dict[V, None]]):
             del self[key]
 
     def of(self, key: K) -> list[V]:
-        """Return the values of a key; the caller may change the index while iterating over them."""
+        """Return the values of a key; the caller may change the map while iterating over them."""
         return list(self.get(key, ()))
