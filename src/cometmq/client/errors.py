@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 REQUEST_TIMEOUT: Final = 10_006
-"""``ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION`` of RocketMQ's clients."""
+"""The error code ``ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION`` of RocketMQ's clients."""
 
 NEXT_STEPS: Final = {
     ResponseCode.SYSTEM_ERROR: "check that server's log",

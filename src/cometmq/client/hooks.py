@@ -126,12 +126,12 @@ class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EndTransactionHook = Callable[[EndTransactionContext], None]
-"""Called on the event loop after END_TRANSACTION was sent; must not block."""
+"""Called on the event loop after END_TRANSACTION was sent; it must not block."""
 
 
 @dataclass(frozen=True)
 class SendMessageHook:
-    """Two optional functions, called on the event loop; must not block."""
+    """Two optional functions that are called on the event loop; they must not block."""
 
     before: Callable[[SendMessageContext], None] | None = None
     """Called before each attempt."""

@@ -288,7 +288,7 @@ class ClientInstance:
         return group in self._consumers
 
     def drop_consumer(self, group: str) -> None:
-        """Remove a consumer from the heartbeats without UNREGISTER_CLIENT."""
+        """Remove a consumer from the heartbeats without sending UNREGISTER_CLIENT."""
         self._consumers.pop(group, None)
         self._held.pop(group, None)
 

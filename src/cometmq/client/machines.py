@@ -1,4 +1,4 @@
-"""Protocols without I/O: generators that yield requests and receive answers, with one driver for each way to wait.
+"""Protocols without I/O: generators that yield requests and receive answers; their drivers do the I/O.
 
 A machine chooses requests and servers, and reacts to answers; a failure is raised inside it.
 """
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def run(machine: Generator[Request, Answer, T], send: Callable[[Request], Answer]) -> T:
-    """Run a machine to its end; ``send`` sends a request and waits for the answer."""
+    """Run a machine until it ends; ``send`` sends a request and waits for the answer."""
     try:
         request = next(machine)
         while True:

@@ -52,11 +52,11 @@ class Processed:
     messages: int
     seconds: float
     error: str
-    """``TIME_OUT``, ``EXCEPTION``, ``RETURNNULL`` or ``FAILED``; empty when the messages are consumed."""
+    """``TIME_OUT``, ``EXCEPTION``, ``RETURNNULL`` or ``FAILED``; empty if the messages were consumed."""
 
 
 class ClientMetrics:
-    """The hooks; a subclass records the metrics.
+    """The hooks that measure clients; a subclass records the metrics.
 
     ``Producer(send_hooks=[metrics.send])``, ``PushConsumer(consume_hooks=[metrics.consume])``.
     """

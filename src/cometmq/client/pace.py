@@ -29,7 +29,7 @@ class Pace:
         return most if self._per_second is None else max(1, min(most, int(self._per_second * WINDOW_SECONDS)))
 
     def take(self, messages: int) -> float:
-        """Count messages; return the seconds to wait before sending them."""
+        """Count messages; return the number of seconds to wait before they are sent."""
         if self._per_second is None:
             return 0.0
         now = self._clock.monotonic()

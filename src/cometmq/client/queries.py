@@ -1,4 +1,4 @@
-"""Queries for the offsets of a queue: requests to its broker, and parsers of the answers; no sockets.
+"""Queries for a queue's offsets: requests to its broker, and parsers for the answers; it uses no sockets.
 
 A :class:`Query` is one request. A search that needs several queries is a generator: it yields queries and receives
 results.

@@ -26,7 +26,7 @@ _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """The runtime information of a broker, and the local times before the request and after the answer, in ms."""
+    """A broker's runtime information, and the local times, in ms, before the request and after the answer."""
 
     table: Mapping[str, str]
     asked_ms: int

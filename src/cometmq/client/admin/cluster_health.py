@@ -37,7 +37,7 @@ class Steps(Protocol):
 
 
 Watch = Callable[[str, int], AbstractContextManager[Steps]]
-"""Opened with the title of a long check and the number of its steps."""
+"""Returns the context manager for a long check, given the check's title and its number of steps."""
 
 
 class _Unwatched:

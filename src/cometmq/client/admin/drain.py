@@ -68,12 +68,12 @@ class Left:
         return self.settled and not self.groups and not self.delayed and not self.transactions
 
     def is_copied(self) -> bool:
-        """Return whether a slave has everything."""
+        """Return whether a slave has the complete log."""
         return self.settled and self.slave_bytes == 0
 
 
 class Drain:
-    """Drains one broker; call :meth:`begin`, then :meth:`check` until nothing is left."""
+    """Drains one broker; call :meth:`begin`, then repeat :meth:`check` until no work is left."""
 
     def __init__(self, admin: Admin, broker: str, address: str, *, settle_s: float = SETTLE_SECONDS) -> None:
         self._admin = admin

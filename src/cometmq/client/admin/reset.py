@@ -1,4 +1,4 @@
-"""Resets of consumer groups: shows a group's new offsets in advance, and moves the group."""
+"""Resets consumer groups: shows a group's new offsets in advance, and applies them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class NoSuchQueueError(ClientError):
 
 
 class GroupConsumesError(ClientError):
-    """Members of the group are consuming, so its offsets are not moved."""
+    """Members of the group are consuming, so the group's offsets are not moved."""
 
 
 async def planned_moves(

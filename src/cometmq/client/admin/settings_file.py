@@ -57,7 +57,7 @@ class GroupEntry(_Entry, frozen=True, kw_only=True):
     consume_orderly: bool = False
     consume_timeout_minutes: int | None = None
     retry_policy: dict[str, Any] | None = None
-    """The delays before retries (``groupRetryPolicy``), in the form of RocketMQ 5's requests."""
+    """The delays before retries (``groupRetryPolicy``), in the form that RocketMQ 5's requests use."""
     system_flag: int = 0
     attributes: dict[str, str] = {}
     brokers: list[str] | None = None

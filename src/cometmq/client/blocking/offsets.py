@@ -37,7 +37,7 @@ class Bounds:
 
 
 class OffsetClient(BlockingCluster):
-    """The brokers in a nameserver's cluster, with queries for offsets."""
+    """The brokers in a nameserver's cluster, with methods that query offsets."""
 
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(options, clock=clock)

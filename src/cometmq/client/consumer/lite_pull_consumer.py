@@ -190,7 +190,7 @@ class LitePullConsumer(GroupClient):
     async def assign(
         self, queues: Iterable[MessageQueue], expression: str = ALL, *, expression_type: str = TAG
     ) -> None:
-        """Read exactly these queues, regardless of other members; replaces an earlier assignment.
+        """Read exactly these queues, regardless of other members; this replaces an earlier assignment.
 
         :raises ClientStateError: topics were subscribed.
         :raises BrokerError: a broker cannot filter by the expression.

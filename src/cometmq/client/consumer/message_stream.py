@@ -258,7 +258,7 @@ class MessageStream:
         self._arrived.set()
 
     def close(self) -> None:
-        """Release all messages; loops end."""
+        """Release all messages, and end the loops."""
         self._closed = True
         for lane in self._lanes.values():
             for taken in lane:

@@ -213,7 +213,7 @@ class PushConsumer(GroupClient):
         await self._use.end()
 
     async def _unregister_later(self) -> None:
-        """Leave the group once the last calls have ended, since a member that leaves loses its locks.
+        """Leave the group only after the last calls have ended, since a member that leaves loses its locks.
 
         If no other client uses the instance, it is already closed, and the locks expire.
         """

@@ -52,11 +52,11 @@ RENEW_S: Final = 20.0
 ASK_AGAIN_S: Final = 1.0
 """Seconds before a lock is requested again, if another member holds it or a request failed."""
 LOCK_TIMEOUT_S: Final = 3.0
-"""Time-out of one request, far below a lock's remaining time when it is renewed."""
+"""Time limit for one request, far below the time that a lock still has when it is renewed."""
 
 
 class _Broker:
-    """The requests to one broker, independent of other brokers."""
+    """Sends lock requests to one broker, independently of the other brokers."""
 
     def __init__(self) -> None:
         self.wanted = asyncio.Event()

@@ -61,7 +61,7 @@ class ByConfig:
 
 @dataclass(frozen=True)
 class ByMachineRoom:
-    """Shares queues of brokers named ``room@name`` whose room is allowed (``AllocateMessageQueueByMachineRoom``)."""
+    """Shares the queues of brokers named ``room@name`` in allowed rooms (``AllocateMessageQueueByMachineRoom``)."""
 
     rooms: frozenset[str]
 

@@ -84,7 +84,8 @@ class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
     """True if the broker has stored the end of the transaction. If not, the broker will check it again.
     """
     error: BaseException | None = None
-    """The error of the local work. Its frames may refer to this result, so the garbage collector must track it."""
+    """The error of the local work. Its frames may refer to this result, so the garbage collector must track it.
+    """
 
 
 async def outcome_of(function: Callable[..., object], threads: Executor | None, *arguments: object) -> TransactionState:

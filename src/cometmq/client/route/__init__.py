@@ -1,4 +1,4 @@
-"""Routes of topics, and the choice of the nameserver and broker for a request (``TopicRouteData``); no sockets.
+"""Routes of topics, and the choice of nameserver and broker for a request, without sockets (``TopicRouteData``).
 
 :class:`Nameservers` chooses the nameserver to ask. It is a machine (:mod:`cometmq.client.machines`) that
 :class:`.table.RouteTable` drives from an event loop, and :mod:`cometmq.client.blocking.cluster` without one.
@@ -76,7 +76,7 @@ def _ordered_queues(configuration: str) -> list[tuple[str, int]]:
 
 
 def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int] = ()) -> None:
-    """Check the number of queues of a route before an object is created for each.
+    """Check the number of queues in a route before an object is created for each queue.
 
     :raises ClientError: the number is impossible.
     """
@@ -191,7 +191,7 @@ def _route_in(answer: RemotingCommand, address: str, topic: str) -> TopicRouteDa
 
 
 class BrokerAddresses(dict[str, dict[int, str]]):
-    """The addresses of brokers by broker name and broker id, from routes."""
+    """The addresses of brokers by broker name and broker id, as found in routes."""
 
     def note(self, data: TopicRouteData) -> None:
         """Add the addresses of a route."""

@@ -1,4 +1,4 @@
-"""The routes of one client: requested from nameservers, stored, refreshed every 30 s (``MQClientInstance``)."""
+"""The routes of one client: requested from nameservers, stored, and refreshed every 30 s (``MQClientInstance``)."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ class ProducerConfig(ClientConfig):
     send_latency_fault_enable: bool = False
     """Avoid slow or failed brokers for a while."""
     latency_max_ms: tuple[int, ...] = LATENCY_MAX_MS
-    """Ascending latencies; a broker that is slower is avoided for the entry in ``not_available_duration_ms``."""
+    """Ascending latencies; a broker that is slower is avoided for the matching ``not_available_duration_ms``.
+    """
     not_available_duration_ms: tuple[int, ...] = NOT_AVAILABLE_DURATION_MS
     """Times for which a slow broker is avoided, one for each latency."""
     start_detector_enable: bool = False
@@ -116,7 +117,7 @@ class TransactionConfig(ProducerConfig):
     """
 
     execute_threads: int = 20
-    """Maximum number of threads for local work in a plain function."""
+    """Maximum number of threads for local work that is a plain function."""
     check_concurrency: int = 4
     """Maximum number of concurrent calls of the checker."""
     check_request_hold_max: int = 2000

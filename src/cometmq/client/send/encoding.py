@@ -256,7 +256,7 @@ class SendEncoder:
 
 
 def _check_int32(name: str, value: object) -> None:
-    """Check a number that records store in four bytes, or brokers read as Java's ``int``.
+    """Check a number that records store in four bytes, or that brokers read as a Java ``int``.
 
     :raises IllegalMessageError: the value is not an integer, or does not fit.
     """

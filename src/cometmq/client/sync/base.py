@@ -278,7 +278,7 @@ def blocking(
 def taking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncClient[A], P], R]:
-    """Return a blocking method as :func:`blocking` does, for a method that returns messages.
+    """Return a blocking method as :func:`blocking` does, for an asynchronous method that returns messages.
 
     If a signal handler raises during the call, fetched messages are put back, and the next call returns them.
     """

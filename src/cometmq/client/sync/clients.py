@@ -76,7 +76,7 @@ def spanned(
 
 
 class SyncProducer(SyncClient[Producer]):
-    """:class:`~cometmq.client.producer.producer.Producer` for code without an event loop; any thread can send."""
+    """:class:`~cometmq.client.producer.producer.Producer` for code that has no event loop; any thread can send."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SyncProducer(SyncClient[Producer]):
 
 
 class SyncTransactionProducer(SyncProducer):
-    """:class:`~cometmq.client.producer.transaction_producer.TransactionProducer` for code without an event loop.
+    """:class:`~cometmq.client.producer.transaction_producer.TransactionProducer` for code that has no event loop.
 
     The local work and the checker are plain functions that run in threads of the producer.
     """
@@ -203,7 +203,7 @@ class SyncTransactionProducer(SyncProducer):
 
 
 class SyncPullConsumer(SyncClient[PullConsumer]):
-    """:class:`~cometmq.client.consumer.pull_consumer.PullConsumer` for code without an event loop."""
+    """:class:`~cometmq.client.consumer.pull_consumer.PullConsumer` for code that has no event loop."""
 
     def __init__(self, group: str, namesrv: str | None = None, *, security: Security | None = None) -> None:
         self._bind(PullConsumer, group, namesrv, security=security)
@@ -230,7 +230,7 @@ class SyncPullConsumer(SyncClient[PullConsumer]):
 
 
 class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
-    """:class:`~cometmq.client.consumer.lite_pull_consumer.LitePullConsumer` for code without an event loop."""
+    """:class:`~cometmq.client.consumer.lite_pull_consumer.LitePullConsumer` for code that has no event loop."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 
 
 class SyncPushConsumer(SyncClient[PushConsumer]):
-    """:class:`~cometmq.client.consumer.push_consumer.PushConsumer` for code without an event loop.
+    """:class:`~cometmq.client.consumer.push_consumer.PushConsumer` for code that has no event loop.
 
     The listener is a plain function that runs in threads of the consumer. If there is no listener, iterate: ``for
     message in consumer``, and call ``message.ack()``.
@@ -371,7 +371,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
 
 class SyncAdmin(SyncClient[Admin]):
-    """:class:`~cometmq.client.admin.Admin` for code without an event loop."""
+    """:class:`~cometmq.client.admin.Admin` for code that has no event loop."""
 
     def __init__(self, namesrv: str | None = None, *, security: Security | None = None) -> None:
         self._bind(Admin, namesrv, security=security)
