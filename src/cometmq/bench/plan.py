@@ -67,7 +67,7 @@ class Progress:
         self.first_failure = self.first_failure or str(error)
 
     def result(self, messages: int) -> dict[str, Any]:
-        """Return rates and latencies of a finished load.
+        """Return the rates and latencies of a finished load.
 
         :param messages: the number of messages sent or received.
         """

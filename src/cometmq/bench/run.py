@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The topic of a load."""
+    """The topic on which a load runs."""
 
     topic: str | None
     queues: int = 8

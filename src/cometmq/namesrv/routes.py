@@ -52,7 +52,7 @@ _NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
 
 
 class RegistrationError(CometMQError):
-    """A registration violates a rule or a limit; the broker receives the message as the remark."""
+    """A registration violates a rule or a limit; the error's message becomes the remark in the answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -409,8 +409,8 @@ class RouteTable:
         return [*self._clusters, *self._brokers], self._address_for(listener, next(addresses, ""))
 
     def topics_with_flag(self, wanted: int, unwanted: int = 0) -> list[str]:
-        """Return the topics whose topicSysFlag has all bits of ``wanted`` and no bit of ``unwanted`` (codes 311 to
-        313).
+        """Return the topics whose topicSysFlag has all bits of ``wanted`` and no bit of ``unwanted`` (request codes 311
+        to 313).
         """
         return [
             topic
@@ -420,11 +420,11 @@ class RouteTable:
 
     # --- changes by tools ---------------------------------------------------------------------
     def wipe_write_perm(self, broker_name: str) -> Generator[None, None, int]:
-        """Remove the write permission of a broker's queues, slice by slice; return the number of topics (code 205)."""
+        """Remove write permission from a broker's queues in slices; return the number of topics (request code 205)."""
         return self._topics.set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> Generator[None, None, int]:
-        """Make a broker's queues readable and writable, slice by slice; return the number of topics (code 327)."""
+        """Make a broker's queues readable and writable in slices; return the number of topics (request code 327)."""
         return self._topics.set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:

@@ -43,7 +43,7 @@ class RenewalState(enum.Enum):
     NEARLY_VISIBLE = enum.auto()
     """The message would soon become visible again."""
     EXPIRED = enum.auto()
-    """The message is visible again, or was renewed for the maximum time, or the broker has refused too often."""
+    """The message is visible again, was renewed for the maximum time, or was refused too often by the broker."""
     ABANDONED = enum.auto()
     """The client of the message was removed."""
 

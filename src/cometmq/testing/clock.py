@@ -108,7 +108,7 @@ class VirtualClock:
 
     # --- moving -------------------------------------------------------------------------------
     def advance(self, seconds: float) -> None:
-        """Move time on and fire the timers that fall due, in order, including timers that these timers set."""
+        """Advance the time and fire the timers that fall due, in order, including timers that these timers set."""
         target = self._elapsed + seconds
         while self.next_in() <= target - self._elapsed:
             self._fire_next()
@@ -162,7 +162,7 @@ class VirtualClock:
         return True
 
     async def skip(self, seconds: float) -> None:
-        """Move the date on from alarm to alarm and wait after each until the event loop is idle.
+        """Advance the date from alarm to alarm, and wait after each until the event loop is idle.
 
         Monotonic time stands still, so connections, leases and running calls notice nothing.
 

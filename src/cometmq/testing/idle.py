@@ -1,4 +1,4 @@
-"""Detect when an event loop is idle, so that a virtual clock may be moved.
+"""Detects when an event loop is idle, so that a virtual clock may be moved.
 
 A loop is idle when no callback is ready, no socket or pipe has an event, no thread of a pool works (a flush,
 ``asyncio.to_thread``, a consumer's plain listener) and no TLS handshake runs. The loop's own timers (``asyncio.sleep``)

@@ -11,7 +11,7 @@ from cometmq.broker.controller import Broker
 
 
 async def stop_as_killed(broker: Broker, root: Path) -> None:
-    """Stop a broker whose connections are cut, then restore its directory to the state before the stop."""
+    """Stop a broker whose connections are cut; then restore its directory to the state before the stop."""
     left = root.with_name(f"{root.name}.killed")
     try:
         # No request is answered from here on, but worker threads finish the work that they have begun. A kill ends all

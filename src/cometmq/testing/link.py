@@ -178,7 +178,7 @@ class _Pair:
         self.link.ended(self)
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Stop or resume reading from both ends; the client is read once the server is connected."""
+        """Stop or resume reading from both ends; reading from the client begins once the server is connected."""
         self.client.pause_reading(paused=paused or self.server.transport is None)
         self.server.pause_reading(paused=paused)
 

@@ -1,4 +1,4 @@
-"""Fail a test that waits for a virtual clock that nobody moves, instead of letting it run into its time limit.
+"""Fails a test that waits for a virtual clock that nobody moves, so that it does not run into its time limit.
 
 A test is stalled when :data:`STALLED_CHECKS` checks in a row, timed by the real clock, find the event loop idle, the
 virtual clock unmoved, and the loop's main task inside a call of CometMQ's client or asleep on the clock. That task is

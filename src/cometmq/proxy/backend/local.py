@@ -53,7 +53,7 @@ class _PendingRequest:
 
 
 class LocalConnection(ServerConnection):
-    """The connection of one client in the broker in this process; it has no socket."""
+    """One client's connection to the broker in this process; it has no socket."""
 
     __slots__ = ("_broker_name", "_on_request", "_unanswered")
 

@@ -48,7 +48,7 @@ TRANSITIONS: Final = {
     (StreamState.CLOSING, StreamEvent.CLOSE): StreamState.CLOSED,
     (StreamState.CLOSED, StreamEvent.CLOSE): StreamState.CLOSED,
 }
-"""The next state for each state and event; other events are not allowed."""
+"""The next state by state and event; other events are not allowed."""
 
 _RECEIVING: Final = frozenset(state for state, event in TRANSITIONS if event is StreamEvent.REMOTE_END)
 """States in which the client may send frames."""

@@ -63,7 +63,7 @@ class ReceiveService:
         self._renewals = renewals
         self._releases = TaskSet()
         self._counters: dict[str, Iterator[int]] = {}
-        """The next broker of each topic, for requests that name no broker."""
+        """The next broker for each topic, used for requests that name no broker."""
 
     async def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
         """Wait for messages; send the status, one answer for each message, and the delivery time."""
@@ -281,7 +281,7 @@ def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Rec
 
 
 def _start_offsets(info: str) -> dict[tuple[str, int], int]:
-    """Parse startOffsetInfo, which has the first offset for each topic type and queue."""
+    """Parse startOffsetInfo, which contains the first offset for each topic type and queue."""
     starts = {}
     for part in filter(None, info.split(";")):
         kind, queue_id, start = part.split(" ")
@@ -290,7 +290,7 @@ def _start_offsets(info: str) -> dict[tuple[str, int], int]:
 
 
 def _failed_deliveries(info: str) -> dict[tuple[int, int], int]:
-    """Parse orderCountInfo, which has the number of failed deliveries for each queue and offset (``type
+    """Parse orderCountInfo, which contains the number of failed deliveries for each queue and offset (``type
     qo<queueId>%<queueOffset> count``).
     """
     failures = {}

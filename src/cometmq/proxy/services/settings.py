@@ -30,7 +30,7 @@ _LITE_TOPIC_CHARS: Final = 64
 
 
 def check_settings(settings: v2.Settings) -> str:
-    """Check the settings of a client; return the consumer group, empty for a producer.
+    """Check the settings of a client; return the consumer group, which is empty for a producer.
 
     :raises ProxyError: the settings are invalid.
     """
