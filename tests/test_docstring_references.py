@@ -15,7 +15,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.glob("cometmq/**/*.py"))}
-ROOMS = sorted({path.relative_to(SOURCE / "cometmq").parts[0] for path in TREES} - {"store"})
+ROOMS = sorted({path.relative_to(SOURCE / "cometmq").parts[0] for path in TREES})
 REFERENCE = re.compile(r":(?:mod|class|func|meth|attr|data|exc|const|obj):`(?:[^`]*<)?~?([^`>]+)>?`")
 
 

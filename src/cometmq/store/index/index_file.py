@@ -6,7 +6,8 @@ bytes, numbered from 1: ``int32 key hash, int64 log offset, int32 seconds since 
 entry of the chain``.
 
 Entries are written in blocks: first the entries, then the slots that point to them, then the header, so that the worst
-result of a killed process is slots that point past the header's count. :meth:`truncate_entries` repairs such slots.
+result of a killed process is slots that point past the header's count. :meth:`IndexFile.truncate_entries` repairs such
+slots.
 """
 
 from __future__ import annotations

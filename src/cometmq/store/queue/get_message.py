@@ -88,7 +88,10 @@ def get_message(
     max_bytes: int,
     choose: Chooser | None = None,
 ) -> GetResult:
-    """Read up to ``max_messages`` records starting at ``offset``; see :meth:`MessageStore.get_message`."""
+    """Read up to ``max_messages`` records starting at ``offset``.
+
+    See :meth:`cometmq.store.message_store.MessageStore.get_message`.
+    """
     low = queue.min_logical
     high = queue.committed
     if not low <= offset < high:

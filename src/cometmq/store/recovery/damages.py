@@ -1,4 +1,4 @@
-"""Damages: replaces damaged parts of the log that contain no record (see :mod:`log_reader`).
+"""Damages: replaces damaged parts of the log that contain no record (see :mod:`cometmq.store.log.log_reader`).
 
 A damaged part is first copied into the quarantine. Then it is overwritten with records that slaves, tools and Apache
 skip; otherwise Apache would end its log there and truncate all that follows. They are records of zeros that end a
