@@ -1,4 +1,4 @@
-"""The limits of the broker, each with its unit in the name and its reason."""
+"""The broker's limits. Each name contains the unit, and each docstring gives the reason."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ MAX_HALF_MESSAGES_BY_TOPIC: Final = 50_000
 usually has a few hundred.
 """
 TIMER_COUNT_SECONDS: Final = 60.0
-"""Pause between two counts of messages with any delay by topic; each count reads the whole timer log."""
+"""Pause between two counts of messages with any delay by topic; each count reads the entire timer log."""
 
 # --- Administration -----------------------------------------------------------------------------
 MAX_TOPIC_QUEUES: Final = 16_384
-"""Maximum number of queues of one topic on one broker; each becomes a directory. Apache's own largest topic has
-1,024."""
+"""Maximum number of queues of one topic on one broker; each becomes a directory. Apache's own largest topic has 1,024.
+"""
 MAX_RELAYED_REQUESTS: Final = 20_000
 """Maximum number of administrators' requests that are pending until consumers answer, about 2 KB each; a group may have
-16,384 members."""
+16,384 members.
+"""
 MAX_RELAYED_BYTES: Final = 32 * 1024 * 1024
 """Maximum size of headers and bodies of requests that are pending until consumers answer (307, 309): several records of
-the largest size."""
+the largest size.
+"""
 MAX_RELAYED_BODY_BYTES: Final = 64 * 1024
 """Maximum size of the body of a request for a consumer; tools send empty bodies."""
 MAX_STATUS_ANSWERS_BYTES: Final = 64 * 1024 * 1024
@@ -36,7 +38,8 @@ LAGS_PER_ANSWER: Final = 100_000
 """Number of queues of groups that one scrape reads, in addition to those of the groups that are furthest behind: 0.2 s.
 """
 LAGS_SLICE_SECONDS: Final = 0.005
-"""Time for reading the ages of groups' next messages in one round of the loop; one more file may be opened after it."""
+"""Time for reading the ages of groups' next messages in one round of the loop; one more file may be opened afterwards.
+"""
 AGES_PER_ANSWER: Final = 1_000
 """Maximum number of messages whose ages one scrape reads, in addition to those known from the last scrape: 0.3 to 0.7 s
 if a file must be opened for each message.
@@ -45,11 +48,12 @@ PAIRS_PER_SLICE: Final = 1_000
 """Number of pairs of topic and group whose progress is added up in one round of the loop: 3 ms."""
 MAX_PROGRESS_SUMS_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of one answer with the progress of groups; the client requests the rest separately. 200,000 pairs need 5
-to 30 MB."""
+to 30 MB.
+"""
 SLICES_SECONDS: Final = 0.005
 """Time for all work in slices in one round of the loop; a slice that has begun is finished."""
 SLICED_WORKS: Final = 8
-"""Number of sliced works that run a slice in one round of the loop; others wait."""
+"""Number of sliced works that run a slice in one round of the loop; further works wait."""
 CLIENTS_PER_SLICE: Final = 100
 """Number of groups of clients that are added or removed in one round of the loop: 1 ms; 2 ms for new groups."""
 LARGE_HEARTBEAT_BYTES: Final = 4 * 1024
@@ -65,7 +69,7 @@ MAX_CONSUME_QUEUE_UNITS: Final = 1_000
 
 # --- Broker -------------------------------------------------------------------------------------
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
-"""Maximum size of the records in one turn; above it the turn is written early. This limits the write buffer."""
+"""Maximum size of the records in one turn; a larger turn is written early. This limits the write buffer."""
 MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
 """With SYNC_FLUSH: maximum size of unflushed messages from one connection; further sends get SYSTEM_BUSY."""
 MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
@@ -75,12 +79,13 @@ MAX_HELD_PULLS: Final = 100_000
 MAX_HELD_PULL_CHARS: Final = 64 * 1024 * 1024
 """Maximum number of characters in all held pulls, mostly of their subscriptions; usual pulls have fewer than 300."""
 HELD_CODE_CHARS: Final = 100
-"""Weight of one tag in a held pull's filter for MAX_HELD_PULL_CHARS: its memory in all tables."""
+"""Weight of one tag of a held pull's filter in MAX_HELD_PULL_CHARS: the memory that it needs in all tables."""
 HELD_SQL_CHARS: Final = 3_000
-"""Weight of an SQL92 expression for MAX_HELD_PULL_CHARS, once for all held pulls of a queue with the same
-expression."""
+"""Weight of an SQL92 expression in MAX_HELD_PULL_CHARS; counted once for all held pulls of a queue that have the same
+expression.
+"""
 HELD_SQL_FACTOR: Final = 150
-"""Weight of each character of the expression: its memory once compiled."""
+"""Weight of each character in the expression: the memory that it needs once it is compiled."""
 HELD_SLICE_SECONDS: Final = 0.002
 """Time for held pulls in one round of the loop; the rest follows in the next round."""
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
@@ -91,10 +96,12 @@ MAX_POP_MESSAGES: Final = 32
 """Maximum number of messages in one pop, as in Apache."""
 MAX_POP_INVISIBLE_MS: Final = 3 * 86_400_000
 """Maximum time that a popped message stays invisible; it is also the maximum of Apache's timer, which ends the
-invisible time in Apache's broker."""
+invisible time in Apache's broker.
+"""
 MAX_POP_LOG_ENTRIES: Final = 4_096
 """Maximum number of entries in one record of the POP log, about 100 bytes each; further entries are stored in a second
-record."""
+record.
+"""
 MAX_ACKS: Final = 4_096
 """Maximum number of acknowledgements in one BATCH_ACK_MESSAGE, each for messages from one pop of one queue."""
 MAX_BATCH_ACK_BYTES: Final = 1024 * 1024
@@ -104,8 +111,8 @@ MAX_ACK_BITS_CHARS: Final = 64 * 1024
 MAX_ACKED_MESSAGES: Final = 16_384
 """Maximum number of messages in one BATCH_ACK_MESSAGE, about 10 ms."""
 MAX_ORDERED_MESSAGES: Final = 1_024
-"""Maximum number of messages of one queue and group that are handed out in message group order, or wait for it; 300
-bytes each.
+"""Maximum number of messages of one queue and group that are handed out in message group order or wait for their
+message group; 300 bytes each.
 """
 POP_READS_MAX: Final = 4
 """Maximum number of reads of a queue in one round for a pop whose filter rejects messages; the pop continues in the
@@ -122,7 +129,7 @@ POP_SCAN_MESSAGES_PER_MS: Final = 20_000
 POP_SCAN_PAUSE_MS: Final = 50
 """Maximum pause after a check of a queue: messages become visible again within 100 ms."""
 POP_SAVE_SECONDS: Final = 10.0
-"""Time between two snapshots of the popped messages, if there were any pops."""
+"""Time between two snapshots of the popped messages, provided that there were pops."""
 POP_SAVE_QUEUES: Final = 500
 """Number of queues of groups in one slice of a snapshot."""
 MAX_HELD_POPS_OF_CONNECTION: Final = 16_384
@@ -130,10 +137,11 @@ MAX_HELD_POPS_OF_CONNECTION: Final = 16_384
 its clients.
 """
 MAX_ATTRIBUTES_CHARS: Final = 4_096
-"""Maximum number of characters of the attributes of a topic in one request."""
+"""Maximum number of characters in the attributes of one topic in a request."""
 MAX_REQUEST_MODES: Final = 100_000
 """Maximum number of pairs of group and topic with a message request mode; each is an entry in
-``messageRequestMode.json``."""
+``messageRequestMode.json``.
+"""
 MAX_ASSIGNMENT_BYTES: Final = 16 * 1024
 """Maximum size of the body of QUERY_ASSIGNMENT and of SET_MESSAGE_REQUEST_MODE."""
 MAX_CACHED_ROUTES: Final = 10_000
@@ -152,7 +160,8 @@ queue numbers are far apart.
 """
 OFFSET_EXPIRY_SECONDS: Final = 86_400.0
 """Time after which offsets in a missing topic for a group without members expire: an administrator who deleted the
-topic by mistake has created it again by then."""
+topic by mistake has created it again within this time.
+"""
 OFFSET_LOOK_SECONDS: Final = 30.0
 """Pause between two steps of the scan for expired offsets."""
 OFFSET_LOOK_KEYS: Final = 2_000
@@ -168,8 +177,7 @@ MAX_DELETED_TOPICS: Final = 20_000
 life; the oldest deletion is forgotten first. The complete file is encoded in 4 ms.
 """
 EARLIER_READERS_SECONDS: Final = 86_400.0
-"""Time for which the consumers of a deleted topic are remembered, since they may have offsets from the topic's earlier
-life.
+"""Time for which a deleted topic's consumers are remembered, since they may have offsets from the topic's earlier life.
 """
 MAX_GROUPS: Final = 50_000
 """Maximum number of consumer groups that clients may create; each group also has a retry topic."""
@@ -198,21 +206,24 @@ MAX_HEARTBEAT_FILTER_CHARS: Final = 49_152
 in about 1.4 µs a character.
 """
 FILTER_CHARS_PER_SLICE: Final = 4_096
-"""Number of characters of SQL92 expressions that are compiled in one round of the loop; the expression that exceeds it
-is finished: 6 ms.
+"""Number of characters of SQL92 expressions that are compiled in one round of the loop, in about 6 ms; an expression
+that exceeds this number is finished.
 """
 MAX_CONSUMER_FILTERS: Final = 10_000
 """Maximum number of SQL92 filters in ``consumerFilter.json``, one for each group and topic; a filter expires a day
-after its last consumer has left."""
+after its last consumer has left.
+"""
 MAX_CONSUMER_FILTER_CHARS: Final = 16 * 1024 * 1024
-"""Maximum number of characters of all expressions in ``consumerFilter.json``; common expressions have fewer than
-300."""
+"""Maximum number of characters of all expressions in ``consumerFilter.json``; common expressions have fewer than 300.
+"""
 MAX_KIND_CHARS: Final = 64
 """Maximum number of characters of an enumeration name in a heartbeat, such as ``CONSUME_FROM_LAST_OFFSET``, or of a
-language."""
+language.
+"""
 MAX_SUBSCRIPTION_CHARS: Final = 16_384
 """Maximum number of characters of the expression in one subscription, and of its tags and codes in a heartbeat: several
-hundred long tags."""
+hundred long tags.
+"""
 LONG_SUBSCRIPTION_CHARS: Final = 256
 """Longer tag expressions are stored in the smaller cache."""
 CACHED_SUBSCRIPTIONS: Final = 4_096
@@ -221,7 +232,8 @@ CACHED_LONG_SUBSCRIPTIONS: Final = 64
 """Number of cached long tag expressions; at most about 1 MB each."""
 MAX_LIVE_SUBSCRIPTION_CHARS: Final = 64 * 1024 * 1024
 """Maximum number of characters in the subscriptions of all connected consumers: names, expressions and tags; about
-500,000 common subscriptions."""
+500,000 common subscriptions.
+"""
 SUBSCRIPTION_OVERHEAD_CHARS: Final = 100
 """Weight of a subscription for MAX_LIVE_SUBSCRIPTION_CHARS in addition to its text."""
 MAX_PRODUCERS: Final = 50_000
@@ -230,7 +242,8 @@ PRODUCER_MIN_IDLE_SECONDS.
 """
 MAX_PRODUCER_LANES: Final = 200_000
 """Maximum number of queues of all producers with sequences, about 300 bytes each in memory and in
-``comet/producers.json``."""
+``comet/producers.json``.
+"""
 PRODUCER_EXPIRY_SECONDS: Final = 7 * 86_400.0
 """Time after which an idle producer is forgotten (Kafka: ``transactional.id.expiration.ms``, 7 days)."""
 PRODUCER_MIN_IDLE_SECONDS: Final = 3_600.0
@@ -239,7 +252,8 @@ PRODUCER_IDLE_LOOK_SECONDS: Final = 1.0
 """Pause between two scans for idle producers while the table is full; a scan takes some 20 ms."""
 PRODUCER_SAVE_SECONDS: Final = 30.0
 """Pause between two writes of the producers' sequences; a restart reads the log since the last write, about 1 µs a
-record."""
+record.
+"""
 PRODUCER_SAVE_SLICE_BYTES: Final = 64 * 1024
 """Size of the sequences encoded in one round of the loop, in 0.2 ms; all sequences together have at most 60 MB."""
 LOCK_SECONDS: Final = 60.0
@@ -252,28 +266,29 @@ MAX_LOCK_REQUEST_QUEUES: Final = 16_384
 """Maximum number of queues in one lock request: 1,024 queues of 16 topics are many; each takes about 3 µs."""
 MAX_LOCK_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of the body of a lock request: MAX_LOCK_REQUEST_QUEUES with names of 200 characters together; about 20
-ms."""
+ms.
+"""
 MAX_OPEN_TRANSACTIONS: Final = 500_000
 """Maximum number of open transactions, about 250 bytes each; further half messages are refused."""
 HALF_PROPERTIES_RESERVE_BYTES: Final = 256
 """Space in the properties of a half message for the properties that each check adds."""
 MAX_HALF_LAG: Final = 200_000
-"""Maximum number of messages after an open half message; above it the half message is copied to the end of its queue,
-since a start reads all messages after the oldest one.
+"""Maximum number of messages after an open half message. When there are more, the half message is copied to the end of
+its queue, since a start reads all messages after the oldest one.
 """
 TRANSACTION_SLICE: Final = 100
 """Number of half messages that are checked in one round of the loop: about 3 ms."""
 MAX_GIVEN_UP_LINES: Final = 100
-"""Maximum number of given-up transactions with a log line each in one round of checks; the last line contains their
-number, and all are in TRANS_CHECK_MAX_TIME_TOPIC.
+"""Maximum number of given-up transactions that are logged separately in one round of checks. The last line contains the
+total number; all are in TRANS_CHECK_MAX_TIME_TOPIC.
 """
 TRANSACTION_PROGRESS_SECONDS: Final = 5.0
 """Pause between two writes of the progress through half messages (Apache writes its offsets every 5 s)."""
 MAX_TRANSACTION_MARKS: Final = 256
 """Maximum number of pairs of offsets in op queue and half queue in memory; a start reads the ops after one of them."""
 COMMITTED_SCAN_BYTES: Final = 64 * 1024 * 1024
-"""Size of the end of the log in which a start searches for committed messages without an op message: at most one of
-CometMQ, several after a crash of Apache's broker.
+"""Size of the part at the end of the log in which a start searches for committed messages that have no op message: at
+most one was written by CometMQ, but a crash of Apache's broker may leave several.
 """
 MAX_LISTED_TRANSACTIONS: Final = 1_000
 """Maximum number of open transactions in one answer to GET_OPEN_TRANSACTIONS; about 300 bytes each."""
@@ -293,7 +308,8 @@ TABLE_RETRY_SECONDS: Final = 10.0
 """Pause before a failed write of a table, for example on a full disk, is retried."""
 MAX_PENDING_CHANGES: Final = 10_000
 """Maximum number of requests whose changes of topics, groups or modes are not on the disk yet, about 2 kB each; further
-requests get SYSTEM_BUSY."""
+requests get SYSTEM_BUSY.
+"""
 TABLE_WRITE_SECONDS: Final = 0.25
 """Pause between two writes of a changed table's complete file: Apache's broker loads it after a kill."""
 TABLE_WRITE_BYTES_PER_SECOND: Final = 512 * 1024
@@ -321,7 +337,7 @@ MAX_TRANSFER_BYTES: Final = 4 * 1024 * 1024 - 12
 TRANSFER_ROUND_BYTES: Final = 256 * 1024
 """Size of the log sent to one slave in one round of the loop, about 0.1 ms."""
 TRANSFER_HIGH_WATER_BYTES: Final = 1024 * 1024
-"""Size of unsent data for one slave above which no more is queued until the slave has read most of it."""
+"""Maximum size of unsent data for one slave; no more is queued until the slave has read most of it."""
 MAX_PORT: Final = 65_535
 """The last TCP port."""
 MAX_SLAVES: Final = 64
@@ -341,13 +357,15 @@ SLAVE_SYNC_SECONDS: Final = 10.0
 SLAVE_CHANGES_SECONDS: Final = 1.0
 """Pause between two copies of the changed rows of a CometMQ master, which are cheap."""
 MAX_CHANGED_NAMES: Final = 50_000
-"""Maximum number of names of changed rows that a master remembers; above it slaves copy the complete table again."""
+"""Maximum number of names of changed rows that a master remembers; if there are more, slaves copy the complete table
+again.
+"""
 MAX_CHANGED_PARTS: Final = 64
-"""Maximum number of slave requests for which names are remembered: half a minute of two slaves."""
+"""Maximum number of slave requests for which names are remembered: enough for half a minute of two slaves' requests."""
 SLAVE_QUESTIONS_AT_ONCE: Final = 16
 """Maximum number of topics whose queues a slave requests from Apache's master concurrently."""
 SLAVE_TABLE_SECONDS: Final = 30.0
-"""Time-out for copying one table from the master: the largest at 4 MB a second."""
+"""Time-out for copying one table from the master: enough for the largest table at 4 MB a second."""
 MAX_TABLE_ANSWER_BYTES: Final = 128 * 1024 * 1024
 """Maximum size of a table that a slave accepts: MAX_CONSUMER_OFFSETS in MAX_CONSUMER_OFFSET_TABLES pairs with the
 longest names. A frame of Apache's broker contains fewer than 75,000 pairs.
@@ -361,7 +379,7 @@ MAX_STORE_FILE_READS: Final = 4
 part at a time.
 """
 MAX_COPIED_FILE_BYTES: Final = 256 * 1024 * 1024
-"""Maximum size of a file that a slave copies as a whole: a full table of producers has about 60 MB."""
+"""Maximum size of a file that a slave copies in one piece: a full table of producers has about 60 MB."""
 COPIED_FILE_BYTES_PER_SECOND: Final = 4 * 1024 * 1024
 """Rate of change above which a slave does not copy a large file in each round."""
 MAX_TIMER_COPY_BYTES: Final = 4 * 1024 * 1024
@@ -391,7 +409,7 @@ in about half a second.
 TIMER_WINDOW_MS: Final = 60_000
 """Length of a window: waiting messages due within this time are loaded into memory together, 56 bytes each."""
 TIMER_AHEAD_MS: Final = 20_000
-"""Time before its first due message at which a window is loaded: much longer than reading a day's index takes."""
+"""A window is loaded this long before its first message is due: much longer than it takes to read a day's index."""
 MAX_TIMER_LOADED: Final = 1_000_000
 """Maximum number of waiting messages in memory from the timer log, about 60 MB; more are loaded as messages are
 delivered.
@@ -403,8 +421,8 @@ are written.
 MAX_LISTED_WAITING: Final = 1_000
 """Maximum number of waiting messages in one answer to GET_WAITING_MESSAGES; about 200 bytes and one disk read each."""
 MAX_TIMER_LOOKS: Final = 8
-"""Maximum number of requests about waiting messages in progress, each with up to 0.1 s in the timer log's thread and 10
-MB; further requests get SYSTEM_BUSY, so that they do not delay deliveries.
+"""Maximum number of pending requests about waiting messages. Each needs up to 0.1 s in the timer log's thread and 10
+MB. Further requests get SYSTEM_BUSY, so that they do not delay deliveries.
 """
 TIMER_WRITE_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of waiting messages that are copied into the timer log together."""

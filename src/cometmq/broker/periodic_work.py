@@ -1,4 +1,4 @@
-"""The periodic work of every broker."""
+"""The work that every broker does periodically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cometmq.threads import in_thread
 
 
 class MemoryReturn:
-    """Returns free memory to the system after many removals, which leave it scattered among used memory."""
+    """Returns free memory to the system after many removals, which leave free memory scattered among used memory."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._clients = broker.clients
@@ -49,7 +49,7 @@ class MemoryReturn:
 def periodic_work(
     broker: BrokerContext, tables: BrokerTables, filters: ConsumerFilterManager, owners: TopicOwners
 ) -> list[tuple[str, float, Work]]:
-    """Return the name, the interval in seconds and the function of each periodic work."""
+    """Return the name, the interval in seconds and the function of each periodic task."""
     expiry = OffsetExpiry(
         broker.offsets,
         lambda topic: broker.topics.get(topic) is not None or topic in broker.store.queues(),

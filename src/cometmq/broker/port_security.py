@@ -39,7 +39,7 @@ class BrokerAccess:
         self.limiter: Final = Limiter(quotas, self.topic_owners, has_topic, on_denial, clock=clock)
         self.tls: Final = ServerTls(config, clock=clock)
         self.own: Final = dataclasses.replace(own_security(config), tls=config.outgoing_tls)
-        """Return the account and TLS settings for the broker's requests to other servers."""
+        """Return the account and TLS settings that the broker uses for requests to other servers."""
 
     def samples(self) -> Iterator[Sample]:
         """Return the metrics of accounts, audit log and quotas."""

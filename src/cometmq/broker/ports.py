@@ -1,4 +1,4 @@
-"""The ports of a broker for clients. Both have the same handlers, guard, quotas and end of a turn.
+"""A broker's two ports for clients. Both have the same handlers, guard and quotas, and share the end of a turn.
 
 The main port (``remotingServer``) is the broker's address. Clients with ``vipChannelEnabled`` send everything but pulls
 to the port :data:`FAST_PORT_DISTANCE` below it (``fastRemotingServer``).
@@ -25,7 +25,7 @@ from cometmq.remoting.server_connection import NewTaker
 _log = logging.getLogger(__name__)
 
 FAST_PORT_DISTANCE: Final = 2
-"""Distance of the port for clients with ``vipChannelEnabled`` below the main port."""
+"""The port for clients with ``vipChannelEnabled`` is this far below the main port."""
 
 
 class ClientPorts:
@@ -69,7 +69,7 @@ class ClientPorts:
         return {name: address.at(self.main.port) for name, address in advertised.items()}
 
     async def bind(self, stops: Stops) -> None:
-        """Bind the main port: records and message ids contain it.
+        """Bind the main port, whose number records and message ids contain.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -124,7 +124,7 @@ class ClientPorts:
         )
 
     def _quotas_changed(self) -> None:
-        """Let connections check quotas from the first quota on, and stop once the last quota is removed."""
+        """Let connections check quotas once the first quota exists, and stop once the last quota is removed."""
         if self._has_quotas != self._access.limiter.is_active:
             self._has_quotas = self._access.limiter.is_active
             for server in self.servers:

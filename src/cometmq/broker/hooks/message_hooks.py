@@ -1,8 +1,8 @@
 """Hooks of a broker for requests, incoming messages and outgoing messages.
 
-``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. They are called through the hooks of
-the server: without configured hooks, requests and answers skip this module. An exception in a hook is logged and
-ignored, except that ``before`` of an RPC or a send hook refuses the request by raising
+They are the ``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. The server's hooks call
+them: if no hooks are configured, requests and answers skip this module. An exception in a hook is logged and ignored,
+except that ``before`` of an RPC or a send hook refuses the request by raising
 :class:`~cometmq.remoting.processors.RpcRejectedError` (``AbortProcessException``).
 
 A distribution offers hooks with an entry point of the group ``cometmq.hooks``: a function that takes the broker's
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 C = TypeVar("C")
 
 GROUP: Final = "cometmq.hooks"
-"""The group of entry points."""
+"""The entry point group that contains the hooks."""
 
 _SENDS: Final = frozenset(
     map(int, (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
@@ -74,15 +74,15 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     props: dict[str, object]
     """Values that a hook's ``before`` passes to its ``after``."""
     success: bool = False
-    """After: whether the message is stored."""
+    """In ``after``: whether the message is stored."""
     code: int = 0
-    """After: the code of the answer."""
+    """In ``after``: the answer's code."""
     error_message: str | None = None
-    """After: the error message of the answer, if any."""
+    """In ``after``: the answer's error message, if any."""
     msg_id: str | None = None
-    """After: the broker's id of the stored message; for a batch all ids, separated by commas."""
+    """In ``after``: the broker's id for the stored message; for a batch all ids, separated by commas."""
     queue_offset: int = -1
-    """After: the queue offset of the message, or of the first message in a batch."""
+    """In ``after``: the queue offset of the message, or of the first message in a batch."""
 
 
 class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class SendMessageHook:
     before: Callable[[SendMessageContext], None] | None = None
     """Called before a message is stored; may refuse it."""
     after: Callable[[SendMessageContext], None] | None = None
-    """Called when the request is answered, and for oneway requests too."""
+    """Called when the request is answered; also called for oneway requests."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class BrokerHooks:
         return BrokerHooks((*self.rpc, *other.rpc), (*self.send, *other.send), (*self.consume, *other.consume))
 
     def for_server(self, broker_address: Callable[[], str], region_id: str) -> list[RpcHook]:
-        """Return the hooks for the server; empty if no hooks for messages or requests are configured."""
+        """Return the server's hooks; empty if no hooks for messages or requests are configured."""
         if not self.send and not self.consume:
             return list(self.rpc)
         watching = MessageHooks(self.send, self.consume, broker_address, region_id)
@@ -176,8 +176,8 @@ class MessageHooks:
         self._broker_address = broker_address
         self._region_id = region_id
         self._under_way: dict[int, SendMessageContext] = {}
-        """Contexts of pending sends by the identity of the request. Every send is answered, at the latest when the
-        broker stops.
+        """Contexts of pending sends, by the identity of their requests. Every send is answered when the broker stops,
+        or earlier.
         """
 
     def before(self, peer: str, request: Request[Any], body: bytes) -> None:

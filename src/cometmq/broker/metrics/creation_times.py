@@ -1,4 +1,4 @@
-"""Times of requests that create topics and groups, by result (``InvocationStatus``)."""
+"""Measures the durations of requests that create topics and groups, by result (``InvocationStatus``)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Ended = Callable[[Response], Response]
 
 
 class CreationTimes:
-    """Durations of the requests in milliseconds, by the values of the labels."""
+    """Durations of the requests in milliseconds, by label values."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.topics: Final[dict[tuple[str, ...], Histogram]] = {}
-        """Times by status, and by whether one of the topics is a system topic."""
+        """Durations by status, and by whether one of the topics is a system topic."""
         self.groups: Final[dict[tuple[str, ...], Histogram]] = {}
 
     def topic(self, *, is_system: bool) -> Ended:

@@ -1,4 +1,4 @@
-"""Counts of the POP log for metrics (``PopMetricsManager``), updated once for each record of the log."""
+"""POP log counters for metrics (``PopMetricsManager``), updated once for each record in the log."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from cometmq.metrics.family import Histogram
 SCAN_BOUNDS_MS: Final = (1, 10, 100, 1_000, 2_000, 3_000)
 CHECKPOINT: Final = "CK"
 ACK: Final = "ACK"
-"""Messages handed out, and the ends of their invisible time (``PopReviveMessageType``)."""
+"""Entry kinds: messages were handed out, or their invisible time ended (``PopReviveMessageType``)."""
 STORED: Final = "PUT_OK"
 REFUSED: Final = "SERVICE_NOT_AVAILABLE"
-"""Results of Apache's store (``PutMessageStatus``)."""
+"""Store results, as Apache names them (``PutMessageStatus``)."""
 
 Ends = tuple[str, str, str]
 """Group, topic, and :data:`CHECKPOINT` or :data:`ACK`."""
 
 
 class PopCounts:
-    """Entries of the log, retry copies, and durations of the checks for due messages."""
+    """Counts log entries and retry copies, and measures the checks for due messages."""
 
     def __init__(self) -> None:
         self.put: Final[Counter[tuple[Ends, str]]] = Counter()
-        """Entries by kind and store status."""
+        """Number of entries by kind and store status."""
         self.copies: Final[Counter[tuple[str, str, str]]] = Counter()
         """Messages that are handed out again, by group, topic and store status."""
         self.scans: Final = Histogram(SCAN_BOUNDS_MS)

@@ -1,7 +1,7 @@
 """Statistics of a running broker: by topic and group, and totals.
 
-Two families, as in Apache: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
-GROUP_GET_NUMS of ``topic@group``, …) over the last minute, hour and day; and *totals* of the broker
+There are two families, as in Apache's broker: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a
+topic, GROUP_GET_NUMS of ``topic@group``, …) over the last minute, hour and day; and *totals* of the broker
 (``StoreStatsService``) over 10, 60 and 600 seconds. Counting is a few additions per turn or per pull;
 everything else is sampled at intervals.
 """
@@ -33,9 +33,9 @@ BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
 TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 _OF_THE_BROKER: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS, TIMER_ENQUEUE_NUMS, TIMER_DEQUEUE_NUMS)
-"""Items with these names are never dropped."""
+"""Statistics items with these names are never dropped."""
 _BYTES_OF: Final = {TOPIC_PUT_SIZE: TOPIC_PUT_NUMS, GROUP_GET_SIZE: GROUP_GET_NUMS}
-"""Names of byte counts, and the name that counts the messages."""
+"""Names of byte counts, each with the name that counts the messages."""
 
 _TOTAL_SAMPLES: Final = 601
 
@@ -103,8 +103,7 @@ class BrokerStats:
         self._topic_put: dict[str, StatsItem] = {}
         self._group_get: dict[tuple[str, str], StatsItem] = {}
         self._retried: dict[tuple[str, str], tuple[int, int]] = {}
-        """Messages and bytes from retry topics of POP, counted for their original topic; they are part of the counts
-        above.
+        """Messages and bytes from POP retry topics, counted for the original topic; the counts above include them.
         """
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
         self._broker_get = self.item(BROKER_GET_NUMS, cluster)
@@ -124,7 +123,7 @@ class BrokerStats:
         self._ticks = 0
         self.creations: Final = CreationTimes(clock)
         self.traffic: Final = traffic
-        """Further counts, if metrics are enabled."""
+        """Additional counters, if metrics are enabled."""
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=_TOTAL_SAMPLES)
 
     # --- counting -----------------------------------------------------------------------------
@@ -165,7 +164,7 @@ class BrokerStats:
         self.put_bytes += size_bytes
 
     def _count_put_time(self, milliseconds: int, messages: int) -> None:
-        """Count the time that ``messages`` waited for their turn's write."""
+        """Count the time that ``messages`` messages waited for their turn's write."""
         if milliseconds > self.put_ms_max:
             self.put_ms_max = milliseconds
         place = 1 + bisect_right(_PUT_TIME_BOUNDS_MS, milliseconds) if milliseconds > 0 else 0
@@ -182,12 +181,12 @@ class BrokerStats:
         self.get_messages += messages
 
     def retried(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
-        """Count the messages of a pop that came from a retry topic; :meth:`get` counts all."""
+        """Count the messages of a pop that came from a retry topic. :meth:`get` counts all of its messages."""
         before = self._retried.get((topic, group), (0, 0))
         self._retried[topic, group] = before[0] + messages, before[1] + size_bytes
 
     def taken(self) -> Iterator[Delivered]:
-        """Yield the messages that groups received."""
+        """Yield the number of messages that each group received from each topic."""
         for (topic, group), item in list(self._group_get.items()):
             retried, retried_bytes = self._retried.get((topic, group), (0, 0))
             yield Delivered(
@@ -201,7 +200,7 @@ class BrokerStats:
         self.get_missed += 1
 
     def count_read_time(self, seconds: float) -> None:
-        """Count the time of one read of the store, which blocks the loop."""
+        """Count the duration of one read from the store, which blocks the loop."""
         if seconds > self.get_s_max:
             self.get_s_max = seconds
 
@@ -210,7 +209,7 @@ class BrokerStats:
         self.item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """Return the counter of a name and key; create it if necessary."""
+        """Return the counter for a name and key. Create it if necessary."""
         return self._items.item(name, key)
 
     # --- forgetting ---------------------------------------------------------------------------
@@ -275,7 +274,7 @@ class BrokerStats:
         return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
-        """Return the sum of some columns as averages per second over 10, 60 and 600 s, or over the time since the
+        """Return the sum of some columns, as averages per second over 10, 60 and 600 s or over the time since the
         start.
         """
         newest = self._samples[-1]
@@ -288,7 +287,7 @@ class BrokerStats:
         return " ".join(figures)
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the totals under the keys of GET_BROKER_RUNTIME_INFO (28)."""
+        """Return the totals under the keys that GET_BROKER_RUNTIME_INFO uses."""
         uptime_s = (self._clock.now_ms() - self.boot_ms) // 1000
         days, rest = divmod(uptime_s, 86_400)
         hours, rest = divmod(rest, 3_600)
@@ -325,7 +324,7 @@ class BrokerStats:
         }
 
     def _put_latency(self, share: float) -> float:
-        """Return the upper bound, in ms, of the put times of ``share`` of the messages."""
+        """Return an upper bound, in ms, for the put times of this ``share`` of the messages."""
         wanted = sum(self.put_times) * share
         below = 0
         for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):

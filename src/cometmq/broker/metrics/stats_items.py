@@ -122,14 +122,14 @@ class StatsItem:
 
     @property
     def is_idle_for_a_day(self) -> bool:
-        """Return whether the item was not counted for a day."""
+        """Return whether the item has not been counted for a day."""
         return self._counted_after // _EVERY[_DAY] < self._windows.oldest(_DAY)
 
 
 class StatsItems:
     """The items by name and key.
 
-    :param permanent: names whose items are never dropped; the keys of others are a topic or ``topic@group``.
+    :param permanent: names whose items are never dropped; the keys of other items are a topic or ``topic@group``.
     :param forgotten: called with name and key of each dropped item.
     """
 
@@ -143,11 +143,11 @@ class StatsItems:
         """Names and keys by the topic and by the group of keys that have both."""
 
     def get(self, name: str, key: str) -> StatsItem | None:
-        """Return the item of a name and key, if it exists."""
+        """Return the item for a name and key, if it exists."""
         return self._items.get(name, {}).get(key)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """Return the item of a name and key; create it if necessary."""
+        """Return the item for a name and key. Create it if necessary."""
         items = self._items.setdefault(name, {})
         found = items.get(key)
         if found is None:
@@ -180,11 +180,11 @@ class StatsItems:
         self._forgotten(name, key)
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample, every ``SAMPLE_SECONDS``; return whether it is time to drop idle items."""
+        """Take a sample; called every ``SAMPLE_SECONDS``. Return whether it is time to drop idle items."""
         return self._windows.sample(now_ms)
 
     def drop_idle(self) -> Generator[None, None, None]:
-        """Drop the items that were idle for a day; pause after each slice."""
+        """Drop the items that have been idle for a day. Pause after each slice."""
         looked = 0
         for name, items in list(self._items.items()):
             if name in self._permanent:

@@ -49,7 +49,7 @@ DELAY_BOUNDS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
 class MessagesIn:
-    """The messages of one type in a topic."""
+    """Counts the messages of one type in a topic."""
 
     __slots__ = ("bytes", "count", "large")
 
@@ -70,18 +70,18 @@ class MessagesIn:
 
 
 class Traffic:
-    """The counts that RocketMQ 5 has in addition to :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
+    """Counters that RocketMQ 5 has in addition to :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
 
     def __init__(self) -> None:
         self._in: dict[tuple[str, str], MessagesIn] = {}
         self._plain: dict[str, MessagesIn] = {}
-        """The messages of the usual type by topic, for a faster :meth:`stored`."""
+        """Counters for messages of the usual type, by topic; they make :meth:`stored` faster."""
         self._dead: dict[tuple[str, str], int] = {}
         self._events: dict[tuple[Event, str], int] = {}
         self.finishes: Final[dict[str, Histogram]] = {}
         """Seconds from a half message to its commit, by topic."""
         self.delays: Final[dict[str, Histogram]] = {}
-        """Delays of messages with any delay in seconds, by topic."""
+        """Delays, in seconds, of messages with any delay, by topic."""
         self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
         """By topic and group: queue id → the offset after the last message that was sent to the group."""
         self._pulled_queues = 0
@@ -104,7 +104,7 @@ class Traffic:
             found.large.observe(size)
 
     def count(self, event: Event, topic: str) -> None:
-        """Count an event."""
+        """Count an event in a topic."""
         self._events[event, topic] = self._events.get((event, topic), 0) + 1
 
     def committed(self, topic: str, after_ms: int) -> None:
@@ -118,14 +118,14 @@ class Traffic:
         self.delays.setdefault(topic, Histogram(DELAY_BOUNDS_S)).observe(delay_ms // 1000)
 
     def died(self, topic: str, group: str) -> None:
-        """Count a dead letter of a group.
+        """Count a group's dead letter.
 
         :param topic: the topic from which the group failed to consume it.
         """
         self._dead[topic, group] = self._dead.get((topic, group), 0) + 1
 
     def sent_to(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
-        """Note the offset up to which a group has received the messages of a queue."""
+        """Record the offset up to which a group has received a queue's messages."""
         queues = self.pulled.get((topic, group))
         if queues is None:
             if self._pulled_queues >= MAX_CONSUMER_OFFSETS:

@@ -1,4 +1,4 @@
-"""The metric families of a broker: those of Apache RocketMQ 5, with its names, labels and bounds, and CometMQ's own.
+"""A broker's metric families: those of Apache RocketMQ 5, with the same names, labels and bounds, and CometMQ's own.
 
 Names with ``rocketmq_`` are those of Apache's broker 5.5.0; a test compares them with a recording.
 """

@@ -1,9 +1,9 @@
 """Lags of groups, in each topic for which they have offsets.
 
-The pairs of group and topic with the largest lags have samples of their own, as many as a metric family may have
-series. To limit the cost of an answer with a million offsets, each answer reads these pairs, and only the next
-:data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues of all other pairs, in rounds: a pair that falls behind replaces
-one that does not. The sum of the others is from the last round.
+The pairs of group and topic with the largest lags have their own samples, up to the maximum number of series in a
+metric family. To limit the cost of an answer if there are a million offsets, each answer reads these pairs, and only
+the next :data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues of all other pairs, in rounds. A pair that falls behind
+replaces one that does not. The sum of the other pairs' lags is from the last round.
 
 The age of a lag is the age of the message that a group reads next. If thousands of queues have not been read since the
 start, an answer opens files for only :data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; later answers contain the
@@ -40,7 +40,7 @@ class _Behind(NamedTuple):
 
 
 class _Sum:
-    """Sums of the lags of pairs."""
+    """Sums of lags over several pairs of group and topic."""
 
     __slots__ = ("in_queues", "lag", "ready")
 
@@ -52,7 +52,7 @@ class _Sum:
         self.ready = 0
 
     def add(self, queues: list[_Behind]) -> int:
-        """Add a pair, and return its lag."""
+        """Add a pair to the sums, and return its lag."""
         in_queues = sum(one.end - one.offset for one in queues)
         lag = in_queues + sum(one.in_flight for one in queues)
         self.in_queues += in_queues
@@ -62,7 +62,10 @@ class _Sum:
 
 
 class _StoreTimes:
-    """Store times of the messages that groups read next, cached between answers since most stay the same."""
+    """Store times of the messages that groups read next.
+
+    They are cached between answers because most remain the same.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -71,7 +74,7 @@ class _StoreTimes:
         self._left = 0
 
     def begin(self) -> None:
-        """Begin an answer."""
+        """Begin an answer, which may read a limited number of store times."""
         self._before, self._now = self._now, {}
         self._left = AGES_PER_ANSWER
 
@@ -98,19 +101,19 @@ class GroupLags:
         self._broker = broker
         self._traffic = traffic
         self._own: dict[str, int] = {}
-        """Lags of the pairs that have samples of their own."""
+        """Lags of the pairs that have their own samples."""
         self._round: list[str] = []
         """Pairs that the current round has not read yet."""
         self._seen = _Sum()
-        """Sums of the pairs that the current round has read."""
+        """Sums for the pairs that the current round has read."""
         self._all: _Sum | None = None
-        """Sums of all pairs in the last round."""
+        """Sums for all pairs in the last round."""
         self._times = _StoreTimes(broker.store)
 
     def steps(self, limit: int) -> Steps:
         """Yield the current samples.
 
-        :param limit: number of pairs that have samples of their own.
+        :param limit: number of pairs that have their own samples.
         """
         yield from self._read_next_pairs(limit)
         own, by_queue = _Sum(), _Sum()
@@ -148,7 +151,7 @@ class GroupLags:
             yield [(f.QUEUE_LAG, OVERFLOW, max(known.in_queues - by_queue.in_queues, 0))]
 
     def _read_next_pairs(self, limit: int) -> Steps:
-        """Read the next pairs of the round, and choose those with samples of their own."""
+        """Read the round's next pairs, and choose the pairs that have their own samples."""
         if not self._round:
             self._round = list(self._broker.offsets.table)
             self._seen = _Sum()

@@ -18,7 +18,8 @@ from cometmq.metrics.family import Sample, Steps
 class HalfMessages:
     """Counts open transactions by topic; each record is read once.
 
-    Above :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC`, all half messages count for the half topic.
+    If there are more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC`, all half messages count for the
+    half topic.
     """
 
     def __init__(self, transactions: OpenTransactions, traffic: Traffic) -> None:
@@ -27,7 +28,7 @@ class HalfMessages:
         self._topics: dict[int, str] = {}
         """Real topic by offset in the half queue."""
         self._seen: set[str] = set()
-        """Topics that ever had a half message; without open ones they report 0."""
+        """Topics that ever had a half message; they report 0 if no half message is open."""
 
     def steps(self) -> Steps:
         """Yield the current samples."""

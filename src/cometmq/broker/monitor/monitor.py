@@ -1,7 +1,7 @@
 """A broker's metrics and the port that serves them (``BrokerMetricsManager``).
 
-Each part of the broker has its own counters, with a few additions a turn; the answer to a scrape is collected and
-written over many rounds of the loop.
+Each part of the broker has its own counters, which cost a few additions in each turn. The answer to a scrape is
+collected and written over many rounds of the loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOP_LOOK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class MonitoredParts:
-    """The parts of a broker that have metrics; a slave lacks the last three."""
+    """The parts of a broker that have metrics. A slave does not have the last three."""
 
     traffic: Traffic
     latency: RpcLatency
@@ -80,13 +80,13 @@ class BrokerMonitor:
         self._probe = Alarm(self._measure_delay, clock=broker.clock)
         self._stops = AsyncExitStack()
         self.not_ready = "the broker starts"
-        """The reason why clients are not served; empty when they are."""
+        """The reason why clients are not served; empty if they are served."""
         self._sender = OtlpSender(config, self._steps, clock=broker.clock) if config.sends_metrics else None
         self.server: Final = MonitorServer(self.pieces, lambda: self.not_ready, clock=broker.clock)
 
     @property
     def url(self) -> str:
-        """Return the address of the metrics; empty when they are not served."""
+        """Return the address of the metrics; empty if they are not served."""
         return self.server.url
 
     async def start(self) -> None:

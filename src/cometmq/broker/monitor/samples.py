@@ -1,4 +1,4 @@
-"""The samples of a broker's metrics, part by part, in lists of about a millisecond's work."""
+"""Yields the samples of a broker's metrics, part by part, in lists that take about a millisecond each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def text(value: bool) -> str:
 
 
 def sample_tables(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield the permission, the numbers of topics and groups, and the times of their creation."""
+    """Yield the broker's permission, the numbers of topics and groups, and the durations of creating them."""
     yield f.BROKER_PERMISSION, (), broker.config.broker_permission
     yield f.TOPIC_NUMBER, (), len(broker.topics.table)
     yield f.GROUP_NUMBER, (), len(broker.groups.table)
@@ -93,11 +93,11 @@ def _client(language: str, version: int) -> tuple[str, str]:
 
 
 _MAX_LANGUAGE_CHARS: Final = 16
-"""Clients may send any text as their language."""
+"""Longer language names are cut, since clients may send any text as their language."""
 
 
 def sample_store(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield the size of the log, and how far flush and queues are behind it."""
+    """Yield the size of the log, and the distances of the flush and the queues behind its end."""
     store = broker.store
     earliest_ms = store.earliest_store_time()
     yield f.STORAGE_SIZE, f.STORAGE, store.max_physical_offset - store.min_physical_offset
@@ -109,7 +109,7 @@ def sample_store(broker: BrokerContext) -> Iterator[Sample]:
 
 
 def sample_queue_entries(broker: BrokerContext) -> Steps:
-    """Yield queue entries without a message."""
+    """Yield the number of queue entries that have no message."""
     missing = 0
     for number, count in enumerate(broker.store.missing_entries_by_topic(), 1):
         missing += count
@@ -125,7 +125,7 @@ def sample_addresses(check: AdvertisedCheck) -> Iterator[Sample]:
 
 
 def sample_replication(ha: HAService) -> Iterator[Sample]:
-    """Yield the bytes that slaves are behind."""
+    """Yield the number of bytes that each slave is behind."""
     slaves = [slave for slave in ha.slaves if slave.has_begun]
     yield f.SLAVES, (), len(slaves)
     for slave in slaves:

@@ -1,4 +1,4 @@
-"""Waiting messages with any delay, by topic (``TimerMetrics``): counted periodically, updated in between."""
+"""Waiting messages with any delay, by topic (``TimerMetrics``): counted periodically and updated between counts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 
 
 class WaitingMessages:
-    """The last count, updated by the messages that arrived and were delivered since.
+    """The last count, updated with the messages that have arrived or been delivered after it.
 
-    A recalled message still counts until the next count.
+    A recalled message is included until the next count.
     """
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._counted: Mapping[str, WaitingOfTopic] = {}
         self._before: Mapping[str, int] = {}
-        """The traffic counts at the time of the count."""
+        """The traffic counters at the time of the count."""
 
     async def count(self, timer: TimerMessageService) -> None:
         """Count the messages in the timer log.
@@ -44,7 +44,7 @@ class WaitingMessages:
         return found
 
     def due_within(self) -> dict[int, int]:
-        """Return the messages of the last count that are due within these numbers of seconds."""
+        """Return the number of messages in the last count that are due within each of these numbers of seconds."""
         return {
             seconds: sum(counted.due_within[seconds] for counted in self._counted.values())
             for seconds in _SNAPSHOT_SECONDS

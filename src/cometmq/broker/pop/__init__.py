@@ -1,1 +1,4 @@
-"""POP: the broker hands out messages for a limited time, and again if they are not acknowledged within that time."""
+"""POP: the broker hands out messages for a limited time.
+
+Messages not acknowledged within that time are handed out again.
+"""

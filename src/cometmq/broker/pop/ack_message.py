@@ -2,8 +2,8 @@
 (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
 
 (``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A handle is valid while its message is invisible and has
-the same pop time. An old, used or unknown handle gets the same answer, as in Apache, but changes nothing. A change
-returns a handle with a later pop time, even if two changes happen in one millisecond.
+the same pop time. As in Apache's broker, an old, used or unknown handle gets the same answer, but changes nothing. A
+change returns a handle with a later pop time, even if two changes happen in one millisecond.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class BatchAck(Body, kw_only=True):
-    """Acknowledges messages of one pop from one queue (``BatchAck``)."""
+    """Acknowledgement of messages from one pop of one queue (``BatchAck``)."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
@@ -146,7 +146,7 @@ class AckMessageProcessor:
         permission=needs_popped(Action.SUB),
     )
     def change(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Change the time when a message becomes visible again: ``invisibleTime`` from now."""
+        """Make a message become visible again ``invisibleTime`` from now."""
         header: ChangeInvisibleTimeRequestHeader = request.header
         self._check_offset(connection, header.topic, header.queue_id, header.offset)
         handle = read_handle(header.extra_info)
@@ -221,7 +221,7 @@ class AckMessageProcessor:
 
 
 def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:
-    """Return whether a message is handed out with this pop time."""
+    """Return whether a message is currently handed out with this pop time."""
     times = queue.invisible.find(offset)
     if times is not None and times[0] == pop_time:
         return True

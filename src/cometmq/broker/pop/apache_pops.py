@@ -2,14 +2,14 @@
 
 Theory of operation. Apache's broker stores each pop as a record with the tag ``ck``, and each acknowledgement as one
 with the tag ``ack`` or ``bAck``, as delayed messages of the topic ``rmq_sys_REVIVE_LOG_CLUSTER``: they wait in
-``rmq_sys_wheel_timer``, and are delivered to that topic when the invisible time of the pop is over
-(``PopReviveService``). The timer here delivers them like all others. So each delivered ``ck`` is a pop whose time is
-over; its acknowledgements are delivered a second later. The messages of the pop are added to the POP log as popped for
-a few more seconds, the acknowledgements remove their messages, and the rest is handed out again like any other popped
-message.
+``rmq_sys_wheel_timer``, and are delivered to that topic when the invisible time of the pop has ended
+(``PopReviveService``). CometMQ's timer delivers them like all other messages. So each delivered ``ck`` is a pop whose
+time has ended; its acknowledgements are delivered a second later. The pop's messages are added to the POP log as popped
+for a few more seconds. The acknowledgements remove the acknowledged messages, and the remaining ones are handed out
+again like any other popped message.
 
-Apache saves its read position late. A message whose retry copy it has already stored is not handed out twice: the copy
-is among the last messages of the retry topic.
+Apache's broker saves its read position late. A message whose retry copy is already stored is not handed out twice: the
+copy is among the last messages in the retry topic.
 
 The read position in the topic is stored in the POP log as well, in the same record as the entries that come from it. So
 a crash neither loses nor repeats anything. The position is also committed as the offset of Apache's own group, for a
@@ -45,9 +45,9 @@ _log = logging.getLogger(__name__)
 GRACE_MS: Final = 5_000
 """Acknowledgements are delivered a second after their pop; the timer may deliver both a second late."""
 COPIES: Final = 1_000
-"""Number of messages of a retry topic that are checked; Apache's broker saves its position every few seconds."""
+"""Number of messages in a retry topic that are checked; Apache's broker saves its position every few seconds."""
 MAX_POPPED: Final = 32
-"""Maximum number of messages in one pop of Apache's broker, which marks acknowledgements as bits of a number."""
+"""Maximum number of messages in one pop of Apache's broker, which records acknowledgements as bits of a number."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 """An offset, or milliseconds since 1970."""
@@ -64,7 +64,7 @@ class CheckPoint(msgspec.Struct, frozen=True):
     count: Annotated[int, msgspec.Meta(ge=0, le=MAX_POPPED)] = msgspec.field(name="n", default=0)
     acked_bits: int = msgspec.field(name="bm", default=0)
     distances: list[int] | None = msgspec.field(name="d", default=None)
-    """Distance of each message from the first message; empty if the offsets are consecutive."""
+    """Distance of each message's offset from the first offset; empty if the offsets are consecutive."""
 
     def offsets(self) -> list[int]:
         """Return the offsets that were not acknowledged when the record was written, ascending."""
@@ -104,7 +104,7 @@ class ApachePops:
         """The last messages of retry topics when the broker started."""
 
     def start(self) -> None:
-        """Read the available records."""
+        """Read the records that are available at the start."""
         config = self._topics.get(self._topic)
         if config is not None:
             queues = range(config.read_queue_nums)
@@ -133,7 +133,7 @@ class ApachePops:
             self._alarm.after(POP_RETRY_SECONDS)
 
     def _read_queue(self, queue: ConsumeQueue) -> bool:
-        """Read some records; return whether there are more.
+        """Read some records. Return whether there are more.
 
         :raises RefusedError: nothing can be stored now.
         """
@@ -210,4 +210,4 @@ def _mark(record: StoredRecord, reconsume_times: int) -> _Mark:
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:
-    """Ignore the outcome, because nothing waits for it."""
+    """Ignore the outcome of a write, because nothing waits for it."""

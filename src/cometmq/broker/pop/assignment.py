@@ -1,7 +1,7 @@
 """Rebalance by the broker: QUERY_ASSIGNMENT (400) and the request modes (``QueryAssignmentProcessor``).
 
-A client of RocketMQ 5 that does not rebalance itself requests its share of a topic's queues on all brokers, and how to
-consume them. In mode POP each member receives its share, or one message queue with id -1 for each broker.
+A RocketMQ 5 client that does not rebalance itself asks which of a topic's queues on all brokers it should consume, and
+how. In POP mode each member receives its share of the queues, or one message queue with id -1 for each broker.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class QueryAssignmentProcessor:
         permission=needs_of_body(_mode_needs, "Group Update"),
     )
     def set_mode(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
-        """Set how a group consumes a topic; answer once the mode is on the disk."""
+        """Set how a group consumes a topic. Answer once the mode is on disk."""
         mode = _read(RequestMode, body)
         if mode.topic.startswith(RETRY_PREFIX):
             raise RefusedError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -157,7 +157,7 @@ class QueryAssignmentProcessor:
         return allocate_for_pop(asked.client_id, queues, clients, mode.pop_share_queue_num, strategy)
 
     async def _cached_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic on all brokers, from a cache that expires."""
+        """Return a topic's readable queues on all brokers. The result is cached for a limited time."""
         now = self._clock.monotonic()
         known = self._routes.get(topic)
         if known is not None and now < known[0]:
@@ -212,7 +212,7 @@ def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -
 
 
 def allocate_by_circle(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Return the client's queues of an assignment one by one (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Assign the queues to the clients in turn; return this client's (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)]) if client_id in clients else []
 
 
@@ -223,7 +223,7 @@ def allocate_for_pop(
     client_id: str, queues: Queues, clients: Sequence[str], sharing: int, strategy: Strategy
 ) -> list[MessageQueue]:
     """Return the queues from which a client pops (``allocate4Pop``): queue -1 on all brokers, or its own queues and
-    those of others.
+    those of other clients.
 
     :param sharing: number of other clients that also pop from a client's queues; 0 for all.
     """

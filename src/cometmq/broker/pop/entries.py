@@ -2,7 +2,7 @@
 
 A record in the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` (queue 0) contains the entries of one turn. Its body
 is a MessagePack array of entries; an entry is an array that begins with its number, topic, group and queue id. Entries
-with unknown numbers are skipped, so that a later version may add some. ``docs/store.md`` has the layout.
+with unknown numbers are skipped, so that a later version may add new kinds. ``docs/store.md`` has the layout.
 
 Entries may be replayed: each entry contains a pop time, and a message that now has another pop time is not changed.
 """
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The queue of a group that an entry is about; the topic may be a retry topic of POP."""
+    """The group and queue that an entry is about; the topic may be a POP retry topic."""
 
     topic: str
     group: str
@@ -35,7 +35,7 @@ class Popped(Entry, frozen=True, array_like=True, gc=False, tag=1):
     steps: list[int]
     """Distance of each further message from the previous one."""
     next_offset: int
-    """The new offset of the group in the queue."""
+    """The group's new offset in the queue."""
     pop_time: int
     """Milliseconds since 1970."""
     invisible_ms: int
@@ -75,7 +75,7 @@ class Moved(Entry, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Forgotten(Entry, frozen=True, array_like=True, gc=False, tag=6):
-    """A topic or a group was deleted; an empty name means all, and the queue id is ignored."""
+    """A topic or a group was deleted; an empty name means all topics or all groups, and the queue id is ignored."""
 
     position: int = 0
     """The end of the log at the time of the deletion; 0 in entries of earlier versions."""
@@ -90,7 +90,7 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
     counts: list[int]
     """Number of earlier deliveries of each message; -1 for a message that waits for its message group."""
     next_offset: int
-    """The offset after all messages that were ever handed out or that wait."""
+    """The offset after all messages that were ever handed out or that are waiting."""
     pop_time: int
     invisible_ms: int
     attempt_id: str

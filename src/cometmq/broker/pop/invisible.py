@@ -1,8 +1,8 @@
 """InvisibleMessages: the messages of one queue that a group has received and not acknowledged.
 
-Three arrays, sorted by offset, use 24 bytes a message; new messages are nearly always added at the end. A removed
-message keeps its place, marked as removed, until half of the places are marked. No message is an object: a million of
-them need 24 to 55 MB.
+Three arrays, sorted by offset, use 24 bytes a message; new messages are nearly always added at the end. The place of a
+removed message is only marked as removed; marked places are freed once they are half of all places. Messages are not
+Python objects: a million of them need 24 to 55 MB.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InvisibleMessages:
 
     # --- adding and removing --------------------------------------------------------------------
     def add(self, offsets: Sequence[int], pop_time: int, due: int) -> None:
-        """Add messages at ascending offsets; a message that was already added gets the new times."""
+        """Add messages at ascending offsets. A message that was already added gets the new times."""
         count = len(offsets)
         if not self._offsets or offsets[0] > self._offsets[-1]:
             self._offsets.extend(offsets)
@@ -64,7 +64,7 @@ class InvisibleMessages:
         return None if at < 0 else (self._pop_times[at], self._due[at])
 
     def remove(self, offset: int, pop_time: int) -> int | None:
-        """Remove a message if it has this pop time; return its due time, or ``None`` if it was not removed."""
+        """Remove a message if it has this pop time. Return its due time, or ``None`` if it was not removed."""
         at = self._place(offset)
         if at < 0 or self._pop_times[at] != pop_time:
             return None
@@ -78,7 +78,7 @@ class InvisibleMessages:
         return due
 
     def remove_from(self, offset: int) -> int:
-        """Remove all messages from an offset on; return their latest pop time, or 0 if there are none."""
+        """Remove all messages at or after an offset. Return their latest pop time, or 0 if there are none."""
         at = bisect_left(self._offsets, offset)
         latest = max((self._pop_times[i] for i in range(at, len(self._offsets)) if self._due[i] != OVER), default=0)
         self.count -= sum(due != OVER for due in self._due[at:])
@@ -98,7 +98,7 @@ class InvisibleMessages:
 
     # --- time -----------------------------------------------------------------------------------
     def due(self, now_ms: int, most: int) -> list[tuple[int, int, int]]:
-        """Return offset, pop time and due time of up to ``most`` due messages, the longest overdue first.
+        """Return the offset, pop time and due time of up to ``most`` due messages, the longest overdue first.
 
         Afterwards ``first_due`` is exact for the remaining messages.
         """
@@ -119,7 +119,7 @@ class InvisibleMessages:
         return found
 
     def overdue(self, now_ms: int) -> tuple[int, int]:
-        """Return the number of due messages, and the milliseconds since the first of them was due."""
+        """Return the number of due messages, and for how many milliseconds the first of them has been due."""
         if not self.count or self.first_due > now_ms:
             return 0, 0
         due = np.frombuffer(self._due, np.int64)

@@ -62,7 +62,7 @@ class NotificationProcessor:
         permission=_SUB,
     )
     def notify(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Answer as soon as a pop would find a message, or when the wait is over."""
+        """Answer as soon as a pop would find a message, or when the wait time has ended."""
         header: NotificationRequestHeader = request.header
         self._check_readable("notification")
         self._pops.check_names(connection, header)
@@ -110,7 +110,7 @@ class NotificationProcessor:
         return False
 
     def _count_unwanted(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
-        """Return the number of messages if all are unwanted, or ``None`` if a pop finds one or must read further."""
+        """Return the number of messages if the filter rejects all; ``None`` if a pop finds one or must read further."""
         begin = offset = self._pops.offset(group, queue)
         if wanted.wants_all or offset == queue.max_offset():
             return None if offset < queue.max_offset() else 0

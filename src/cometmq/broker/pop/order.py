@@ -2,9 +2,9 @@
 
 In queue order, no further message is handed out while a message is neither acknowledged nor past its invisible time. In
 message group order, the same rule holds within each message group: messages of a locked group wait, and later messages
-of other groups are handed out. Messages without a message group form one group. A repeated attempt is not locked: a
-client that lost the answer and repeats its request receives the same messages again. An acknowledged message is not
-handed out again, even if a message before it was not acknowledged.
+of other groups are handed out. Messages without a message group form one group. A repeated attempt does not have to
+wait: a client that did not receive the answer and repeats its request gets the same messages again. An acknowledged
+message is not handed out again, even if a message before it was not acknowledged.
 
 Both orders share this state, so a group may switch between them.
 """
@@ -43,7 +43,7 @@ class OrderedMessages:
         self.attempts: dict[int, str] = {}
         """Attempt ids by pop time; each pop of a queue has its own pop time."""
         self.groups: dict[int, str] = {}
-        """Message groups by offset, as far as they were read from the log."""
+        """Message groups by offset, if they have been read from the log."""
 
     @property
     def committed(self) -> int:
@@ -112,7 +112,7 @@ class OrderedMessages:
     def popped(
         self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: HandedOut, attempt_id: str
     ) -> OrderedMessages:
-        """Return the state after a pop; this object does not change.
+        """Return the state after a pop. This object does not change.
 
         :param counts: number of earlier deliveries of each message; negative for a waiting message.
         :param times: pop time and due time of the messages handed out.
@@ -129,7 +129,7 @@ class OrderedMessages:
         return made
 
     def remove(self, offset: int) -> None:
-        """Remove a message."""
+        """Remove an acknowledged message."""
         del self.messages[offset]
         self.groups.pop(offset, None)
 

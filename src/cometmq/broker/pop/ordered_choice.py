@@ -31,7 +31,7 @@ class OrderedChoice:
         self.waiting: list[int] = []
         """New messages that wait for their message group."""
         self.next_offset = ordered.next_offset
-        """The offset after all messages that were chosen or that wait."""
+        """The offset after all messages that were chosen or that are waiting."""
 
     @property
     def _is_full(self) -> bool:
@@ -70,7 +70,7 @@ class OrderedChoice:
             self.next_offset = result.next_begin_offset
 
     def _choose_again(self, locked: set[str] | frozenset[str]) -> bool:
-        """Choose messages that wait or are due for redelivery; return False if new messages must not follow."""
+        """Choose messages that are waiting or due for redelivery. Return False if new messages must not follow."""
         goes_on = True
         for offset in sorted(self._ordered.messages):
             if locked and self._group_at(offset) in locked:
@@ -86,7 +86,7 @@ class OrderedChoice:
         return goes_on
 
     def _choose_new(self, result: GetResult, locked: set[str]) -> bool:
-        """Choose new messages, or let them wait; return False at the first message without room."""
+        """Choose new messages, or let them wait. Return False at the first message that does not fit."""
         for offset, record in iterate_records(result.chunks):
             group = self._ordered.groups[offset] = message_group(record)
             if group in locked:

@@ -19,7 +19,7 @@ _read_group: Final = property_reader(ORIGIN_GROUP)
 
 
 def own_retries(wanted: MessageFilter, topic: str, group: str) -> MessageFilter:
-    """Return the filter for a group's pops from a retry topic: it rejects copies for other groups."""
+    """Return the filter for a group's pops from a retry topic. It rejects copies that belong to other groups."""
 
     def is_own(record: memoryview) -> bool:
         try:

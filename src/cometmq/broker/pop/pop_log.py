@@ -1,8 +1,8 @@
 """PopLog: stores the entries of a turn as one record at the end of the turn.
 
 A request that pops, acknowledges or changes the invisible time adds an entry. The entry changes the state immediately;
-the request is answered when the record is stored as safely as a send (flushed with SYNC_FLUSH, at a slave with
-SYNC_MASTER). If the turn is not stored, the state is restored and the requests are refused.
+the request is answered when the record is as durable as a send (flushed with SYNC_FLUSH, on a slave with SYNC_MASTER).
+If the turn is not stored, the state is restored and the requests are refused.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from cometmq.message.names import POP_LOG_TOPIC, RETRY_PREFIX
 _log = logging.getLogger(__name__)
 
 Done = Callable[[RefusedError | None], None]
-"""Called when an entry is stored as safely as a send, or with the reason why it is not."""
+"""Called when an entry is as durable as a send, or with the reason why it is not."""
 _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
     Popped: (CHECKPOINT,),
     PoppedInOrder: (CHECKPOINT,),
     Acked: (ACK,),
     Changed: (CHECKPOINT, ACK),
 }
-"""A change counts as an acknowledgement and a pop, as in Apache."""
+"""A change counts as an acknowledgement and a pop, as in Apache's broker."""
 
 
 class PopLog:
-    """Adds entries; ``end_round`` must be called at the end of each round of the loop, before the turn is stored."""
+    """Adds entries. ``end_round`` must be called at the end of each round of the loop, before the turn is stored."""
 
     def __init__(self, broker: BrokerContext, state: PopState) -> None:
         self.state = state

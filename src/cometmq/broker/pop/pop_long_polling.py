@@ -2,7 +2,7 @@
 
 Requests wait by topic and group. When a message arrives in the topic or in a retry topic of the group, or an ordered
 queue is unlocked, they are run again in order, until one finds no messages. The work is done in slices over rounds of
-the loop. A request whose time is up gets an empty answer.
+the loop. A request whose wait time has ended gets an empty answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 _RECORD_CHARS: Final = 500
-"""Memory of a waiting pop in addition to its texts, in characters."""
+"""Memory that a waiting pop needs in addition to its texts, in characters."""
 Key = tuple[str, str]
 """Topic and group."""
 
@@ -39,9 +39,9 @@ class HeldPop(msgspec.Struct, eq=False):
     request: Request[Any]
     wanted: MessageFilter
     run_again: Callable[[HeldPop], bool]
-    """Runs the request again; returns True if it is or will be answered."""
+    """Runs the request again. Returns True if the request has been or will be answered."""
     nothing: Callable[[], Response]
-    """The answer when the wait is over."""
+    """The answer when the wait time has ended."""
     timer: TimerHandle | None = None
 
     @property
@@ -82,7 +82,7 @@ class PopLongPollingService:
         return sum(pop.request.header.queue_id == queue_id for pop in held)
 
     def stop(self) -> None:
-        """Answer all waiting pops, and hold no more."""
+        """Answer all waiting pops, and hold no further pops."""
         self._stopped = True
         for held in list(self._held.values()):
             for pop in list(held):

@@ -1,9 +1,9 @@
 """Pops: POP_MESSAGE (200050) (``PopMessageProcessor``; hot path).
 
-A pop reads messages of all queues of a topic, or of one, and of the retry topic of its group. It moves the group's
-offset past them and adds an entry to the POP log; the answer is sent once that entry is stored as safely as a send.
-The messages are slices of the log; those from a retry topic are rewritten with the topic that the client asked for and
-their receipt handle, as Apache does.
+A pop reads messages from one queue or all queues of a topic, and from its group's retry topic. It moves the group's
+offset past the messages and adds an entry to the POP log. The answer is sent once this entry is as durable as a send.
+The messages are slices of the log. As in Apache's broker, messages from a retry topic are rewritten with the topic that
+the client asked for and with their receipt handle.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResul
 _LATE_MS: Final = 500
 """A pop whose wait ended this long ago is refused."""
 _EARLY_MS: Final = 20
-"""A waiting pop is answered this long before its time is up."""
+"""A waiting pop is answered this long before its wait time ends."""
 _RETRY_FIRST_EVERY: Final = 5
-"""One pop in this many reads the retry topic first (popFromRetryProbability 20 %)."""
+"""One in this many pops reads the retry topic first (popFromRetryProbability 20 %)."""
 
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
@@ -85,7 +85,7 @@ class PopResult:
         self.retries = self.retries_size = 0
         """Number and size of the messages from a retry topic."""
         self.rest = 0
-        """Number of messages left in the queues that were read."""
+        """Number of messages that remain in the queues that were read."""
         self.skipped = 0
         """Number of messages that the filter rejected."""
         self.is_cut = False
@@ -387,14 +387,14 @@ class PopMessageProcessor:
         collected.chunks += chunks
 
     def _init_offset(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
-        """Return the offset of the group in a queue; commit it if the group had no offset."""
+        """Return the group's offset in a queue. If the group had no offset, commit one."""
         offset = self.offset(header.consumer_group, queue, header.init_mode)
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
             self._offsets.set_offset(header.consumer_group, queue.topic, queue.queue_id, offset)
         return offset
 
     def offset(self, group: str, queue: ConsumeQueue, init_mode: int = MIN) -> int:
-        """Return the offset of the next message of a queue for a group (``getPopOffset``)."""
+        """Return the offset of the next message in a queue for a group (``getPopOffset``)."""
         offset = self._offsets.query(group, queue.topic, queue.queue_id)
         if offset == NO_OFFSET:
             offset = queue.min_offset()

@@ -30,7 +30,10 @@ class RequestMode(Body):
     consumer_group: str
     mode: Literal["PULL", "POP"] = PULL
     pop_share_queue_num: int = 0
-    """With POP: number of other members that share each member's queues; 0: all members share all queues."""
+    """In POP mode: number of other members that share each member's queues.
+
+    If it is 0, all members share all queues.
+    """
 
 
 class RequestModeTable(Body):
@@ -50,7 +53,7 @@ class MessageRequestModeManager:
         self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def load(self) -> list[str]:
-        """Read the file; return a line for each problem."""
+        """Read the file. Return one line for each problem."""
         loaded = self._file.load_body(RequestModeTable)
         if loaded is not None:
             self._modes = _by_topic_and_group(loaded)
@@ -61,7 +64,7 @@ class MessageRequestModeManager:
         return self._modes.get((topic, group))
 
     def put(self, mode: RequestMode) -> bool:
-        """Set a mode; return ``False`` if the table is full."""
+        """Set a mode. Return ``False`` if the table is full."""
         key = (mode.topic, mode.consumer_group)
         if key not in self._modes and len(self._modes) >= MAX_REQUEST_MODES:
             return False
@@ -71,7 +74,7 @@ class MessageRequestModeManager:
         return True
 
     def take_over(self, table: RequestModeTable) -> None:
-        """Replace all modes with a master's."""
+        """Replace all modes with the master's modes."""
         known, self._modes = self._modes, _by_topic_and_group(table)
         differing = [key for key in known | self._modes if known.get(key) != self._modes.get(key)]
         if differing:

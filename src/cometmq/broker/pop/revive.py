@@ -1,12 +1,12 @@
 """PopReviveService: makes messages visible again that were not acknowledged in time (``PopReviveService``).
 
-A copy with ``reconsumeTimes`` + 1 is stored in the retry topic of the group and the topic, or in the dead-letter topic
+A copy with ``reconsumeTimes`` + 1 is stored in the retry topic for the group and topic, or in the dead-letter topic
 once the group's ``retryMaxTimes`` is reached. The copy and the entry that ends the original are stored together. The
 entry comes before the copy in the log and names the copy's offset: a start that finds the entry without the copy, after
 a torn write, makes the message visible again. So a crash neither loses nor duplicates a message.
 
-Messages popped in order are not copied: they are handed out again when their time is over. After the last attempt they
-become dead letters, so that they do not block the queue forever.
+Messages popped in order are not copied: they are handed out again when their invisible time has ended. After the last
+attempt they become dead letters, so that they do not block the queue forever.
 
 A heap contains the time of the next check of each queue with popped messages, and one alarm is set for the first of
 them. A check scans the due times of the queue's messages as an array.
@@ -47,7 +47,7 @@ from cometmq.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 Due = list[tuple[int, int, int]]
-"""Offset, pop time and due time of messages."""
+"""Offset, pop time and due time of each message."""
 
 
 class PopReviveService:
@@ -75,7 +75,7 @@ class PopReviveService:
         log.state.on_due.append(self._schedule_check)
 
     def start(self) -> None:
-        """Schedule the first checks."""
+        """Schedule the first check of each queue."""
         for queue in self._log.state:
             self._schedule_next_check(queue, self._clock.now_ms())
 
@@ -138,7 +138,7 @@ class PopReviveService:
             self._stats.traffic.pops.scans.observe(round((self._clock.monotonic() - began) * 1000))
 
     def _retry_later(self, refused: RefusedError) -> None:
-        """Retry after a pause."""
+        """Schedule another check after a pause, because the store refused messages."""
         self._refused_until = self._clock.now_ms() + int(POP_RETRY_SECONDS * 1000)
         if not self._waits_for_store:
             self._waits_for_store = True
@@ -153,7 +153,7 @@ class PopReviveService:
         return [(offset, handed.pop_time, handed.due) for offset, handed in dead]
 
     def _revive(self, queue: PopQueue, due: Due, dead: Due) -> None:
-        """Store copies of due messages, and end the originals.
+        """Store copies of due messages, and mark the originals as ended.
 
         :param dead: messages that become dead letters in any case.
         :raises RefusedError: nothing can be stored now.

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class PopService:
-    """All POP parts; created once the store is open.
+    """All POP parts. They are created once the store is open.
 
     :param client: asks the nameservers for queues on other brokers.
     """
@@ -72,7 +72,7 @@ class PopService:
         self.polling.stop()
 
     async def save(self) -> None:
-        """Write the snapshot."""
+        """Write the snapshot of the popped messages."""
         await self._snapshot.save()
 
     def _in_flight(self, topic: str, group: str, queue_id: int) -> int:
@@ -81,13 +81,13 @@ class PopService:
 
     # --- changes by others ------------------------------------------------------------------------
     def _offset_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Log that the offset of a group was moved back: the messages from the new offset on are handed out again."""
+        """Log that a group's offset was moved back: messages at or after the new offset are handed out again."""
         queue = self.state.find(topic, group, queue_id)
         if queue is not None and offset < queue.next_offset:
             self._log_entry(Moved(topic, group, queue_id, offset))
 
     def _topic_changed(self, name: str) -> None:
-        """Log the deletion of a topic: a slave may be promoted before it copies the tables."""
+        """Log the deletion of a topic, since a slave may be promoted before it copies the tables."""
         if self._broker.topics.get(name) is None:
             self._log_entry(Forgotten(name, "", 0, self._broker.store.max_physical_offset))
 
@@ -95,7 +95,7 @@ class PopService:
         self._log_entry(Forgotten("", name, 0, position, with_offsets))
 
     def _deletion_found(self, entry: Forgotten) -> None:
-        """Apply a deletion that the log shows at the start."""
+        """Apply a deletion that is found in the log when the broker starts."""
         deletions = self._broker.deletions
         if entry.topic:
             deletions.found_in_log(entry.topic, entry.position)

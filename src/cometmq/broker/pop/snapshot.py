@@ -2,8 +2,8 @@
 
 The snapshot avoids reading the whole POP log. It contains a position in that log and the state at that position, and a
 newer state for some queues, since it is written in slices between which the broker serves requests. It is written once
-the disk has the log up to the latest included entry, so that it is never ahead of the log, even if the log loses its
-end. A file that is damaged, or from another store, is set aside; then the POP log is read from its first record.
+the log up to the latest included entry is on disk, so that it is never ahead of the log, even if the log loses its end.
+A file that is damaged, or from another store, is set aside; then the POP log is read from its first record.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
@@ -158,7 +158,7 @@ class PopSnapshot:
                 _log.error("record %d of the POP log is damaged: %s", offset - 1, error)
 
     def _has_copy(self, entry: Revived) -> bool:
-        """Return whether the log also contains the copy that follows an entry."""
+        """Return whether the log also contains the copy that must follow an entry."""
         return not entry.copy_topic or entry.copy_offset < self._store.queue(entry.copy_topic, 0).max_offset()
 
     # --- writing --------------------------------------------------------------------------------

@@ -28,11 +28,11 @@ from cometmq.multimap import MultiMap
 NO_OFFSET: Final = -1
 
 Undo = Callable[[], None]
-"""Reverts an entry that was not stored; call that of the last entry first."""
+"""Reverts an entry that was not stored. The function for the last entry must be called first."""
 
 
 class PopQueue:
-    """One queue of a topic, for one group."""
+    """The state of one group in one queue of a topic."""
 
     __slots__ = (
         "floor_ms",
@@ -73,7 +73,7 @@ class PopQueue:
 
 
 class PopState:
-    """All queues of which a group has popped."""
+    """All queues from which groups have popped."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, str], dict[int, PopQueue]] = {}
@@ -83,7 +83,7 @@ class PopState:
         """Called with a queue and the time (ms) at which a message of the queue becomes visible again."""
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
-        """Return a queue; create it if necessary."""
+        """Return a queue. Create it if necessary."""
         queues = self._queues_of(topic, group)
         found = queues.get(queue_id)
         if found is None:
@@ -117,7 +117,7 @@ class PopState:
 
     # --- entries --------------------------------------------------------------------------------
     def apply(self, entry: AnyEntry) -> Undo:
-        """Apply an entry; return the function that reverts it."""
+        """Apply an entry. Return the function that reverts it."""
         if isinstance(entry, Forgotten):
             return self._delete(entry)
         queue = self.queue(entry.topic, entry.group, entry.queue_id)
@@ -238,7 +238,7 @@ class PopState:
         return undo
 
     def _deleted_keys(self, entry: Forgotten) -> list[tuple[str, str]]:
-        """Return the topics and groups that a deletion concerns."""
+        """Return the pairs of topic and group that a deletion removes."""
         if entry.topic and entry.group:
             key = (entry.topic, entry.group)
             return [key] if key in self._queues else []
