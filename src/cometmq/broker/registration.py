@@ -1,10 +1,10 @@
 """Registers the broker's addresses and topics at every nameserver (``BrokerOuterAPI``).
 
-Each nameserver has a *link* of its own, so that a dead nameserver does not delay others. A link registers
+Each nameserver has its own *link*, so that a dead nameserver does not delay the others. A link registers
 
 * at the start, with the complete table;
 * again every ``registerNameServerPeriod`` (10 to 60 s): it asks whether the nameserver knows this version of the table
-  (QUERY_DATA_VERSION, 322) and has this broker in its routes; only if not, it sends the complete table. A slave
+  (QUERY_DATA_VERSION, 322) and has this broker in its routes; if not, it sends the complete table. A slave
   registers without its topics, since they do not count, and receives the address of its master;
 * as soon as topics change, with only the changed topics if the nameserver knows the previous version of the table, else
   with the complete table. (Apache sends parts without this check; a nameserver that missed a part never receives its
@@ -62,14 +62,17 @@ _log = logging.getLogger(__name__)
 MIN_PERIOD_S: Final = 10.0
 MAX_PERIOD_S: Final = 60.0
 FIRST_WAIT_S: Final = 1.0
-"""Maximum time that a starting broker waits for its first registrations; slower ones continue in the background."""
+"""Maximum time that a starting broker waits for its first registrations.
+
+Slower registrations continue in the background.
+"""
 KNOWN_WAIT_S: Final = 1.0
-"""Maximum time that the answer to an administrator who created a topic waits for nameservers."""
+"""Maximum time for which the answer to an administrator who created a topic waits for the nameservers."""
 LOOK_S: Final = 1.0
-"""Pause between two checks of a link's connection; also its first pause after a failure."""
+"""Pause between two checks of a link's connection, and the link's first pause after a failure."""
 UNREGISTER_TIMEOUT_S: Final = 2.0
 WARN_S: Final = 60.0
-"""Pause between two warnings of a link whose nameserver does not accept this broker."""
+"""Pause between two warnings that a link's nameserver does not accept this broker."""
 
 
 class BrokerRegistration:
@@ -99,12 +102,12 @@ class BrokerRegistration:
         self.client: Final = client
         self.clock: Final = clock
         self.on_answer: Final = on_answer
-        """Called with each successful answer; for a slave it contains the master's address."""
+        """Called with each successful answer; a slave's answer contains the master's address."""
         self.rivals: dict[str, str] = {}
-        """The address of another live broker with this name and id, by the nameserver that reports it."""
+        """The address of another live broker that has this name and id, by the nameserver that reports it."""
         self._permission = live.current.broker_permission
         self._ordered: set[str] = set()
-        """Topics that are marked as ordered."""
+        """Topics that the nameservers mark as ordered."""
         live.on_change.append(self._config_changed)
 
     async def start(self, ha_address: str) -> None:
@@ -178,7 +181,7 @@ class BrokerRegistration:
             link.wake.set()
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Register every topic immediately with the broker's changed permission."""
+        """Register every topic immediately, because the broker's permission has changed."""
         if config.broker_permission != self._permission:
             self._permission = config.broker_permission
             for link in self._links:
@@ -197,7 +200,7 @@ class BrokerRegistration:
         return min(MAX_PERIOD_S, max(MIN_PERIOD_S, self._live.current.register_name_server_period / 1000))
 
     async def knows(self, nameserver: str, version: DataVersion) -> bool:
-        """Return whether a nameserver has this version of the table, and this broker in its routes.
+        """Return whether a nameserver has this version of the table and has this broker in its routes.
 
         Apache's nameserver checks only the version, even after another broker with this name and id has replaced this
         one in the routes and left. So the route of the topic with the broker's name must contain this broker's address.
@@ -227,13 +230,13 @@ class BrokerRegistration:
         )
 
     async def order_config(self, nameserver: str) -> KVTable | None:
-        """Return a nameserver's table of ordered topics, if any; raise the same errors as :meth:`send`."""
+        """Return a nameserver's table of ordered topics, if any. The errors are those of :meth:`send`."""
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_TOPIC_CONFIG)
         answer = await self.client.invoke(nameserver, RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         return decode_body(KVTable, answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else None
 
     async def send(self, nameserver: str, names: Iterable[str] | None, version: DataVersion) -> KVTable | None:
-        """Register some or all topics; return the nameserver's table of ordered topics, if any.
+        """Register some or all topics. Return the nameserver's table of ordered topics, if any.
 
         While the broker's own permission forbids reads or writes, its topics are registered with that permission.
 
@@ -294,7 +297,7 @@ class BrokerRegistration:
 
 
 def _encode(version: DataVersion, topics: dict[str, TopicConfig], perm: int | None, *, compressed: bool) -> bytes:
-    """Return the body of a registration; any thread may call this.
+    """Return the body of a registration. Any thread may call this.
 
     :param perm: the permission of all topics; by default each topic has its own.
     """
@@ -308,12 +311,12 @@ class RegistrationError(Exception):
 
 
 class _Link:
-    """The registration at one nameserver."""
+    """Keeps the broker registered at one nameserver."""
 
     def __init__(self, owner: BrokerRegistration, address: str, *, is_first: bool) -> None:
         self.address = address
         self.known: DataVersion | None = None
-        """The last version of the table that the nameserver knows completely; ``None`` if it may lack topics."""
+        """The last version of the table that the nameserver has completely; ``None`` if it may lack topics."""
         self.changed: set[str] = set()
         self.wake = asyncio.Event()
         self.tried = asyncio.Event()
@@ -333,7 +336,7 @@ class _Link:
         return self._owner.client.live(self.address) is not None
 
     async def run(self) -> None:
-        """Register repeatedly, until cancelled."""
+        """Register repeatedly until the task is cancelled."""
         owner = self._owner
         pause_s = LOOK_S
         due_at = owner.clock.monotonic()
@@ -415,7 +418,7 @@ class _Link:
                 self.when_known.append((wanted, then))
 
     async def unregister(self) -> None:
-        """Leave this nameserver, if a connection is open."""
+        """Leave this nameserver if a connection to it is open."""
         if not self._is_connected:
             return
         try:

@@ -1,8 +1,8 @@
 """SQL92 filters of consumer groups: the table and its file (``ConsumerFilterManager``).
 
 Heartbeats register a group's expression for each topic. The table is stored in ``config/consumerFilter.json``; changes
-are written to the journal of that file after a few seconds. When the last member of a group leaves, or the group no
-longer subscribes to a topic, the filter is dead; it is removed after ``filterDataCleanTimeSpan``.
+are written to the journal of that file after a few seconds. When a group's last member leaves, or the group no longer
+subscribes to a topic, the filter is dead. It is removed after ``filterDataCleanTimeSpan``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TAG: Final = "TAG"
 _DEPTH: Final = 4
 """Table, topic, ``groupFilterData``, group."""
 _DEAD_SINCE_MS: Final = 30_000
-"""When the file is loaded, filters that were alive count as dead for this long."""
+"""When the file is loaded, filters that were alive are treated as having been dead for this long."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -51,7 +51,7 @@ class ConsumerFilterData(msgspec.Struct, frozen=True, kw_only=True, rename="came
     """Version of the subscription; a newer subscription replaces it."""
     born_time: int
     dead_time: int = 0
-    """Time at which the filter became dead (ms since 1970); 0 while it is alive."""
+    """Time at which the filter became dead, in milliseconds since 1970; 0 while it is alive."""
     dead: bool = False
     bloom_filter_data: BloomFilterData | None = None
 
@@ -70,7 +70,7 @@ class ConsumerFilterTable(msgspec.Struct, rename="camel"):
 
 
 class ConsumerFilterManager:
-    """The table of filters and its file."""
+    """The table of SQL92 filters and its file."""
 
     def __init__(self, live: LiveConfig, path: Path, *, clock: Clock) -> None:
         config = live.current
@@ -82,7 +82,7 @@ class ConsumerFilterManager:
         self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
         """Group, topic, filter."""
         self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
-        """Dead filters by group and topic, longest dead first, so that making room needs no search."""
+        """Dead filters by group and topic, the longest dead first, so that no search is needed to make room."""
         self._count = 0
         self._chars = 0
 
@@ -90,7 +90,7 @@ class ConsumerFilterManager:
         return self._count
 
     def load(self) -> list[str]:
-        """Read the file; return a line for each unusable entry.
+        """Read the file. Return one line for each unusable entry.
 
         All filters are dead until the next heartbeat of their group. If the Bloom filter's parameters have changed
         since the file was written, the file is ignored, as in Apache. An unusable file is set aside, and groups
@@ -118,13 +118,13 @@ class ConsumerFilterManager:
         return findings
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:
-        """Return the filter of a group for a topic, even if it is dead."""
+        """Return a group's filter for a topic, even if it is dead."""
         topics = self._topics_of.get(group)
         return None if topics is None else topics.get(topic)
 
     # --- changes ------------------------------------------------------------------------------
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Register the subscriptions of a heartbeat; the names of group and topics are already checked."""
+        """Register the subscriptions in a heartbeat. The group's and topics' names must have been checked."""
         finish(self.register_in_slices(group, subscriptions))
 
     def register_in_slices(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Generator[None, None, None]:
@@ -196,7 +196,10 @@ class ConsumerFilterManager:
             self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
 
     def _make_room(self, chars: int) -> bool:
-        """Remove the longest dead filters until one more fits; return False if there is no room even then."""
+        """Remove the filters that have been dead the longest until one more fits.
+
+        Return False if there is still no room.
+        """
         while not self._has_room(chars):
             longest_dead = next(iter(self._dead.values()), None)
             if longest_dead is None:
@@ -231,12 +234,12 @@ class ConsumerFilterManager:
 
     # --- the file -----------------------------------------------------------------------------
     async def save_in_background(self) -> None:
-        """Write the changes, and the complete file when it is due; after a failure the next call tries again."""
+        """Write the changes, and the complete file when it is due. After a failure the next call tries again."""
         self.clean()
         await self._writer.save_in_thread()
 
     def save_last(self) -> None:
-        """Write the complete file if something has changed; the broker stops."""
+        """Write the complete file if something has changed. Called when the broker stops."""
         self.clean()
         self._writer.save_last()
 

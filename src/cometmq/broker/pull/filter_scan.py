@@ -1,9 +1,9 @@
 """Evaluates SQL92 filters over blocks of a queue, and caches the results for later pulls.
 
-Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. The matches of a selector in a block are
-cached for later pulls with the same expression: records never change. The log offset of the last record, which is
-unique, shows that a block still has the same messages: after a topic was deleted and created again, its blocks are
-invalid. A scan that is too much work for one round of the loop ends early: the block then ends there, and the next scan
+Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. A selector's matches in a block are cached
+for later pulls with the same expression, since records never change. The log offset of the last record, which is
+unique, shows that a block still has the same messages. After a topic has been deleted and created again, its blocks are
+invalid. A scan that is too much work for one round of the loop ends early. The block then ends there, and the next scan
 continues. (Apache's broker saves work by the bits of its ``enableCalcFilterBitMap``.)
 """
 
@@ -40,7 +40,7 @@ class _Block(msgspec.Struct):
 
 
 class FilterScan:
-    """Scans the queues of a store."""
+    """Scans the queues of a store for messages that match an SQL92 filter."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -77,9 +77,10 @@ class FilterScan:
         return found, at
 
     def _fill_block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
-        """Return the block of the unit ``at``, filled to its end or the queue's end with at most ``most`` work.
+        """Return the block that contains the unit ``at``, filled to its end or the queue's end with at most ``most``
+        work.
 
-        Also returns the number of messages read by this call, and the work.
+        Also return the number of messages read by this call, and the work done.
         """
         number = at // BLOCK_UNITS
         key = (selector.key, queue.topic, queue.queue_id, number)
@@ -108,9 +109,9 @@ class FilterScan:
     def _select(
         self, selector: Selector, queue: ConsumeQueue, offset: int, count: int, most: int
     ) -> tuple[Ints, Ints, int]:
-        """Return the positions of the matching units, the log offsets of all units read, and the work.
+        """Return the positions of the matching units, the log offsets of all units read, and the work done.
 
-        Units whose records cannot be read count as matches: the following read reports the error.
+        Units whose records cannot be read count as matches, so that the read that follows reports the error.
         """
         runs, places = self._store.unit_runs(queue, offset, count)
         wanted = np.ones(len(places), np.bool_)

@@ -1,6 +1,6 @@
-"""The filter of each pull, from its header or from its group's heartbeats (``FilterAPI``, ``SubscriptionData``).
+"""Finds the filter for each pull in its header or in its group's heartbeats (``FilterAPI``, ``SubscriptionData``).
 
-An expression of tags is ``*`` (everything), one tag, or tags joined by ``||``. Queues contain 32-bit hashes of tags,
+A tag expression is ``*`` (everything), one tag, or several tags joined by ``||``. Queues contain 32-bit hashes of tags,
 which may collide. Consumers that pull compare the tags again. Consumers that pop do not, so for them the broker reads
 the tags from the records with a matching hash. Other expressions are SQL92.
 """
@@ -61,7 +61,7 @@ class MessageFilter(msgspec.Struct, frozen=True):
     predicate: Predicate | None = None
     choose: Chooser | None = None
     key: PredicateKey | None = None
-    """Identity of the predicate: equal for predicates with the same meaning."""
+    """Key of the predicate; predicates with the same meaning have equal keys."""
     chars: int = 0
     """Length of the predicate's expression, in characters."""
 
@@ -75,7 +75,7 @@ EVERYTHING: Final = MessageFilter()
 
 
 def parse_tags(expression: str) -> MessageFilter:
-    """Return the filter for an expression of tags (``FilterAPI.buildSubscriptionData``).
+    """Return the filter for a tag expression (``FilterAPI.buildSubscriptionData``).
 
     :raises SubscriptionError: the expression contains no tag, or is too long.
     """
@@ -84,7 +84,7 @@ def parse_tags(expression: str) -> MessageFilter:
 
 
 def parse_exact_tags(expression: str) -> MessageFilter:
-    """Return the filter for an expression of tags that compares the tags themselves, not only their hashes.
+    """Return a filter for a tag expression that compares the tags themselves, not only their hashes.
 
     :raises SubscriptionError: the expression contains no tag, or is too long.
     """
@@ -163,7 +163,7 @@ class PullFilters:
         self._scan = FilterScan(broker.store)
 
     def of(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> MessageFilter:
-        """Return the filter of a pull.
+        """Return the filter for a pull.
 
         :raises RefusedError: the group does not subscribe to the topic, or its expression cannot be used.
         """
@@ -185,7 +185,7 @@ class PullFilters:
         return self._from_expression(expression, expression_type, parse_tags)
 
     def of_pop(self, expression: str | None, expression_type: str | None) -> MessageFilter:
-        """Return the filter of a pop for an expression of tags or SQL92; an empty one accepts all messages.
+        """Return the filter for a pop with a tag or SQL92 expression. An empty expression accepts all messages.
 
         :raises RefusedError: the expression cannot be used.
         """
@@ -208,7 +208,7 @@ class PullFilters:
         return MessageFilter(predicate=selector.matches_record, choose=choose, key=selector.key, chars=len(expression))
 
     def _from_heartbeat(self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig) -> tuple[str, str]:
-        """Return expression and type for this topic from the group's last heartbeat."""
+        """Return the expression and its type for this topic, from the group's last heartbeat."""
         group = self._consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{TOPIC_HELP}")
@@ -237,7 +237,7 @@ class PullFilters:
         return data.expression, data.expression_type
 
     def _for_retries(self, group: str) -> Predicate:
-        """Return a filter that treats messages of a retry topic like those of their own topic."""
+        """Return a filter that treats messages in a retry topic like messages in their own topic."""
         read = property_reader(RETRY_TOPIC)
 
         def wanted(record: memoryview) -> bool:

@@ -1,7 +1,7 @@
 """Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) (``PullMessageProcessor``; hot path).
 
 An answer is a header and unchanged slices of the log. A pull that finds no messages and may wait is held by
-:mod:`cometmq.broker.pull.pull_request_hold`, which runs it again when a message arrives or its time is up.
+:mod:`cometmq.broker.pull.pull_request_hold`, which runs it again when a message arrives or its wait time ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CORRECTED: Final = (
     GetMessageStatus.OFFSET_OVERFLOW_ONE,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
 )
-"""Results for which a master corrects the offset (``DefaultMessageStore.nextOffsetCorrection``)."""
+"""Results after which a master corrects the offset (``DefaultMessageStore.nextOffsetCorrection``)."""
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -91,7 +91,7 @@ class PullMessageProcessor:
         return self._response(connection, header, result, code)
 
     def _answer_held(self, held: HeldPull) -> Response:
-        """Run a held pull again, and answer it."""
+        """Run a held pull again and answer it."""
         header: PullMessageRequestHeader = held.request.header
         try:
             wanted = self._check(held.connection, header)
@@ -112,7 +112,7 @@ class PullMessageProcessor:
         return is_earlier and header.queue_offset > 0
 
     def _start_at_min_offset(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
-        """Make a consumer start at the first offset of the queue."""
+        """Answer so that the consumer starts at the queue's first offset."""
         self._lives.record_reader(connection, header.consumer_group, header.topic, header.queue_id)
         low, high = self._store.extent(header.topic, header.queue_id)
         result = GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high)
@@ -198,7 +198,7 @@ class PullMessageProcessor:
         )
 
     def _next_broker_id(self, group_name: str, result: GetResult) -> int:
-        """Return the broker id for the group's next pull: a slave, if the messages are not in memory."""
+        """Return the broker id for the group's next pull: that of a slave if the messages are not in memory."""
         config = self._live.current
         group = self._groups.get(group_name) if config.slave_read_enable else None
         if group is None:

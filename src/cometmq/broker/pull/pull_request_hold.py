@@ -1,12 +1,12 @@
 """Long polling: holds pulls that find no messages until a message arrives (``PullRequestHoldService``).
 
-Pulls of one queue that want the same messages wait as one group. When messages arrive, the groups that want everything,
-and those that want one of the tags, are answered immediately; other filters read the messages, once for each group. In
-addition, a sweep runs every second the pulls whose time is up, and every five seconds those whose queues have grown; it
-checks only these, not all waiting pulls. A held pull is answered by running it again, so that the client always gets a
-complete answer. This work runs in slices over rounds of the loop.
+Pulls of one queue that want the same messages wait as one group. When messages arrive, the groups that want everything
+or one of the messages' tags are answered immediately. Other filters read the messages, once for each group. In
+addition, a sweep runs pulls again: every second those whose wait time has ended, and every five seconds those whose
+queues have grown. It checks only these pulls, not all waiting ones. A held pull is answered by running it again, so
+that the client always gets a complete answer. This work runs in slices over rounds of the loop.
 
-A connection that reads slowly receives messages once it has caught up: its pulls wait for the next sweep.
+A connection that reads slowly gets no messages until it has caught up: its pulls wait for the next sweep.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PullRequestHoldService:
         self._due: dict[int, dict[HeldPull, None]] = {}
         """All pulls by the second of their deadline."""
         self._grown: dict[HeldQueue, None] = {}
-        """Queues that may have messages which waiting pulls have not seen, since the last growth check."""
+        """Queues that may have received messages unseen by their waiting pulls since the last growth check."""
         self._held_of: dict[ServerConnection, _ConnectionPulls] = {}
         self._count = 0
         self._chars = 0
@@ -75,7 +75,7 @@ class PullRequestHoldService:
         """True if the next sweep also checks queues that have grown."""
         self._stopped = False
         self._left: deque[_Work] = deque()
-        """Work that is left for later rounds of the loop."""
+        """Work that remains for later rounds of the loop."""
         self._answer = answer
         store.batch.on_arrival.append(self.arrived)
 
@@ -87,7 +87,7 @@ class PullRequestHoldService:
         self._next_sweep.after(_TIMEOUT_SWEEP_S)
 
     def stop(self) -> None:
-        """Stop the sweeps, answer all pulls, and hold no more."""
+        """Stop the sweeps, answer all pulls, and hold no further pulls."""
         self._stopped = True
         self._next_sweep.close()
         self._left.clear()
@@ -98,7 +98,7 @@ class PullRequestHoldService:
                         self._answer_pull(pull)
 
     def hold(self, pull: HeldPull, wait_ms: int) -> bool:
-        """Hold a pull for up to ``wait_ms``; return ``False`` if it must be answered immediately."""
+        """Hold a pull for up to ``wait_ms``. Return ``False`` if it must be answered immediately."""
         connection = pull.connection
         held = self._held_of.get(connection)
         if self._stopped or self._count >= MAX_HELD_PULLS or wait_ms <= 0:
@@ -164,7 +164,7 @@ class PullRequestHoldService:
                 self._run(self._wake_by_tags(waiting, queue), until)
 
     def topic_deleted(self, topic: str) -> None:
-        """Mark the pulls of a deleted topic: their offsets mean nothing once it is created again."""
+        """Mark the pulls of a deleted topic: their offsets mean nothing once the topic is created again."""
         for waiting in self._queues.get(topic, {}).values():
             self._grown[waiting] = None
             for group in waiting.groups.values():
@@ -173,7 +173,7 @@ class PullRequestHoldService:
 
     # --- work in slices ---------------------------------------------------------------------------
     def _run(self, work: _Work, until: float) -> bool:
-        """Work until the time is up; return True if work is left for a later round."""
+        """Work until this round's time is used up. Return True if work remains for a later round."""
         try:
             for _ in work:
                 if self._clock.monotonic() >= until:
@@ -197,7 +197,7 @@ class PullRequestHoldService:
         self._left = left
 
     def _wake_matching(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
-        """Wake the pulls that want the new messages, and check again if more messages have arrived meanwhile."""
+        """Wake the pulls that want the new messages. Check again if more messages have arrived during this work."""
         try:
             while waiting.has_more:
                 waiting.has_more = False
@@ -253,7 +253,7 @@ class PullRequestHoldService:
             self._run(self._sweep_all(), self._clock.monotonic() + HELD_SLICE_SECONDS)
 
     def _sweep_all(self) -> _Work:
-        """Run a sweep, and another one if it became due meanwhile."""
+        """Run a sweep, and another one if it became due during the first."""
         try:
             while self._sweep_is_due:
                 self._sweep_is_due = False
@@ -265,7 +265,7 @@ class PullRequestHoldService:
             self._is_sweeping = False
 
     def _answer_due(self, now: float) -> _Work:
-        """Answer the pulls whose time is up."""
+        """Answer the pulls whose wait time has ended."""
         for second in [second for second in self._due if second <= now]:
             for pull in list(self._due[second]):
                 if pull.deadline <= now:
@@ -273,7 +273,7 @@ class PullRequestHoldService:
                 yield
 
     def _answer_grown(self) -> _Work:
-        """Answer the pulls whose queues have grown; pulls of slow clients wait for the next check."""
+        """Answer the pulls whose queues have grown. Pulls of slow clients wait for the next check."""
         grown, self._grown = self._grown, {}
         for waiting in grown:
             for group in list(waiting.groups.values()):
@@ -286,7 +286,7 @@ class PullRequestHoldService:
 
     # --- answers ----------------------------------------------------------------------------------
     def _answer_pull(self, pull: HeldPull) -> None:
-        """Answer a pull, unless it was answered meanwhile or its client reads slowly."""
+        """Answer a pull, unless it has already been answered or its client reads slowly."""
         connection = pull.connection
         if pull.group is None or (connection.is_behind and not self._stopped and not connection.closed):
             return
@@ -331,7 +331,7 @@ class PullRequestHoldService:
             del self._queues[topic]
 
     def _connection_closed(self, connection: ServerConnection) -> None:
-        """Stop counting the pulls of a closed connection, and remove them from their queues over the next rounds."""
+        """Stop counting a closed connection's pulls, and remove them from their queues over the next rounds."""
         held = self._held_of.pop(connection)
         self._count -= len(held.pulls)
         self._chars -= held.chars

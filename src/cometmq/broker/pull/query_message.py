@@ -1,6 +1,6 @@
-"""Queries: messages by key (12) and by id (33), offsets by queue and time (29, 30, 31, 32).
+"""Queries for messages by key and by id, and for offsets by queue and time (request codes 12 and 29 to 33).
 
-``QueryMessageProcessor``, and ``AdminBrokerProcessor`` for the offsets.
+These requests belong to ``QueryMessageProcessor``, and to ``AdminBrokerProcessor`` for the offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class QueryProcessor:
-    """Answers queries from the store; never creates a queue or a topic."""
+    """Answers queries from the store. A query never creates a queue or a topic."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._live = broker.live
@@ -40,7 +40,7 @@ class QueryProcessor:
     def search_offset(
         self, _connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Return the offset for a time; 0 for a queue that does not exist.
+        """Return the offset for a time, or 0 if the queue does not exist.
 
         Clients of 5.x choose the first message stored at the time or later, or (UPPER) the last one at the time or
         before. Other clients receive the nearest message, and any one of a batch, as in 4.9.

@@ -7,8 +7,8 @@ All numbers are big-endian::
                       int32 size               bytes that follow; 0 in a heartbeat
                       bytes body               cut anywhere, but within one log file
 
-The slave begins: its first report contains the end of its log (0 for an empty log), and the master sends transfers from
-there on. If a master of CometMQ checks accounts, the slave signs in first::
+The slave begins: its first report contains the end of its log (0 for an empty log), and the master sends transfers
+starting at that offset. If a master of CometMQ checks accounts, the slave signs in first::
 
     slave → master    8 bytes ``SIGN_IN``      not a report: as a number it is negative
                       a frame of remoting      a signed request without an answer, with the field ``REPORT_FIELD``
@@ -39,14 +39,14 @@ TRANSFER_HEAD_BYTES: Final = _HEAD.size
 
 
 class ReplicationError(CometMQError):
-    """The peer sent an invalid value or does not answer; the connection is closed."""
+    """The peer sent an invalid value or did not answer; the connection is closed."""
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
     """One transfer from a master."""
 
     offset: int
-    """Log offset of the first byte of ``body``; in a heartbeat, of the next byte to send."""
+    """Log offset of the first byte of ``body``; in a heartbeat, the log offset of the next byte to send."""
     body: bytes
 
 
@@ -56,7 +56,7 @@ def encode_report(max_offset: int) -> bytes:
 
 
 def transfer_head(offset: int, size: int) -> bytes:
-    """Return the head of a transfer of ``size`` bytes of the log from ``offset`` on."""
+    """Return the head of a transfer with ``size`` bytes of the log, starting at ``offset``."""
     return _HEAD.pack(offset, size)
 
 
@@ -107,7 +107,7 @@ def _end_of_frame(data: bytes, at: int) -> int | None:
 
 
 class TransferReader:
-    """Reads a master's transfers from the bytes of its connection; holds less than one transfer."""
+    """Reads a master's transfers from the bytes of its connection; buffers less than one transfer."""
 
     __slots__ = ("_data",)
 

@@ -1,9 +1,9 @@
 """The slave's side of replication: connects to the master's HA port and appends its log (``HAClient``).
 
-A connection begins with a report of the end of the slave's log. Each appended transfer is reported, and after
-``haSendHeartbeatInterval`` without a report one is sent to show that the slave is alive. Any failure ends the
-connection, and the slave connects again five seconds later: its log is still a prefix of the master's. With SYNC_FLUSH
-the slave reports only what is on the disk.
+A connection begins with a report of the end of the slave's log. Each appended transfer is reported. If no report was
+sent for ``haSendHeartbeatInterval``, one is sent to show that the slave is alive. Any failure ends the connection, and
+the slave connects again five seconds later: its log is still a prefix of the master's. With SYNC_FLUSH the slave
+reports only what is on disk.
 
 Apache's replication protocol shows neither where the master's log begins nor whether it is the same log. A slave
 without a log would receive only the master's last file, and a slave whose log has diverged from the master's (because
@@ -58,7 +58,7 @@ class MasterAddress:
     def __init__(self, ha_master_address: str) -> None:
         self._is_configured = bool(ha_master_address)
         self.ha: str | None = ha_master_address or None
-        """``host:port`` of the master's HA port; while the master is down, the last known address."""
+        """``host:port`` of the master's HA port; if the master is down, this is its last known address."""
         self.remoting: str | None = None
         """``host:port`` of the master for requests; ``None`` until a nameserver has reported it."""
         self.changed = asyncio.Event()
@@ -77,7 +77,8 @@ class MasterAddress:
 
 
 async def check_common_log(store: MessageStore, client: RemotingClient, master: str) -> bool:
-    """Fetch the beginning of the master's log for an empty log; check that a non-empty log is a prefix of the master's.
+    """Fetch the beginning of the master's log if the slave's log is empty; otherwise check that it is a prefix of the
+    master's.
 
     Return True if slaves must sign in.
 
@@ -149,23 +150,23 @@ class HAClient:
         self.clock: Final = store.clock
         self._has_nameservers = bool(config.namesrv_addr)
         self.heartbeat_s: Final = config.ha_send_heartbeat_interval / 1000
-        """Seconds without a report after which a report is sent."""
+        """If no report was sent for this many seconds, one is sent."""
         self.housekeeping_s: Final = config.ha_housekeeping_interval / 1000
-        """Seconds of silence after which the master is considered lost."""
+        """If the master sends nothing for this many seconds, it is considered lost."""
         tls = config.outgoing_tls
         self._tls = None if tls is None else tls.fresh_context()
         self._task: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
         self._compare_at: int | None = None
-        """The log offset from which the master sends a part of the log again, for comparison; ``None`` after the
+        """The log offset at which the master starts to send a part of the log again for comparison; ``None`` after the
         comparison.
         """
         self.is_following = False
-        """True while the slave is connected, and the master's log continues the slave's log."""
+        """True while the slave is connected and the master's log continues the slave's log."""
         self.read_at_ms = 0
-        """Time of the last bytes from the master; 0 before the first ones."""
+        """Time at which the master's last bytes arrived; 0 before the first bytes."""
         self.trouble: str | None = None
-        """The reason why the slave does not follow the master now, or ``None``."""
+        """The reason why the slave does not follow the master now; ``None`` while it does."""
 
     def start(self) -> None:
         """Start following, on the running loop."""
@@ -202,14 +203,14 @@ class HAClient:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, or until the master's address changes."""
+        """Wait before the next attempt. A change of the master's address ends the wait."""
         retry = self.clock.call_later(REPLICATION_RETRY_SECONDS, self._master.changed.set)
         await self._master.changed.wait()
         retry.cancel()
         self._master.changed.clear()
 
     def _log_failure(self, address: str | None, error: Exception) -> None:
-        """Log a reason once, even if it recurs."""
+        """Log a reason, but only once even if it recurs."""
         trouble = f"{reason_of(error) if isinstance(error, OSError) else error}"
         if trouble != self.trouble:
             self.trouble = trouble
@@ -254,9 +255,9 @@ class HAClient:
             raise ReplicationError(message, next_step=next_step) from error
 
     async def _ready_to_report(self) -> None:
-        """Remove an incomplete record at the end: a restarted master may store another record there.
+        """Remove an incomplete record from the log's end, since a restarted master may store another record there.
 
-        With SYNC_FLUSH, wait until the disk has everything that the first report acknowledges.
+        With SYNC_FLUSH, wait until everything that the first report acknowledges is on disk.
         """
         self._store.replicated.drop_tail()
         if self._store.sync_flush:
@@ -276,9 +277,10 @@ class HAClient:
         return self._store.replicated.end
 
     def first_report_offset(self) -> int:
-        """Return the log offset from which the master sends: the end of the slave's log, which was compared before.
+        """Return the log offset at which the master starts to send: the end of the slave's log, which has been
+        compared.
 
-        A master that does not answer requests sends from the slave's last record on, so that the transfer can be
+        A master that does not answer requests starts with the slave's last record, so that the transfer can be
         compared.
         """
         self._compare_at = None
@@ -348,7 +350,7 @@ class HAClient:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection to the master."""
+    """A connection to the master's HA port."""
 
     def __init__(self, client: HAClient) -> None:
         self._client = client
@@ -358,19 +360,19 @@ class _Connection(asyncio.Protocol):
         self._silence = Alarm(self._end_if_silent, clock=client.clock)
         self._reported = 0
         self.ended: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
-        """The reason for the end of the connection."""
+        """The reason why the connection ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for ``begin``."""
+        """Wait for :meth:`begin` before anything is sent."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note that the master disconnected."""
+        """Record that the master disconnected."""
         self.end(error or ReplicationError("the master closed the connection; its log says why"))
 
     def begin(self, sign_in: Callable[[int], bytes] | None) -> None:
-        """Send the first report; then the master begins sending.
+        """Send the first report, after which the master begins to send.
 
         :param sign_in: returns the bytes to send before the report, for a master that checks accounts.
         """
@@ -381,7 +383,7 @@ class _Connection(asyncio.Protocol):
         self.report(first)
 
     def data_received(self, data: bytes) -> None:
-        """Read transfers."""
+        """Read the transfers in received bytes."""
         if self.ended.done():
             return
         self._listen()
@@ -393,7 +395,7 @@ class _Connection(asyncio.Protocol):
             self.end(error)
 
     def report(self, end: int) -> None:
-        """Report the end of the slave's log, and again after each ``haSendHeartbeatInterval`` without a report."""
+        """Report the end of the slave's log. Repeat the report if none was sent for ``haSendHeartbeatInterval``."""
         if self._transport is None or self._transport.is_closing():
             return
         self._reported = end
@@ -407,7 +409,7 @@ class _Connection(asyncio.Protocol):
         self.end(ReplicationError(f"the master sent nothing for {self._client.housekeeping_s:g} s"))
 
     def end(self, why: Exception) -> None:
-        """Close the connection; the first reason counts."""
+        """Close the connection. If this is called several times, the first reason is kept."""
         if not self.ended.done():
             self.ended.set_result(why)
         self.abort()

@@ -1,8 +1,8 @@
 """Replication: the master's side (``HAService``, ``HAConnection``).
 
 Theory of operation. A slave connects to the master's HA port and reports where its log ends; the master sends every
-byte of its log from there on, as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of each turn, its
-records are sent to every slave, on the same loop. A slave that is behind receives the rest in pieces, turn by turn.
+later byte of its log as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of each turn, its records
+are sent to every slave, on the same loop. A slave that is behind receives the missing bytes in pieces, turn by turn.
 While nothing is stored, slaves receive a heartbeat every ``haSendHeartbeatInterval``; a slave that does not report for
 ``haHousekeepingInterval`` is disconnected.
 
@@ -10,14 +10,15 @@ The states of a connection: open (no report yet), behind, up to date, and paused
 
 Invariants.
 
-* A slave's log equals the master's, byte by byte, from the slave's first file on. A slave without a log begins with the
-  master's last file, or with its first file if the slave requests that (:mod:`cometmq.broker.replication.ha_client`).
-* ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it; with SYNC_FLUSH on
-  the slave, it is on the slave's disk.
+* A slave's log equals the master's, byte by byte, starting at the slave's first file. A slave that has no log begins
+with the master's last file, or with its first file if the slave requests that
+(:mod:`cometmq.broker.replication.ha_client`).
+* ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it. If the slave uses
+SYNC_FLUSH, all of this is on the slave's disk.
 * With SYNC_MASTER a send is answered as stored once ``inSyncReplicas`` - 1 slaves have acknowledged it
   (:mod:`cometmq.broker.turn.group_transfer`).
 * Data that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A file
-  with a log offset takes effect at the slave once the slave's log is on the disk up to that offset.
+with a log offset takes effect at the slave once the slave's log up to that offset is on disk.
 
 Fault model. A connection may end anywhere, and either side may crash or lose the end of its log. The slave removes an
 incomplete record and connects again. A slave that cannot continue is disconnected, with the reason in the log: its log
@@ -88,17 +89,17 @@ class HAConnection(asyncio.Protocol):
         self._goes_on = False
         self.peer_ip = ""
         self.account: Caller | None = None
-        """The account of the slave; set by the guard."""
+        """The slave's account; set by the guard."""
         self.address = ""
         """``host:port`` of the slave's side of the connection."""
         self.next_offset: int = NOT_BEGUN
-        """Log offset of the next transfer; everything before it is sent."""
+        """Log offset of the next transfer. Everything before it has been sent."""
         self.ack_offset: int = NOT_BEGUN
-        """The end of the slave's log, from its last report."""
+        """The end of the slave's log, according to its last report."""
         self.sent_bytes = 0
-        """Bytes of the log sent since the last sweep of the service."""
+        """Number of log bytes sent since the service's last sweep."""
         self.bytes_per_s = 0
-        """Bytes of the log sent in the second before the last sweep."""
+        """Number of log bytes sent in the second before the last sweep."""
         self.read_at = self.wrote_at = service.clock.monotonic()
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
@@ -116,7 +117,7 @@ class HAConnection(asyncio.Protocol):
         self._service.opened(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Note that the slave disconnected."""
+        """Record that the slave disconnected."""
         self._service.lost(self)
 
     def data_received(self, data: bytes) -> None:
@@ -131,11 +132,11 @@ class HAConnection(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
-        """Stop sending: the slave does not read."""
+        """Stop sending, because the slave does not read."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Continue: the slave has caught up with what was sent."""
+        """Continue to send, because the slave has read what was sent."""
         self._paused = False
         self.transfer()
 
@@ -155,7 +156,7 @@ class HAConnection(asyncio.Protocol):
         self.transfer()
 
     def _start_offset(self, report: int) -> int:
-        """Return the log offset of the first transfer to a slave; its log ends at ``report``."""
+        """Return the log offset of the first transfer to a slave whose log ends at ``report``."""
         store = self._service.store
         end = store.max_physical_offset
         if report == 0:
@@ -174,12 +175,12 @@ class HAConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of bytes that are not sent yet because the slave does not read."""
+        """Return the number of bytes that have not been sent yet because the slave does not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the slave has reported."""
+        """Return whether the slave has sent a report."""
         return self.next_offset != NOT_BEGUN
 
     @property
@@ -194,7 +195,7 @@ class HAConnection(asyncio.Protocol):
 
     # --- transfers ------------------------------------------------------------------------------
     def transfer(self) -> None:
-        """Send log bytes that the slave lacks, as many as one round of the loop allows; the next round continues."""
+        """Send log bytes that the slave lacks, as many as one round of the loop allows. The next round continues."""
         service = self._service
         store = service.store
         at, end = self.next_offset, store.max_physical_offset
@@ -254,7 +255,7 @@ class HAService:
         tls: ServerTls,
         guard: AccessGuard | None = None,
     ) -> None:
-        """Create the service; it does not listen yet.
+        """Create the service. It does not listen yet.
 
         :param guard: checks slaves, if accounts are checked.
         """
@@ -263,7 +264,7 @@ class HAService:
         self.clock: Final = store.clock
         self.batch_bytes: Final = config.ha_transfer_batch_size
         self.slaves: dict[HAConnection, None] = {}
-        """The connections of slaves, in the order of connecting."""
+        """The slaves' connections, in the order in which they were opened."""
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._transfers = transfers
@@ -298,7 +299,7 @@ class HAService:
             ) from error
 
     async def stop(self) -> None:
-        """Accept no more slaves, send the rest of the log to the connected ones, wait until they have it, and close."""
+        """Accept no further slaves, send the connected ones the rest of the log, wait until they have it, and close."""
         if not self._listener.is_open:
             return
         self._listener.close()
@@ -307,7 +308,7 @@ class HAService:
         await close_all(self.slaves)
 
     async def _catch_up(self) -> None:
-        """Wait while slaves get closer to the end of the log, for a limited time."""
+        """Wait while slaves get closer to the end of the log, but only for a limited time."""
         self.end_round()
         before: dict[HAConnection, tuple[int, int, int]] = {}
         still = 0
@@ -362,7 +363,7 @@ class HAService:
             self._sweeper.after(_SWEEP_SECONDS)
 
     def admit(self, slave: HAConnection, signed_in: bytes | None) -> None:
-        """Refuse a slave that is not a server of the cluster.
+        """Refuse a slave whose account is not that of a server of the cluster.
 
         :param signed_in: the frame with which the slave has signed in.
         :raises ReplicationError: accounts are checked, and the slave's account may not change the cluster.
@@ -408,7 +409,7 @@ class HAService:
                 self._sweeper.cancel()
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Call ``work`` in the next round of the loop."""
+        """Call ``work`` once, in the next round of the loop."""
         assert self._loop is not None
         self._loop.call_soon(work)
 
@@ -435,7 +436,7 @@ class HaStatusAdmin:
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the state of every slave that has reported; for tools of 5.x and CometMQ."""
+        """Return the state of every slave that has reported, for tools of RocketMQ 5 and CometMQ."""
         slaves = [self._of(slave) for slave in self._ha.slaves if slave.has_begun]
         return Response(
             body=encode_body(

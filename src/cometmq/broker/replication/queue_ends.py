@@ -1,4 +1,4 @@
-"""Sets the first offsets of a slave's queues whose messages are all older than its log."""
+"""Sets the first offsets of those queues on a slave whose messages are all older than the slave's log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _QUEUES_PER_SLICE = TABLE_ROWS_PER_SLICE // 10
 class QueueEnds:
     """The first offsets of queues whose messages are all older than a slave's log.
 
-    Such a queue is empty on the slave, and would begin at 0 once the slave is the master. But consumers' offsets are
+    Such a queue is empty on the slave, and would begin at 0 if the slave became the master. But consumers' offsets are
     beyond 0, and waiting messages are identified by their queue offsets. So a slave requests the ends of its queues
-    from the master once. When the slave's log has reached the end that the master's log had at that time, queues
-    without a message begin at these ends.
+    from the master once. When the slave's log has reached the end that the master's log had at that time, queues that
+    have no message begin at these ends.
     """
 
     def __init__(self, store: MessageStore, client: RemotingClient) -> None:
@@ -34,10 +34,10 @@ class QueueEnds:
         self._client = client
         self._ends: dict[tuple[str, int], int] | None = None
         self._true_at = 0
-        """Log offset from which on the messages of an empty queue are known to be older than the log."""
+        """Once the log has reached this offset, the messages of an empty queue are known to be older than the log."""
 
     async def copy(self, master: str, tables: MasterTables, topics: Mapping[str, TopicConfig]) -> None:
-        """Request the ends of the queues once, and set the beginnings of queues as soon as possible.
+        """Request the ends of the queues once, and set the queues' first offsets as soon as possible.
 
         :raises ReplicationError: the master's answer is invalid.
         :raises RemotingError: the master does not answer.

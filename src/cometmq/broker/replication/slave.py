@@ -1,4 +1,4 @@
-"""The slave role of a broker: follows its master's log, copies its tables, refuses a master's requests."""
+"""The slave role of a broker: it follows its master's log, copies its tables, and refuses a master's requests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _REAL_TOPIC: Final = re.compile(rb"\b" + property_mark(REAL_TOPIC).encode() + rb
 
 
 class UnknownTopics:
-    """Creates the topics of replicated messages that are not in the slave's table yet, so that no message is hidden.
+    """Creates topics for replicated messages if the slave's table lacks them, so that no message is hidden.
 
     The master may fail before the slave copies the table of topics again.
     """
@@ -72,10 +72,10 @@ class UnknownTopics:
         self._store = store
         self._topics = topics
         self._seen: dict[tuple[str, int], int] = {}
-        """By topic and queue id, the queue offset up to which waiting messages were checked."""
+        """The queue offset up to which waiting messages have been checked, by topic and queue id."""
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> bool:
-        """Create the unknown topics of queues that received messages; return whether topics were created."""
+        """Create the unknown topics of queues that received messages. Return whether topics were created."""
         made = False
         for queue in queues:
             if queue.topic in _WAITING_TOPICS:
@@ -147,7 +147,7 @@ class Slave:
         return Response(body=encode_body(info))
 
     def _arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Record the queues that received messages."""
+        """Record which queues received messages."""
         if self._unknown.arrived(queues):
             self.tables.copy_soon()
 
@@ -157,7 +157,7 @@ class Slave:
         self.tables.start()
 
     async def stop(self) -> None:
-        """Stop following, and install the copied files."""
+        """Stop following, and install copied files that can take effect."""
         await self.follower.stop()
         await self._client.close()  # so that nothing waits for an unresponsive master
         await self.tables.stop()
@@ -168,7 +168,7 @@ class Slave:
         await self._client.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the keys of the runtime information (28): the master's address, and the reason not to follow it."""
+        """Return keys for the runtime information: the master's address, and the reason for not following it."""
         return {
             "haMasterAddress": self.master.ha or "",
             "replicationTrouble": self.follower.trouble or "",

@@ -1,11 +1,12 @@
 """The tables that a slave copies from its master (``SlaveSynchronize``).
 
-Topics, groups and consumer offsets: from a master of CometMQ their changes, every second
-(:mod:`cometmq.broker.replication.table_changes`); from Apache's the complete tables, every ten seconds (21, 201, 43),
-topics and groups only when their data versions differ. Every ten seconds also message request modes (402; brokers of
-4.9 have none). From Apache's master also the progress of delay levels (45); from a master of CometMQ the exact files
-of this progress, which topics were deleted, and everything else that is not in the log
-(:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
+From a CometMQ master the slave copies the changes of topics, groups and consumer offsets every second
+(:mod:`cometmq.broker.replication.table_changes`). From Apache's master it copies the complete tables every ten seconds
+(request codes 21, 201 and 43), but topics and groups only if their data versions differ. Every ten seconds it also
+copies the message request modes (402; brokers of 4.9 have none). From Apache's master it also copies the progress of
+delay levels (45). From a CometMQ master it copies the exact files of this progress, the deletions of topics, and
+everything else that is not in the log (:mod:`cometmq.broker.replication.store_files`,
+:mod:`cometmq.broker.replication.timer_copy`).
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ _name: Final = msgspec.json.Decoder(str)
 
 
 def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
-    """Yield ``topic@group`` and the offsets of its queues, row by row: decoding all would block the loop for seconds.
+    """Yield each ``topic@group`` and its queues' offsets, row by row: decoding all at once would block the loop for
+    seconds.
 
     The body (43) is ``{"offsetTable":{"topic@group":{0:5,1:7},…}}``, with numbers as keys, which JSON decoders refuse.
-    A body with more fields is read in one step, if it is no larger than a frame of Apache's.
+    A body with more fields is read in one step if it is no larger than a frame of Apache's broker.
 
     :raises BodyError: it is malformed; the rows yielded before are valid.
     """
@@ -113,20 +115,20 @@ class SlaveSynchronize:
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
         self._marks: dict[str, str] = {}
-        """The mark of the last copy of each table; no mark before the first copy."""
+        """The mark of each table's last copy; there is no mark before the first copy."""
         self._own: dict[str, set[str]] = {TOPICS: set(), GROUPS: set()}
         """Topics and groups that this broker has changed itself since the last copy."""
         self._topics.on_change.append(lambda name: self._own[TOPICS].add(name))
         self._groups.on_change.append(lambda name: self._own[GROUPS].add(name))
         self._beyond: dict[str, Mapping[int, int]] = {}
-        """Consumer offsets of the master that are beyond the ends of this broker's queues."""
+        """The master's consumer offsets that are beyond the ends of this broker's queues."""
         self._all_due_at = store.clock.monotonic()
-        """Time at which the parts that are not copied every second are due."""
+        """Time at which parts that are not copied every second are due next."""
         self._lives_version = ""
         self._lives_of: tuple[DataVersion, DataVersion] | None = None
         """The versions of topics and groups at the last copy of deletions; ``None`` if a copy is due."""
         self._ended: dict[str, int] = {}
-        """Log offset up to which deletions of topics were applied to this broker's queues."""
+        """Log offset up to which topic deletions have been applied to this broker's queues."""
         modes = Path(store.config.root) / "config" / "messageRequestMode.json"
         self._modes = MessageRequestModeManager(modes, clock=store.clock)
         self._modes.on_due = lambda: None  # the copy is written later, in a thread
@@ -138,7 +140,7 @@ class SlaveSynchronize:
         self._task: asyncio.Task[None] | None = None
         self._copying = asyncio.Lock()
         self._troubles: dict[str, str] = {}
-        """Reason for the last failure by name of the part."""
+        """The reason for the last failure of each part, by the part's name."""
 
     @property
     def trouble(self) -> str:
@@ -146,11 +148,11 @@ class SlaveSynchronize:
         return "; ".join(f"{what}: {why}" for what, why in self._troubles.items())
 
     def start(self) -> None:
-        """Start on the running loop; the first copy begins after three seconds."""
+        """Start on the running loop. The first copy begins after three seconds."""
         self._next.after(SLAVE_SYNC_FIRST_SECONDS)
 
     def copy_soon(self) -> None:
-        """Copy within a second: messages of unknown topics have arrived."""
+        """Copy within a second, because messages of unknown topics have arrived."""
         if not self._is_soon and (self._task is None or self._task.done()):
             self._is_soon = True
             self._next.after(SLAVE_SYNC_SOON_SECONDS)
@@ -166,7 +168,7 @@ class SlaveSynchronize:
             self._next.after(SLAVE_CHANGES_SECONDS if self._marks and not self._troubles else SLAVE_SYNC_SECONDS)
 
     async def stop(self) -> None:
-        """Stop copying; install the held files whose offsets this broker's log has reached."""
+        """Stop copying, and install the held files whose offsets this broker's log has reached."""
         self._next.close()
         if self._task is not None:
             await self._task
@@ -177,13 +179,13 @@ class SlaveSynchronize:
             _log.error("cannot write the copies from the master: %s", reason_of(error))
 
     async def copy(self) -> None:
-        """Copy everything once; failed parts are retried the next time."""
+        """Copy everything once. Parts that fail are retried the next time."""
         async with self._copying:
             self._all_due_at = self._store.clock.monotonic()
             await self._copy()
 
     async def _copy(self) -> None:
-        """Copy what is due."""
+        """Copy the parts that are due."""
         is_placed = await self._run_part("what was copied before", self._put_in_place)
         address = self._master.remoting
         if address is None or not self._follower.is_following:  # never tables that belong to another log
@@ -208,7 +210,10 @@ class SlaveSynchronize:
                 return  # the master is not reachable
 
     async def _run_part(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run one part of the copy; return whether it succeeded. A failure is logged once, and other parts continue."""
+        """Run one part of the copy.
+
+        Return whether it succeeded. A failure is logged once, and the other parts continue.
+        """
         why = ""
         try:
             await work()
@@ -242,7 +247,7 @@ class SlaveSynchronize:
             await in_rounds(self._topics.take_over(found.topic_config_table.items(), found.data_version))
 
     async def _copy_changes(self, master: str, name: str, table: VersionedTable[Any]) -> set[str] | None:
-        """Copy the changes of topics or groups; return the removed rows, ``None`` if the master is Apache's."""
+        """Copy the changes of topics or groups. Return the removed rows, or ``None`` if the master is Apache's."""
         own, self._own[name] = self._own[name], set()
         found = await MasterTables(self._client, master).changes(name, self._marks.pop(name, ""), own)
         if found is None:

@@ -1,10 +1,10 @@
-"""GET_STORE_FILE (30039): slaves copy the master's files that are not derived from the log (an extension of CometMQ).
+"""GET_STORE_FILE (30039): slaves copy the master's files that are not derived from the log (a CometMQ extension).
 
 These are the files in ``comet/`` that cannot be derived from the log, since it is deleted after some time: messages
 that wait longer, the table of producers' sequences, the progress of delay levels, the locks of queues. Each file
 contains the log offset at which it was valid, so that it may be copied at any time. The slave *holds* a copy until its
-own log is on the disk up to that offset. Later changes are in the log, and the reader of the file reads the log from
-that offset on. So an old copy is as correct as a new one; a new one saves reading.
+own log up to that offset is on disk. Later changes are in the log, and the reader of the file reads the log starting at
+that offset. So an old copy is as correct as a new one, but a new one saves reading.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FILES: Final = re.compile(
     r"deletedTopics\.json|delayOffset\.json|locks\.json|producers\.json|timer/position\.json|timer/\d{4}-\d\d-\d\d\.(?:index|data)",
     re.ASCII,
 )
-"""The files that may be requested; other files are never opened."""
+"""The files that slaves may request; no other file is ever opened."""
 
 
 class StoreFileProcessor:
@@ -102,7 +102,7 @@ class NotOfferedError(ReplicationError):
 
 
 class FilePart(msgspec.Struct, frozen=True):
-    """Some bytes of a file."""
+    """A part of a file."""
 
     data: bytes
     size: int
@@ -111,7 +111,7 @@ class FilePart(msgspec.Struct, frozen=True):
 
 
 class MasterFiles:
-    """The slave's side: the files of a master, read over the network.
+    """The slave's side: reads a master's files over the network.
 
     :param master: ``host:port`` for requests.
     """
@@ -121,12 +121,12 @@ class MasterFiles:
         self._master: Final = master
 
     async def part(self, file: str, offset: int, length: int) -> FilePart | None:
-        """Read up to ``length`` bytes from ``offset`` on, as many as fit into one answer; return ``None`` if the file
-        does not exist.
+        """Read up to ``length`` bytes starting at ``offset``, as many as fit into one answer. Return ``None`` if the
+        file does not exist.
 
         :raises NotOfferedError: the master does not know the request.
-        :raises ReplicationError: it cannot read the file.
-        :raises RemotingError: it does not answer.
+        :raises ReplicationError: the master cannot read the file.
+        :raises RemotingError: the master does not answer.
         """
         header = GetStoreFileRequestHeader(file=file, offset=offset, length=min(length, STORE_FILE_PART_BYTES))
         answer = await self._client.invoke(self._master, RequestCode.GET_STORE_FILE, header)
@@ -156,7 +156,7 @@ class MasterFiles:
         return bytes(data)
 
     async def whole(self, file: str, known: str) -> FilePart | None:
-        """Read a file that is replaced as a whole; ``None`` if it does not exist, or still has the version ``known``.
+        """Read a complete file. Return ``None`` if it does not exist or still has the version ``known``.
 
         :raises ReplicationError: it is larger than the limit; or as :meth:`part`.
         """
@@ -182,7 +182,7 @@ Write = Callable[[bytes], None]
 
 
 class CopiedFile:
-    """A copied file.
+    """A file that a slave copies from its master.
 
     :param check: returns its log offsets.
     :param write: writes it to its place, in a thread.
@@ -199,7 +199,7 @@ class CopiedFile:
         self._not_before_s = store.clock.monotonic()
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy the master's file; it takes effect once this broker's log reaches its offset.
+        """Copy the master's file. It takes effect once this broker's log reaches its offset.
 
         :raises ReplicationError: the master's file cannot be used or read.
         :raises RemotingError: the master does not answer.

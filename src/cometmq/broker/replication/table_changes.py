@@ -1,15 +1,16 @@
-"""GET_TABLE_CHANGES (30040): slaves copy the changed rows of the master's tables (an extension of CometMQ).
+"""GET_TABLE_CHANGES (30040): slaves copy the changed rows of the master's tables (a CometMQ extension).
 
-The body has a line of JSON for each slice of the table, so that both sides handle one line per round of the loop::
+The body has one line of JSON for each slice of the table, so that both sides handle one line per round of the loop::
 
     {"dataVersion":{…},"removed":["name",…]}
     {"name":row,…}
     …
 
-Tables are ``topics`` and ``groups`` with their rows; ``offsets`` with the offsets by queue id of each ``topic@group``;
-``ends`` with the offsets after the last messages, by queue id, of each topic, always complete. A slave that sends the
-mark of its last copy receives the rows that changed since, and the rows that it changed itself: the body of its request
-is a JSON list of their names. Without a valid mark it receives all rows.
+The tables ``topics`` and ``groups`` contain their rows. The table ``offsets`` contains the offsets of each
+``topic@group`` by queue id. The table ``ends`` contains the offsets after each topic's last messages by queue id, and
+is always complete. A slave that sends the mark of its last copy receives the rows that changed after it, and the rows
+that it changed itself: the body of its request is a JSON list of their names. If it sends no valid mark, it receives
+all rows.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Head(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class TableChangesProcessor:
-    """Answers the requests of slaves."""
+    """Answers slaves' requests for table changes."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -66,7 +67,7 @@ class TableChangesProcessor:
     def changes(
         self, connection: ServerConnection, request: Request[GetTableChangesRequestHeader], body: bytes
     ) -> Response | None:
-        """Return the rows of a table that changed since a slave copied it, or all of them."""
+        """Return the rows of a table that have changed since a slave copied it, or all rows."""
         name, broker = request.header.table, self._broker
         if name == ENDS:
             return run_in_slices(connection, request, _answer(Head(), self._ends(), mark=""))
@@ -95,7 +96,10 @@ class TableChangesProcessor:
         return _answer(Head(version, removed), _slices(chosen, table), mark=mark, whole=is_whole)
 
     def _ends(self) -> Iterator[dict[str, Any]]:
-        """Yield the ends of all queues that ever had messages; queues created meanwhile are in the slave's log."""
+        """Yield the ends of all queues that ever had messages.
+
+        Queues that are created during this work are in the slave's log.
+        """
         for names in batches([*self._broker.topics.table, TRANS_OP_HALF_TOPIC], TABLE_ROWS_PER_SLICE // 10):
             yield {name: ends for name in names if (ends := self._ends_of(name))}
 
@@ -109,7 +113,7 @@ class TableChangesProcessor:
 
 
 def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of these names that still exist, in slices; an offset counts as much as a row."""
+    """Yield the rows with these names that still exist, in slices. An offset counts as much as a row."""
     some: dict[str, Any] = {}
     size = 0
     for name in names:
@@ -138,7 +142,7 @@ def _answer(head: Head, slices: Iterable[dict[str, Any]], *, mark: str, whole: b
 
 
 class TableChanges(msgspec.Struct, frozen=True):
-    """An answer from the master."""
+    """A master's answer with table changes."""
 
     mark: str
     """The mark to send with the next request."""
@@ -166,7 +170,7 @@ class TableChanges(msgspec.Struct, frozen=True):
 
 
 class MasterTables:
-    """Sends the requests of a slave to its master.
+    """Sends a slave's requests to its master.
 
     :param master: ``host:port`` for requests.
     """
@@ -176,7 +180,8 @@ class MasterTables:
         self._master: Final = master
 
     async def changes(self, table: str, since: str = "", also: Collection[str] = ()) -> TableChanges | None:
-        """Request the changes since a mark; return ``None`` if the master, like Apache's, does not know the request.
+        """Request the changes since a mark. Return ``None`` if the master does not know the request, as Apache's master
+        does not.
 
         :param also: the names of rows that the slave changed itself.
 

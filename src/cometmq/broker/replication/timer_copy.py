@@ -1,8 +1,8 @@
 """TimerCopy: a slave's copy of the timer log (:mod:`cometmq.store.timer.log`).
 
-The slave's log had each waiting message, but may have deleted it. So the slave copies the files of the days, to which
-the master only appends, and then the position. The position is valid once the slave's log is on the disk up to the
-position's log offset; retention deletes nothing from that offset on. The log contains the later arrivals and
+The slave's log had each waiting message, but retention may have deleted it. So the slave copies the files of the days,
+to which the master only appends, and then the position. The position is valid once the slave's log up to the position's
+log offset is on disk; retention deletes nothing at or after that offset. The log contains the later arrivals and
 deliveries, so that this broker continues exactly there when it becomes a master.
 """
 
@@ -34,7 +34,7 @@ _FRESH: Final = "timer.new"
 
 
 class TimerCopy:
-    """The copy in a slave's store."""
+    """The copy of the timer log in a slave's store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class TimerCopy:
         store.hold_log(self._log_pin)
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy the messages that arrived since the last copy.
+        """Copy the messages that have arrived since the last copy.
 
         :raises ReplicationError: the master's files are malformed, or cannot be read.
         :raises RemotingError: the master does not answer.
@@ -89,7 +89,7 @@ class TimerCopy:
             self._log_pin.offset = position.log_offset
 
     def _has(self, serial: int) -> bool:
-        """Return whether the disk has all waiting messages below ``serial`` that this log ever contained."""
+        """Return whether all waiting messages below ``serial`` that this log ever contained are on disk."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
             return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
