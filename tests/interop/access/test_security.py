@@ -120,7 +120,7 @@ async def test_the_right_key_sends_in_every_way_and_consumes(server: Secured, ov
 @pytest.mark.parametrize(
     ("credentials", "words", "step"),
     [
-        (None, "No accessKey is configured", "demands credentials"),
+        (None, "No accessKey is configured", "requires credentials"),
         (Credentials("strangers", "secret-of-strangers"), "No acl config for strangers", "no account"),
         (replace(BILLING, secret_key="another-secret"), "Check signature failed", "not the one of this access key"),
     ],
