@@ -23,10 +23,12 @@ from cometmq.storage import (
     StorageError,
     StorageOptions,
     StorageUnavailableError,
+    StoredObject,
     UnsafeStorageError,
     check_conditional_writes,
     open_storage,
 )
+from cometmq.storage.local import LocalStorage
 from cometmq.testing.ports import free_port
 
 
@@ -97,6 +99,20 @@ def test_a_storage_that_ignores_conditions_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnsafeStorageError, match=r"replaces objects that may only be created.*conditional writes"):
             check_conditional_writes(storage)
         assert list(storage.list_objects()) == []
+
+
+class _LateLists(LocalStorage):
+    """A storage whose lists have only the objects of an earlier probe."""
+
+    def list_objects(self, directory: str = "", after: str = "") -> Iterator[StoredObject]:
+        return (found for found in super().list_objects(directory, after) if found.key == "_probe/earlier")
+
+
+def test_a_storage_whose_lists_miss_new_objects_is_refused(tmp_path: Path) -> None:
+    storage = _LateLists(tmp_path)
+    storage.put("_probe/earlier", b"x")
+    with pytest.raises(UnsafeStorageError, match="does not list new objects"):
+        check_conditional_writes(storage)
 
 
 @pytest.mark.usefixtures("impatient")

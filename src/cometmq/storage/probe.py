@@ -37,7 +37,7 @@ def check_conditional_writes(storage: Storage) -> None:
             raise UnsafeStorageError(
                 f"{storage.url} let {created} of {_WRITERS} writers create one object", next_step=_NEXT_STEP
             )
-        if {found.key for found in storage.list_objects("_probe")} < {key, race}:
+        if not {key, race} <= {found.key for found in storage.list_objects("_probe")}:
             raise UnsafeStorageError(f"{storage.url} does not list new objects", next_step=_NEXT_STEP)
     finally:
         storage.delete([key, race])
