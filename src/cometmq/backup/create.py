@@ -15,7 +15,7 @@ recovers from a power cut may truncate it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,21 +194,19 @@ def _copy_queues(work: _Work, directory: Path) -> None:
         return
     for topic in sorted(path for path in directory.iterdir() if path.is_dir()):
         for queue in sorted(path for path in topic.iterdir() if path.is_dir()):
-            files = segments_of(queue)
-            for number, (_, path) in enumerate(files):
-                name = path.relative_to(directory.parent).as_posix()
-                if number < len(files) - 1:
-                    _share(work, path, name)
-                else:
-                    _copy(work, path, name)
+            _copy_series(work, directory.parent, [path for _, path in segments_of(queue)])
 
 
 def _copy_index(work: _Work, directory: Path) -> None:
     work.report(directory.name)
-    files = sorted(directory.iterdir()) if directory.is_dir() else []
-    for number, path in enumerate(files):
-        name = path.relative_to(directory.parent).as_posix()
-        if number < len(files) - 1:
+    _copy_series(work, directory.parent, sorted(directory.iterdir()) if directory.is_dir() else [])
+
+
+def _copy_series(work: _Work, root: Path, files: Sequence[Path]) -> None:
+    """Add files of which the broker writes only to the last."""
+    for number, path in enumerate(files, 1):
+        name = path.relative_to(root).as_posix()
+        if number < len(files):
             _share(work, path, name)
         else:
             _copy(work, path, name)

@@ -48,11 +48,16 @@ class DirectoryBackup(BackupPlace):
 
     def beside(self) -> list[BackupPlace]:
         """Return the complete backups in the parent directory."""
+        return self.all_in(self.directory.absolute().parent)
+
+    @classmethod
+    def all_in(cls, directory: Path) -> list[BackupPlace]:
+        """Return the complete backups in a directory; an unreadable one has none."""
         try:
-            found = [path for path in self.directory.absolute().parent.iterdir() if (path / MANIFEST).is_file()]
+            found = [path for path in directory.iterdir() if (path / MANIFEST).is_file()]
         except OSError:
             return []
-        return [DirectoryBackup(path) for path in sorted(found)]
+        return [cls(path) for path in sorted(found)]
 
     def read_manifest(self) -> Manifest:
         """Read the manifest; see :meth:`BackupPlace.read_manifest`."""

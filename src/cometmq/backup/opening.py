@@ -33,5 +33,5 @@ def backups_in(url: str | Path, options: StorageOptions | None = None) -> list[B
     """
     location = Location.parse(url)
     if location.kind == "local":
-        return DirectoryBackup(Path(location.path) / "_").beside()
-    return StoredBackup(open_storage(location, options), "_").beside()
+        return DirectoryBackup.all_in(Path(location.path))
+    return StoredBackup.all_in(open_storage(location, options))

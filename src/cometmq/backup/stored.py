@@ -27,6 +27,7 @@ from typing import IO, Final
 from cometmq.backup.copies import PIECE_BYTES, content_end
 from cometmq.backup.manifest import (
     MANIFEST,
+    MAX_MANIFEST_BYTES,
     BackupError,
     Manifest,
     StoredFile,
@@ -62,18 +63,20 @@ class StoredBackup(BackupPlace):
 
     def beside(self) -> list[BackupPlace]:
         """Return the complete backups in the same storage."""
-        return [
-            StoredBackup(self._storage, name)
-            for name in self._storage.list_directories()
-            if not name.startswith("_") and self._storage.stat(f"{name}/{MANIFEST}") is not None
-        ]
+        return self.all_in(self._storage)
+
+    @classmethod
+    def all_in(cls, storage: Storage) -> list[BackupPlace]:
+        """Return the complete backups in a storage."""
+        return [cls(storage, name) for name, is_complete in _backups(storage) if is_complete]
 
     def read_manifest(self) -> Manifest:
         """Read the manifest; see :meth:`BackupPlace.read_manifest`."""
         try:
-            return decode_manifest(self.name, self._storage.read(f"{self._backup}/{MANIFEST}"))
+            text = self._storage.read(f"{self._backup}/{MANIFEST}", 0, MAX_MANIFEST_BYTES + 1)
         except ObjectNotFoundError:
             raise incomplete(self.name) from None
+        return decode_manifest(self.name, text)
 
     def add(self, path: Path, name: str, *, data: int | None = None) -> StoredFile:
         """Upload a file; see :meth:`BackupPlace.add`."""
@@ -186,7 +189,9 @@ class StoredBackup(BackupPlace):
         assert written is not None
         oldest_ms = written.modified_ms - _SPARED_MS
         self._storage.delete([clock])
-        needed = {file.sha256 for place in self.beside() for file in place.read_manifest().files.values()}
+        backups = [(StoredBackup(self._storage, name), is_complete) for name, is_complete in _backups(self._storage)]
+        complete = [backup for backup, is_complete in backups if is_complete]
+        needed = {file.sha256 for backup in complete for file in backup.read_manifest().files.values()}
         old = []
         for found in self._storage.list_objects(_DELETED):
             if found.modified_ms < oldest_ms:
@@ -200,9 +205,9 @@ class StoredBackup(BackupPlace):
             if found.modified_ms < oldest_ms and found.key.rpartition("/")[2] not in needed
         ]
         self._storage.delete([*unneeded, *old])
-        for name in self._storage.list_directories():
-            if not name.startswith("_") and self._storage.stat(f"{name}/{MANIFEST}") is None:
-                interrupted = list(self._storage.list_objects(name))
+        for backup, is_complete in backups:
+            if not is_complete:
+                interrupted = list(self._storage.list_objects(backup._backup))
                 if all(found.modified_ms < oldest_ms for found in interrupted):
                     self._storage.delete([found.key for found in interrupted])
 
@@ -215,6 +220,13 @@ class StoredBackup(BackupPlace):
 
     def _key_of(self, name: str, file: StoredFile) -> str:
         return _sealed_key(file) if file.sealed else self._key(name)
+
+
+def _backups(storage: Storage) -> Iterator[tuple[str, bool]]:
+    """Yield the name of each backup, and whether it has its manifest."""
+    for name in storage.list_directories():
+        if not name.startswith("_"):
+            yield name, storage.stat(f"{name}/{MANIFEST}") is not None
 
 
 def _sealed_key(file: StoredFile) -> str:

@@ -47,7 +47,7 @@ def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str],
 
     The copy does not share any file that a broker could change with the backup.
 
-    :param target: a missing or empty directory, the broker's The broker's ``storePathRootDir``.
+    :param target: a missing or empty directory, the broker's ``storePathRootDir``.
     :raises BackupError: the backup is damaged, the target is not empty, or a file cannot be written.
     :raises NewerStoreError: a newer version of CometMQ wrote the store, and this version cannot read it.
     """
@@ -79,12 +79,16 @@ def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str],
 
 
 def _restore(backup: BackupPlace, manifest: Manifest, root: Path, report: Callable[[str], None]) -> None:
-    """Check that this version can read the store, then restore all files. The log is restored last."""
-    names = sorted(manifest.files, key=lambda name: name.startswith(_LOG))
-    for number, name in enumerate(names):
-        if name.startswith(_LOG) and (number == 0 or not names[number - 1].startswith(_LOG)):
-            require_readable(root)
-        report(name)
-        target = root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        backup.restore(name, manifest.files[name], target)
+    """Restore the tables, check that this version can read the store, and then restore the log."""
+
+    def restore(*, log: bool) -> None:
+        for name, file in manifest.files.items():
+            if name.startswith(_LOG) == log:
+                report(name)
+                target = root / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                backup.restore(name, file, target)
+
+    restore(log=False)
+    require_readable(root)
+    restore(log=True)

@@ -57,12 +57,6 @@ class HdfsStorage(Storage):
             return None
         return None if status.isdir else StoredObject(key, status.length, status.modification_time)
 
-    def put(self, key: str, content: bytes) -> None:
-        """Write a file, replacing any existing one; see :meth:`Storage.put`."""
-        check_content(content)
-        with self.open_writer(key) as file:
-            file.write(content)
-
     def create_once(self, key: str, content: bytes) -> bool:
         """Rename a temporary file to its final name, which HDFS refuses if the name exists."""
         check_content(content)
@@ -120,7 +114,7 @@ class HdfsStorage(Storage):
 
     def below(self, directory: str) -> HdfsStorage:
         """Return the storage for a directory in this storage."""
-        return HdfsStorage(self._location.at(f"{self._location.path}/{check_key(directory)}".lstrip("/")))
+        return HdfsStorage(self._location.below(check_key(directory)))
 
     @cached_property
     def _client(self) -> Client:

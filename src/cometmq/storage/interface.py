@@ -72,9 +72,11 @@ class Storage(ABC):
     def stat(self, key: str) -> StoredObject | None:
         """Return the size and time of an object, or None if the object does not exist."""
 
-    @abstractmethod
     def put(self, key: str, content: bytes) -> None:
         """Write an object, replacing any existing one. When this returns, the content survives a power cut."""
+        check_content(content)
+        with self.open_writer(key) as file:
+            file.write(content)
 
     @abstractmethod
     def create_once(self, key: str, content: bytes) -> bool:

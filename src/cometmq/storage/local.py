@@ -54,12 +54,6 @@ class LocalStorage(Storage):
             raise self._failure(key, error) from error
         return StoredObject(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
-    def put(self, key: str, content: bytes) -> None:
-        """Write a file and flush it; see :meth:`Storage.put`."""
-        check_content(content)
-        with self.open_writer(key) as file:
-            file.write(content)
-
     def create_once(self, key: str, content: bytes) -> bool:
         """Link a flushed temporary file to its final name, which fails if the name exists."""
         check_content(content)

@@ -60,6 +60,10 @@ class Location:
         """Return the location of another path in the same container."""
         return replace(self, path=path)
 
+    def below(self, directory: str) -> Location:
+        """Return the location of a directory in this one."""
+        return self.at(f"{self.path}/{directory}".lstrip("/"))
+
     @classmethod
     def parse(cls, text: str | os.PathLike[str]) -> Location:
         """Parse a path or a URL.

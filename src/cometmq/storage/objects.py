@@ -132,20 +132,12 @@ class ObjectStorage(Storage):
                     self._store.delete(chunk)
             except ObjectNotFoundError:  # Azure and Google report missing objects, and stop there
                 for key in chunk:
-                    self._delete_one(key)
+                    with suppress(ObjectNotFoundError), self._failures(key):
+                        self._store.delete(key)
 
     def below(self, directory: str) -> ObjectStorage:
         """Return the storage for a longer prefix."""
-        check_key(directory)
-        path = f"{self._location.path}/{directory}".lstrip("/")
-        return ObjectStorage(self._location.at(path), self._options)
-
-    def _delete_one(self, key: str) -> None:
-        try:
-            with self._failures(key):
-                self._store.delete(key)
-        except ObjectNotFoundError:
-            pass
+        return ObjectStorage(self._location.below(check_key(directory)), self._options)
 
     @cached_property
     def _store(self) -> ObjectStore:
