@@ -76,8 +76,8 @@ def sections() -> Iterator[Section]:
         title, _, text = part.partition("\n")
         blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
         commands = [[line[2:] for line in block.splitlines() if line.startswith("$ ")] for block in blocks]
-        shows = re.search(r"^\*\*It shows\*\* (.*)$", text, re.MULTILINE)
-        then = re.search(r"^\*\*Then\*\* it shows (.*)$", text, re.MULTILINE)
+        shows = re.search(r"^\*\*The output contains\*\* (.*)$", text, re.MULTILINE)
+        then = re.search(r"^\*\*Afterwards\*\* the output contains (.*)$", text, re.MULTILINE)
         assert shows is not None, title
         words = [re.findall(r"`([^`]+)`", found[1]) if found else [] for found in (shows, then)]
         yield Section(title, commands[0], words[0], commands[1] if len(commands) > 1 else [], words[1])
