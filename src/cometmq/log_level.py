@@ -7,7 +7,7 @@ from typing import Final
 
 LOG_LEVELS: Final = ("", "DEBUG", "INFO", "WARNING", "ERROR")
 """The values of ``logLevel``; an empty value means the initial level."""
-LOG_LEVEL_DOC: Final = "Least level of CometMQ's log lines; empty: that of the start (--log-level)."
+LOG_LEVEL_DOC: Final = "Minimum level of CometMQ's log lines. Empty: the level set at startup (--log-level)."
 
 
 class LogLevel:

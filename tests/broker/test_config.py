@@ -102,7 +102,12 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
         (b"fileReservedTime=99999999999", "file_reserved_time", 72, "72 is used"),
         (b"fileReservedTime\x0c=\x0c48", "file_reserved_time", 48, ""),
         (b"fileReservedTime=\xa048", "file_reserved_time", 72, "72 is used"),
-        (b"deleteWhen=24", "delete_hours", {24}, "hours from 0 to 23, separated by ;; it is used all the same"),
+        (
+            b"deleteWhen=24",
+            "delete_hours",
+            {24},
+            "hours from 0 to 23, separated by semicolons; it is used all the same",
+        ),
         (b"deleteWhen=04;never;5", "delete_hours", {4}, "it is used all the same"),
         (b"brokerRole=slave", "broker_role", "ASYNC_MASTER", "ASYNC_MASTER is used"),
         (b"brokerRole=DLEDGER", "broker_role", "ASYNC_MASTER", "ASYNC_MASTER is used"),

@@ -41,71 +41,78 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
 
     # --- name and addresses ----------------------------------------------------------------------
     broker_cluster_name: str = option(
-        "DefaultCluster", "Cluster that this broker belongs to.", apache=ApacheRules(empty="DefaultCluster")
+        "DefaultCluster", "Name of the cluster that this broker belongs to.", apache=ApacheRules(empty="DefaultCluster")
     )
-    broker_name: str = option("", "Name of this broker. Empty: the host's name.")
+    broker_name: str = option("", "Name of this broker. Empty: the host name.")
     broker_id: int = option(
-        MASTER_ID, "Id among the brokers with the same name: 0 is the master, others are slaves.", maximum=2**63 - 1
+        MASTER_ID,
+        "Id of this broker among those with the same name. The master has id 0, and slaves have higher ids.",
+        maximum=2**63 - 1,
     )
     broker_role: str = option(
         ASYNC_MASTER,
-        "Role in replication: a SYNC_MASTER answers sends once a slave also has the message; a SLAVE follows a master.",
+        "Role in replication. A SYNC_MASTER acknowledges a message once a slave also has it. A SLAVE follows a master.",
         form=one_of(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
     broker_ip1: str = option(
         "",
-        "Address or name for clients of this broker; message ids contain the address. Empty: determined automatically.",
+        "Address or host name that clients connect to. Message ids contain the address. Empty: determined "
+        "automatically.",
         key="brokerIP1",
         apache=ApacheRules(stripped=True),
     )
     broker_ip2: str = option(
         "",
-        "Address for slaves of this broker. Empty: brokerIP1.",
+        "Address that slaves of this broker connect to. Empty: brokerIP1.",
         key="brokerIP2",
         apache=ApacheRules(stripped=True),
     )
     advertised_listeners: str = option(
         "",
-        "Addresses for clients, joined by commas: HOST[:PORT] for all clients, instead of brokerIP1, and "
-        "LISTENER=HOST[:PORT] for clients of a listener of the nameservers. PORT defaults to listenPort.",
+        "Addresses that clients connect to, separated by commas: HOST[:PORT] for all clients, instead of brokerIP1, "
+        "and "
+        "LISTENER=HOST[:PORT] for clients of a nameserver listener. PORT defaults to listenPort.",
     )
-    bind_address: str = option("0.0.0.0", "Address to listen on; empty: all addresses, IPv4 and IPv6.")
+    bind_address: str = option("0.0.0.0", "Address to listen on. Empty: all IPv4 and IPv6 addresses.")
     listen_port: int = option(
         10_911,
-        "Port for clients and tools; 0 selects a free port.",
+        "Port for clients and tools. 0 selects a free port.",
         maximum=65_535,
         apache=ApacheRules(outside="refused"),
     )
     namesrv_addr: str = option(
         "",
-        "Nameservers to register at, host:port joined by semicolons; empty for none.",
+        "Nameservers to register with: host:port, separated by semicolons. Empty: none.",
         apache=ApacheRules(stripped=True),
     )
     register_name_server_period: int = option(
         30_000,
-        "Interval of registrations in milliseconds; values below 10 s count as 10 s, above 60 s as 60 s.",
+        "Interval between registrations, in milliseconds. It is limited to the range from 10 s to 60 s.",
         minimum=1,
     )
     register_broker_timeout_mills: int = option(
-        6_000, "Timeout of a registration at a nameserver, in milliseconds.", minimum=100, maximum=60_000
+        6_000, "Timeout for a registration at a nameserver, in milliseconds.", minimum=100, maximum=60_000
     )
     compressed_register: bool = option(False, "Compress registrations.")
 
     log_level: str = option("", LOG_LEVEL_DOC, form=one_of(*LOG_LEVELS), runtime=True)
-    metrics_per_queue: bool = option(False, "Also report the lag of groups by queue.", runtime=True)
+    metrics_per_queue: bool = option(False, "Also report the lag of each group by queue.", runtime=True)
     metrics_otel_cardinality_limit: int = option(
         2_000,
-        "Maximum number of series in a metric family, such as topics, or pairs of topic and group; the rest share one.",
+        "Maximum number of series in a metric family, such as one per topic. All further series are combined into one.",
         minimum=1,
         maximum=250_000,
         runtime=True,
     )
-    hook_names: str = option("", "Hooks to use: entry points of the group cometmq.hooks, joined by commas.")
+    hook_names: str = option("", "Hooks to use: names of entry points in the group cometmq.hooks, separated by commas.")
 
     # --- topics and groups ----------------------------------------------------------------------
     auto_create_topic_enable: bool = option(True, "Create a topic when the first message is sent to it.", runtime=True)
     default_topic_queue_nums: int = option(
-        8, "Queues of an automatically created topic, unless the producer requests fewer.", minimum=1, maximum=1024
+        8,
+        "Number of queues in an automatically created topic, unless the producer requests fewer.",
+        minimum=1,
+        maximum=1024,
     )
     cluster_topic_enable: bool = option(True, "Allow reading and writing the topic with the cluster's name.")
     broker_topic_enable: bool = option(True, "Allow reading and writing the topic with the broker's name.")
@@ -113,7 +120,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     msg_trace_topic_name: str = option(TRACE_TOPIC, "Name of the topic for message traces.")
     auto_create_subscription_group: bool = option(True, "Create a consumer group on its first use.", runtime=True)
     broker_permission: int = option(
-        6, "Permission of the broker: 4 to read, 2 to write, 6 for both.", minimum=0, maximum=6, runtime=True
+        6, "Permission of the broker: 4 for reading, 2 for writing, 6 for both.", minimum=0, maximum=6, runtime=True
     )
 
     # --- sends ----------------------------------------------------------------------------------
@@ -121,38 +128,44 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         MAX_MESSAGE_BYTES, "Maximum size of a message body, in bytes.", minimum=1, maximum=MAX_FRAME_BYTES // 2
     )
     sync_flush_timeout: int = option(
-        5_000, "SYNC_FLUSH: time after which a send is answered as stored but not flushed, in milliseconds.", minimum=1
+        5_000,
+        "SYNC_FLUSH: maximum time to wait for a flush before a message is answered as not flushed, in milliseconds.",
+        minimum=1,
     )
     store_reply_message_enable: bool = option(
-        True, "Also store the replies to requests that are passed to the requesters.", runtime=True
+        True, "Also store the replies to requests, which are passed on to the requesters.", runtime=True
     )
-    region_id: str = option("DefaultRegion", "Region in answers to sends (MSG_REGION).")
+    region_id: str = option("DefaultRegion", "Region that the answers to sends contain (MSG_REGION).")
     trace_on: bool = option(True, "Tell clients that they may trace messages (TRACE_ON).")
     start_accept_send_request_time_stamp: int = option(
-        0, "Time before which sends are refused, in milliseconds since 1970.", maximum=2**63 - 1
+        0, "Refuse sends until this time, in milliseconds since 1970.", maximum=2**63 - 1
     )
 
     # --- pulls ----------------------------------------------------------------------------------
     long_polling_enable: bool = option(
-        True, "Let pulls wait for messages for the time that they request.", runtime=True
+        True, "Let pull requests wait for messages for the time that they specify.", runtime=True
     )
     short_polling_time_mills: int = option(
-        1_000, "Time for which pulls wait if longPollingEnable is off, in milliseconds.", maximum=60_000, runtime=True
+        1_000,
+        "Time for which pull requests wait if longPollingEnable is false, in milliseconds.",
+        maximum=60_000,
+        runtime=True,
     )
     max_transfer_bytes_on_message_in_memory: int = option(
         1_048_576,
-        "Maximum size of messages in one answer to a pull, in bytes; a pull may request less.",
+        "Maximum total size of the messages in one pull response, in bytes. A pull request may specify a smaller size.",
         minimum=1_024,
         maximum=8_388_608,
         runtime=True,
     )
     max_transfer_count_on_message_in_memory: int = option(
-        1_024, "Maximum number of messages in one answer to a pull.", minimum=1, maximum=16_384, runtime=True
+        1_024, "Maximum number of messages in one pull response.", minimum=1, maximum=16_384, runtime=True
     )
     access_message_in_memory_max_ratio: int = option(
         40,
-        "Per cent of memory: a new group starts at a queue's first message unless the log has grown more since, and "
-        "with slaveReadEnable, consumers that are further behind read from a slave.",
+        "Percentage of memory. A new group starts at a queue's first message unless the log has grown by more than "
+        "this "
+        "since then. With slaveReadEnable, consumers that are further behind read from a slave.",
         minimum=0,
         maximum=95,
         runtime=True,
@@ -162,24 +175,30 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
     flush_consumer_offset_interval: int = option(
         5_000,
-        "Interval of writes of the consumer offsets, in milliseconds.",
+        "Interval at which consumer offsets are written to disk, in milliseconds.",
         minimum=100,
         maximum=_MILLISECONDS_OF_A_DAY,
     )
 
     # --- pops -----------------------------------------------------------------------------------
     max_pop_polling_size: int = option(
-        100_000, "Maximum number of waiting pops of all groups.", minimum=0, maximum=10_000_000, runtime=True
+        100_000, "Maximum number of waiting pop requests from all groups.", minimum=0, maximum=10_000_000, runtime=True
     )
     pop_polling_size: int = option(
-        1_024, "Maximum number of waiting pops of one group and topic.", minimum=0, maximum=10_000_000, runtime=True
+        1_024,
+        "Maximum number of waiting pop requests for one group and topic.",
+        minimum=0,
+        maximum=10_000_000,
+        runtime=True,
     )
     enable_pop_message_threshold: bool = option(
-        False, "Pops skip a queue with popInflightMessageThreshold unacknowledged messages of the group.", runtime=True
+        False,
+        "Let pops skip a queue in which the group has popInflightMessageThreshold unacknowledged messages.",
+        runtime=True,
     )
     pop_inflight_message_threshold: int = option(
         10_000,
-        "With enablePopMessageThreshold: maximum number of unacknowledged popped messages of one queue and group.",
+        "With enablePopMessageThreshold: maximum number of unacknowledged popped messages per queue and group.",
         minimum=1,
         maximum=2**31 - 1,
         runtime=True,
@@ -187,13 +206,14 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
 
     default_message_request_mode: str = option(
         "PULL",
-        "Default mode of clients whose queues the broker assigns: PULL or POP.",
+        "Default mode for clients whose queues the broker assigns: PULL or POP.",
         form=one_of("PULL", "POP"),
         runtime=True,
     )
     default_pop_share_queue_num: int = option(
         -1,
-        "POP: number of other members that also pop from a member's queues; 0 or less: all pop from all queues.",
+        "POP: number of other members that also pop from a member's queues. If it is 0 or less, all members pop from "
+        "all queues.",
         minimum=-1,
         maximum=2**31 - 1,
         runtime=True,
@@ -201,56 +221,60 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
 
     # --- replication ----------------------------------------------------------------------------
     ha_listen_port: int = option(
-        0, "Port for slaves. 0: listenPort + 1, or a free port if listenPort is 0.", maximum=65_535
+        0, "Port that slaves connect to. 0: listenPort + 1, or a free port if listenPort is 0.", maximum=65_535
     )
     ha_master_address: str = option(
         "",
-        "SLAVE: host:port of the master's log. Empty: the address from the nameservers.",
+        "SLAVE: host:port from which to copy the master's log. Empty: the address from the nameservers.",
         apache=ApacheRules(stripped=True),
     )
     ha_send_heartbeat_interval: int = option(
-        5_000, "Interval of heartbeats to idle slaves and of reports to the master, in milliseconds.", minimum=1
+        5_000,
+        "Interval between heartbeats to idle slaves, and between reports to the master, in milliseconds.",
+        minimum=1,
     )
     ha_housekeeping_interval: int = option(
-        20_000, "Time of silence after which master and slave close their connection, in milliseconds.", minimum=1
+        20_000, "Time without data after which master and slave close their connection, in milliseconds.", minimum=1
     )
     ha_transfer_batch_size: int = option(
         32_768, "Maximum size of one transfer to a slave, in bytes.", minimum=1_024, maximum=MAX_TRANSFER_BYTES
     )
     ha_slave_fallbehind_max: int = option(
         268_435_456,
-        "SYNC_MASTER: a slave that is this many bytes behind is not in sync; sends do not wait for it.",
+        "SYNC_MASTER: a slave that is this many bytes behind is not in sync, and sends do not wait for it.",
         minimum=1,
     )
     in_sync_replicas: int = option(
         2,
-        "SYNC_MASTER: number of brokers, including this one, that must have a message before it is answered as stored: "
-        "1 waits for no slave, 2 for one, 3 for two.",
+        "SYNC_MASTER: number of brokers, including this one, that must have a message before it is acknowledged. "
+        "1 waits for no slave, 2 for one slave, 3 for two.",
         minimum=1,
     )
     enable_auto_in_sync_replicas: bool = option(
-        False, "SYNC_MASTER: if fewer brokers than inSyncReplicas are in sync, wait only for these."
+        False, "SYNC_MASTER: if fewer than inSyncReplicas brokers are in sync, wait only for those that are."
     )
     min_in_sync_replicas: int = option(
-        1, "With enableAutoInSyncReplicas: minimum number of brokers to wait for.", minimum=1
+        1,
+        "With enableAutoInSyncReplicas: minimum number of brokers that must have a message, including this one.",
+        minimum=1,
     )
     slave_timeout: int = option(
         3_000,
-        "SYNC_MASTER: time after which a send is answered as stored but not at a slave, in milliseconds.",
+        "SYNC_MASTER: maximum time to wait for slaves before a message is answered as not replicated, in milliseconds.",
         minimum=1,
     )
     offset_check_in_slave: bool = option(
         False,
-        "SLAVE: correct the offset of pulls beyond the ends of a queue, as a master does.",
+        "SLAVE: correct pull offsets that are outside a queue's range, as a master does.",
         runtime=True,
     )
     slave_read_enable: bool = option(
-        False, "Let consumers that are far behind read from a slave, as configured in their group.", runtime=True
+        False, "Let consumers that are far behind read from the slave that is configured in their group.", runtime=True
     )
 
     # --- filters --------------------------------------------------------------------------------
     enable_property_filter: bool = option(
-        False, "Allow subscriptions with SQL92 expressions on properties.", runtime=True
+        False, "Allow subscriptions with SQL92 expressions on message properties.", runtime=True
     )
     filter_support_retry: bool = option(
         False,
@@ -259,18 +283,18 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
     filter_data_clean_time_span: int = option(
         _MILLISECONDS_OF_A_DAY,
-        "Time after which the SQL92 filter of a group without members is removed, in milliseconds.",
+        "Time after which the SQL92 filter of a group that has no members is removed, in milliseconds.",
         maximum=2**63 - 1,
         runtime=True,
     )
     max_error_rate_of_bloom_filter: int = option(
         20,
-        "Error rate, in per cent, of the Bloom filter that consumerFilter.json contains for Apache's broker.",
+        "Error rate, in percent, of the Bloom filter that is written to consumerFilter.json for Apache's broker.",
         minimum=1,
         maximum=99,
     )
     expect_consumer_num_use_filter: int = option(
-        32, "Expected number of groups with filters for one topic, for the Bloom filter.", minimum=1, maximum=65_536
+        32, "Number of groups with filters per topic for which the Bloom filter is sized.", minimum=1, maximum=65_536
     )
 
     # --- transactions ---------------------------------------------------------------------------
@@ -284,7 +308,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
     transaction_check_interval: int = option(
         60_000,
-        "Interval of checks of half messages, in milliseconds.",
+        "Interval between checks of half messages, in milliseconds.",
         minimum=10,
         maximum=_MILLISECONDS_OF_A_DAY,
         runtime=True,
@@ -301,36 +325,36 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     # --- delays ---------------------------------------------------------------------------------
     flush_delay_offset_interval: int = option(
         10_000,
-        "Interval of writes of the progress of delay levels, in milliseconds.",
+        "Interval at which the progress of the delay levels is written to disk, in milliseconds.",
         minimum=100,
         maximum=_MILLISECONDS_OF_A_DAY,
     )
 
     # --- any delay ------------------------------------------------------------------------------
     timer_wheel_enable: bool = option(
-        True, "Accept messages with any delay (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)."
+        True, "Accept messages with arbitrary delays (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)."
     )
     timer_max_delay_sec: int = option(
         10 * 365 * 86_400,
-        "Maximum delay in seconds; messages with a longer delay are refused.",
+        "Maximum delay in seconds. Messages with a longer delay are refused.",
         minimum=1,
         maximum=MAX_TIMER_DELAY_SECONDS,
         runtime=True,
     )
     recall_message_enable: bool = option(
-        True, "Let producers recall waiting messages with the handle from the send.", runtime=True
+        True, "Let producers recall waiting messages by using the handle that the send returned.", runtime=True
     )
 
     grpc_server_port: int = option(
-        0, "Port of the gRPC endpoint for clients of RocketMQ 5; 0: no endpoint.", minimum=0, maximum=65_535
+        0, "Port of the gRPC endpoint for RocketMQ 5 clients. 0: no endpoint.", minimum=0, maximum=65_535
     )
 
     # --- connections ----------------------------------------------------------------------------
     server_channel_max_idle_time_seconds: int = option(
-        120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
+        120, "Number of seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
     )
     server_max_connections: int = option(
-        MAX_CONNECTIONS, "Maximum number of open connections; fewer if `ulimit -n` allows less.", minimum=1
+        MAX_CONNECTIONS, "Maximum number of open connections. The limit is lower if `ulimit -n` requires it.", minimum=1
     )
 
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -338,7 +362,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
 
     @property
     def advertised(self) -> dict[str, Advertised]:
-        """The addresses for clients by listener name. The empty name has the address for all other clients, if
+        """Addresses for clients by listener name. The empty name stands for all other clients, if their address is
         configured.
 
         :raises ConfigError: ``advertisedListeners`` is malformed.
@@ -352,7 +376,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
 class LiveConfig:
     """The configuration of a running broker; ``current`` is the configuration in force.
 
-    A part reads ``current`` for each use; a part that caches derived values listens to ``on_change``.
+    Components read ``current`` for each use. Components that cache derived values listen to ``on_change``.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -367,7 +391,7 @@ class LiveConfig:
 
 
 def with_host(config: BrokerConfig) -> BrokerConfig:
-    """Return the configuration, with this host's name and address filled in where they are empty.
+    """Return the configuration. If the broker's name or address is empty, it is filled in from this host.
 
     :raises ConfigError: ``advertisedListeners`` is malformed.
     """
@@ -411,7 +435,10 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
     loaded, warnings = load_with_tls(BrokerConfig, path, overrides=overrides, apache=apache_keys(BROKER))
     config = _checked(loaded)
     if config.broker_role == SYNC_MASTER and config.in_sync_replicas == 1:
-        warnings.append("inSyncReplicas=1 with brokerRole=SYNC_MASTER: sends wait for no slave; 2 waits for one")
+        warnings.append(
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1: sends wait for no slave; set inSyncReplicas=2 to wait for "
+            "one"
+        )
     return config, warnings
 
 

@@ -58,7 +58,7 @@ CONTEXT_OPTION: Final[dict[str, Any]] = {
     "is_eager": True,
     "expose_value": False,
     "callback": _use_context,
-    "help": f"Use this context (cometmq context); also from ${CONTEXT_VARIABLE}.",
+    "help": f"Context to use (see cometmq context); also read from ${CONTEXT_VARIABLE}.",
 }
 """Arguments for the ``--context`` option."""
 context_option = click.option("--context", **CONTEXT_OPTION)
@@ -71,7 +71,7 @@ NAMESRV_OPTION: Final[dict[str, Any]] = {
     "show_default": True,
     "metavar": "HOST:PORT[;…]",
     "callback": _checked_addresses,
-    "help": f"Nameservers; also from ${NAMESRV_VARIABLE} or a context.",
+    "help": f"Nameserver addresses; also read from ${NAMESRV_VARIABLE} or a context.",
 }
 """Arguments for the ``-n`` option."""
 
@@ -90,7 +90,7 @@ def namesrv_option(command: Callable[..., T]) -> Callable[..., T]:
         expose_value=False,
         callback=_keep_timeout,
         metavar="SECONDS",
-        help="Seconds to wait for a server's answer, instead of 3 to 5.",
+        help="Seconds to wait for an answer from a server.  [default: 3 to 5]",
     )(command)
 
 

@@ -40,35 +40,37 @@ _file: Final = LocalPath(path_type=Path, dir_okay=False)
 
 @click.group("context")
 def command() -> None:
-    """Store named connections to clusters: addresses, TLS, and where credentials are.
+    """Manage named connections to clusters: addresses, TLS settings, and where credentials are stored.
 
-    Options take precedence over the environment, and the environment over the current context. A context names the file
-    or variable that contains a secret, but never contains the secret itself.
+    Options take precedence over the environment, and the environment over the current context. A context refers to the
+    file or variable that contains a secret, but never contains the secret itself.
     """
 
 
 @command.command("create")
 @click.argument("name")
-@click.option("-n", "--namesrv", required=True, metavar="HOST:PORT[;…]", help="Nameservers.")
-@click.option("--description", default="", help="A description.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), help="Output format if there is no -o.")
-@click.option("--credentials-file", type=_file, help="File with accessKey and secretKey, like tools.yml.")
+@click.option("-n", "--namesrv", required=True, metavar="HOST:PORT[;…]", help="Nameserver addresses.")
+@click.option("--description", default="", help="Description of the context.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), help="Output format for commands that are run without -o.")
+@click.option("--credentials-file", type=_file, help="File with accessKey and secretKey, in the format of tools.yml.")
 @click.option("--access-key-env", metavar="VARIABLE", help="Environment variable that contains the access key.")
 @click.option("--secret-key-env", metavar="VARIABLE", help="Environment variable that contains the secret key.")
 @click.option(
-    "--security-token-env", metavar="VARIABLE", help="Environment variable that contains the token of a temporary key."
+    "--security-token-env",
+    metavar="VARIABLE",
+    help="Environment variable that contains the security token of a temporary key.",
 )
-@click.option("--tls", is_flag=True, help="Connect with TLS.")
-@click.option("--tls-trust-cert", type=_file, help="Certificate authorities to trust, PEM.")
-@click.option("--tls-cert", type=_file, help="This client's certificate, PEM.")
-@click.option("--tls-key", type=_file, help="Private key for that certificate, PEM.")
+@click.option("--tls", is_flag=True, help="Use TLS for connections.")
+@click.option("--tls-trust-cert", type=_file, help="PEM file with the certificate authorities to trust.")
+@click.option("--tls-cert", type=_file, help="PEM file with this client's certificate.")
+@click.option("--tls-key", type=_file, help="PEM file with the private key for the client's certificate.")
 @click.option(
-    "--tls-key-password-env", metavar="VARIABLE", help="Environment variable that contains the key's password."
+    "--tls-key-password-env", metavar="VARIABLE", help="Environment variable that contains the private key's password."
 )
-@click.option("--no-tls-auth-server", is_flag=True, help="Do not verify certificates.")
-@click.option("--no-tls-check-host", is_flag=True, help="Accept a certificate issued for another host.")
+@click.option("--no-tls-auth-server", is_flag=True, help="Do not verify the servers' certificates.")
+@click.option("--no-tls-check-host", is_flag=True, help="Accept certificates that were issued for another host.")
 @click.option("--replace", is_flag=True, help="Replace an existing context with this name.")
-@click.option("--use", "use_it", is_flag=True, help="Use the context in future commands.")
+@click.option("--use", "use_it", is_flag=True, help="Make this the current context.")
 def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
     """Create a context."""
     connection = _connection(settings)
@@ -88,7 +90,7 @@ def create(name: str, replace: bool, use_it: bool, **settings: Any) -> None:
 @command.command("use")
 @click.argument("name", type=CONTEXT)
 def use(name: str) -> None:
-    """Use a context in future commands; none means no context."""
+    """Select the current context, which future commands use. ``none`` selects no context."""
     if name == NO_CONTEXT:
         change_contexts(lambda contexts: msgspec.structs.replace(contexts, current=""))
         notify("No context is in use.")
@@ -116,7 +118,7 @@ def list_contexts(output: str) -> None:
 @click.argument("name", type=CONTEXT, required=False)
 @output_option
 def show_context(name: str | None, output: str) -> None:
-    """Show a context; by default, the current context."""
+    """Show a context. The default is the current context."""
     contexts = read_contexts()
     name = name or chosen_name(None, contexts)
     if name is None:

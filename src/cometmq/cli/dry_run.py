@@ -41,7 +41,11 @@ def _keep(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 
 
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, expose_value=False, callback=_keep, help="Only show what would change."
+    "--dry-run",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep,
+    help="Show what would change, without changing anything.",
 )
 """The ``--dry-run`` option of all commands that change something."""
 

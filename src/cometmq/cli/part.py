@@ -16,7 +16,7 @@ from cometmq.cli.output import notify
 match_option = click.option(
     "--match",
     metavar="PATTERN",
-    help="Only names that match a pattern such as 'orders-*': * any characters, ? one, [ab] a or b.",
+    help="Select only names that match this shell pattern, such as 'orders-*'.",
 )
 """The ``--match`` option of all commands that list topics or groups."""
 
@@ -65,10 +65,10 @@ def part_options(rows: int) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 limit = rows if is_page else 0
             return command(part=Part(match, limit, page or 1), **options)
 
-        every = f"{rows:,} in a terminal's table, else all"
+        every = f"{rows:,} in a table on a terminal, otherwise all"
         options = click.option(
-            "--limit", type=click.IntRange(0), show_default=every, help="Rows on a page; 0 shows all."
-        )(click.option("--page", type=click.IntRange(1), help="Number of the page, from 1.")(with_part))
+            "--limit", type=click.IntRange(0), show_default=every, help="Number of rows per page; 0 shows all rows."
+        )(click.option("--page", type=click.IntRange(1), help="Page number, starting at 1.")(with_part))
         return match_option(options)
 
     return decorated

@@ -38,7 +38,7 @@ def storage_option(function: F) -> F:
         multiple=True,
         metavar="NAME=VALUE",
         callback=_parse,
-        help=f"Option of the object store: {_NAMES}. May be repeated. Credentials come from the environment.",
+        help=f"Object store option: {_NAMES}. May be repeated. Credentials are read from the environment.",
     )(function)
 
 

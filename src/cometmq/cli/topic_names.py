@@ -20,7 +20,7 @@ _MAX_NAMES: Final = 100_000
 """Maximum number of names in one command. It is more topics than a broker can handle well."""
 
 file_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
-    "--file", type=LocalFile("r"), help="Add the names in this file, one a line; - is stdin."
+    "--file", type=LocalFile("r"), help="Add the names in this file, one per line; - reads stdin."
 )
 
 

@@ -1,4 +1,4 @@
-"""``cometmq watch``: repeat a command and show its output until interrupted."""
+"""``cometmq watch``: run a command repeatedly and show its output until interrupted."""
 
 from __future__ import annotations
 
@@ -58,13 +58,11 @@ class _Screen(io.TextIOWrapper):
 
 
 @click.command("watch", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option(
-    "--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Pause between two runs."
-)
+@click.option("--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Pause between runs.")
 @click.option("--times", type=click.IntRange(1), help="Stop after N runs.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND…")
 def command(every: timedelta, times: int | None, words: tuple[str, ...]) -> int:
-    """Repeat COMMAND and show its output: cometmq watch group offsets billing.
+    """Run COMMAND repeatedly and show its output, for example cometmq watch group offsets billing.
 
     On a terminal, the output is updated in place; Ctrl-C ends it. In a pipe, each run writes a line of JSON with the
     fields time, code (the exit code), result and error. If COMMAND has -o, its own output is written instead.

@@ -23,30 +23,30 @@ class MetricsOptions:
 
     metrics_exporter_type: str = option(
         DISABLE,
-        "PROM: serve metrics for Prometheus, and health checks, over HTTP. OTLP_GRPC, OTLP_HTTP: also send them to an "
+        "PROM: serve Prometheus metrics and health checks over HTTP. OTLP_GRPC, OTLP_HTTP: also send metrics to an "
         "OpenTelemetry collector.",
         form=one_of(DISABLE, PROM, OTLP_GRPC, OTLP_HTTP),
     )
-    metrics_prom_exporter_port: int = option(5_557, "Port for metrics; 0 selects a free port.", maximum=65_535)
-    metrics_prom_exporter_host: str = option("", "Address of the port for metrics. Empty: bindAddress.")
+    metrics_prom_exporter_port: int = option(5_557, "Port for metrics. 0 selects a free port.", maximum=65_535)
+    metrics_prom_exporter_host: str = option("", "Address on which metrics are served. Empty: bindAddress.")
     metrics_grpc_exporter_target: str = option(
-        "", "OTLP: address of the collector; TLS is used unless it begins with http://."
+        "", "OTLP: address of the collector. TLS is used unless the address begins with http://."
     )
     metrics_grpc_exporter_header: str = option(
         "",
-        "OTLP: headers of requests to the collector, as name:value,name:value.",
+        "OTLP: headers for requests to the collector, as name:value,name:value.",
         form=text(r"(?:[\w.-]+:[^,]*(?:,[\w.-]+:[^,]*)*)?", "name:value pairs joined by commas"),
         secret=True,
     )
     metric_grpc_exporter_time_out_in_mills: int = option(
-        3_000, "OTLP: timeout of a request to the collector, in milliseconds.", minimum=100, maximum=60_000
+        3_000, "OTLP: timeout for requests to the collector, in milliseconds.", minimum=100, maximum=60_000
     )
     metric_grpc_exporter_interval_in_mills: int = option(
-        60_000, "OTLP: interval of requests, in milliseconds.", minimum=100, maximum=3_600_000
+        60_000, "OTLP: interval between requests to the collector, in milliseconds.", minimum=100, maximum=3_600_000
     )
     metrics_label: str = option(
         "",
-        "Labels of every sample, such as region:eu,rack:7.",
+        "Labels that are added to every sample, such as region:eu,rack:7.",
         form=text(r"(?:[a-zA-Z_]\w*:[^:,]*(?:,[a-zA-Z_]\w*:[^:,]*)*)?", "name:value pairs joined by commas"),
     )
 

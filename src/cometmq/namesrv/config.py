@@ -32,38 +32,41 @@ class NamesrvConfig(SecurityOptions, MetricsOptions):
 
     listen_port: int = option(
         9876,
-        "Port for brokers, clients and tools; 0 selects a free port.",
+        "Port for brokers, clients and tools. 0 selects a free port.",
         maximum=65_535,
         apache=ApacheRules(outside="refused"),
     )
-    bind_address: str = option("0.0.0.0", "Address to listen on; empty: all addresses, IPv4 and IPv6.")
+    bind_address: str = option("0.0.0.0", "Address to listen on. Empty: all IPv4 and IPv6 addresses.")
     listeners: str = option(
         "",
-        "Listeners: NAME=PORT, a port more, or NAME=NETWORK, joined by commas; routes that are asked for there have "
-        "the addresses that brokers advertise for NAME.",
+        "Listeners, separated by commas: NAME=PORT for an additional port, or NAME=NETWORK. Clients on this port or "
+        "from "
+        "this network get routes with the addresses that brokers advertise for NAME.",
     )
     kv_config_path: str = option(
-        str(Path.home() / "namesrv" / "kvConfig.json"), "File of the KV configuration (codes 100 to 102).", form=PATH
+        str(Path.home() / "namesrv" / "kvConfig.json"),
+        "File for the KV configuration (request codes 100 to 102).",
+        form=PATH,
     )
     log_level: str = option("", LOG_LEVEL_DOC, form=one_of(*LOG_LEVELS), runtime=True)
     order_message_enable: bool = option(
         False, "Add a topic's ORDER_TOPIC_CONFIG to its route as orderTopicConf.", runtime=True
     )
     scan_not_active_broker_interval: int = option(
-        10_000, "Milliseconds between two scans for silent brokers.", minimum=100, maximum=3_600_000
+        10_000, "Interval between scans for silent brokers, in milliseconds.", minimum=100, maximum=3_600_000
     )
     broker_channel_expired_time: int = option(
         120_000,
-        "Milliseconds without registration after which a broker is removed from the routes.",
+        "Time without registration after which a broker is removed from the routes, in milliseconds.",
         minimum=1_000,
         maximum=86_400_000,
         runtime=True,
     )
     server_channel_max_idle_time_seconds: int = option(
-        120, "Seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
+        120, "Number of seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
     )
     server_max_connections: int = option(
-        MAX_CONNECTIONS, "Maximum number of open connections; fewer if `ulimit -n` allows less.", minimum=1
+        MAX_CONNECTIONS, "Maximum number of open connections. The limit is lower if `ulimit -n` requires it.", minimum=1
     )
 
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -32,15 +32,16 @@ _HOUR_MS: Final = 3_600_000
 class ProxyConfig(SecurityOptions):
     """The options of a gRPC endpoint in front of a fleet of brokers."""
 
-    namesrv_addr: str = option("", "Nameservers of the brokers: host:port, joined by semicolons.")
+    namesrv_addr: str = option("", "The brokers' nameservers: host:port, separated by semicolons.")
     proxy_mode: str = option(
         CLUSTER,
-        "CLUSTER: serve the brokers that the nameservers know. For the endpoint of one broker set its grpcServerPort.",
+        "CLUSTER: serve the brokers that are registered with the nameservers. For a single broker's endpoint, set its "
+        "grpcServerPort instead.",
         form=one_of(CLUSTER, "cluster"),
     )
     rocketmq_cluster_name: str = option("DefaultCluster", "Name of the cluster in account policies.")
-    grpc_server_port: int = option(8081, "Port for clients; 0 selects a free port.", minimum=0, maximum=65_535)
-    bind_address: str = option("0.0.0.0", "Address to listen on; empty: all addresses, IPv4 and IPv6.")
+    grpc_server_port: int = option(8081, "Port for clients. 0 selects a free port.", minimum=0, maximum=65_535)
+    bind_address: str = option("0.0.0.0", "Address to listen on. Empty: all IPv4 and IPv6 addresses.")
     grpc_client_consumer_min_long_polling_timeout_millis: int = option(
         5_000, "Minimum time to wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
     )
@@ -54,11 +55,13 @@ class ProxyConfig(SecurityOptions):
         4_194_304, "Maximum size of a message body, in bytes.", minimum=1, maximum=16_777_216 - 65_536
     )
     max_delay_time_mills: int = option(86_400_000, "Maximum delay of a message, in milliseconds.", minimum=1)
-    enable_topic_message_type_check: bool = option(True, "Refuse messages whose type differs from their topic's.")
+    enable_topic_message_type_check: bool = option(
+        True, "Refuse messages whose type differs from the type of their topic."
+    )
 
     @property
     def endpoint(self) -> EndpointConfig:
-        """The settings that the endpoint sends to its clients."""
+        """Return the settings that the endpoint sends to its clients."""
         return EndpointConfig(
             long_polling_min_ms=self.grpc_client_consumer_min_long_polling_timeout_millis,
             long_polling_max_ms=self.grpc_client_consumer_max_long_polling_timeout_millis,

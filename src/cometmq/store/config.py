@@ -1,4 +1,4 @@
-"""StoreConfig: directories, file sizes, flushing and retention of a store (``MessageStoreConfig``)."""
+"""StoreConfig: a store's directories, file sizes, flushing and retention (``MessageStoreConfig``)."""
 
 from __future__ import annotations
 
@@ -41,60 +41,79 @@ class StoreConfig:
 
     store_path_root_dir: str = option(
         str(Path.home() / "store"),
-        "directory of the whole store; empty in a file: /, as in Apache's",
+        "Directory of the store. If it is empty in a file, / is used, as in Apache's broker.",
         form=PATH,
         apache=ApacheRules(empty="/", outside="refused"),
     )
     store_path_commit_log: str = option(
         "",
-        "directory of the log; empty: commitlog/ in the store's directory",
+        "Directory of the commit log. Empty: commitlog/ in the store's directory.",
         form=PATH,
         apache=ApacheRules(outside="refused"),
     )
-    mapped_file_size_commit_log: int = option(1 << 30, "bytes of one log file", minimum=MIN_LOG_FILE_BYTES)
+    mapped_file_size_commit_log: int = option(1 << 30, "Size of each log file, in bytes.", minimum=MIN_LOG_FILE_BYTES)
     mapped_file_size_consume_queue: int = option(
-        300_000 * CQ_UNIT_BYTES, "bytes of one queue file, rounded up to whole units of 20", minimum=CQ_UNIT_BYTES
+        300_000 * CQ_UNIT_BYTES,
+        "Size of each queue file, in bytes, rounded up to a multiple of 20.",
+        minimum=CQ_UNIT_BYTES,
     )
-    message_index_enable: bool = option(True, "index messages by key")
-    max_hash_slot_num: int = option(5_000_000, "hash slots of one index file", minimum=1)
-    max_index_num: int = option(20_000_000, "entries of one index file", minimum=2)
+    message_index_enable: bool = option(True, "Index messages by key.")
+    max_hash_slot_num: int = option(5_000_000, "Number of hash slots in each index file.", minimum=1)
+    max_index_num: int = option(20_000_000, "Maximum number of entries in each index file.", minimum=2)
     flush_disk_type: str = option(
-        ASYNC_FLUSH, "acknowledge before or after the disk has it", form=one_of(ASYNC_FLUSH, SYNC_FLUSH)
+        ASYNC_FLUSH,
+        "Acknowledge messages before (ASYNC_FLUSH) or after (SYNC_FLUSH) they are flushed to disk.",
+        form=one_of(ASYNC_FLUSH, SYNC_FLUSH),
     )
-    flush_interval_commit_log: int = option(500, "ms between flushes of the log under ASYNC_FLUSH", minimum=1)
+    flush_interval_commit_log: int = option(
+        500, "ASYNC_FLUSH: interval between flushes of the log, in milliseconds.", minimum=1
+    )
     flush_interval_consume_queue: int = option(
-        1000, "ms between flushes of queues and index, each followed by a checkpoint", minimum=1
+        1000,
+        "Interval between flushes of queues and index, in milliseconds. Each flush is followed by a checkpoint.",
+        minimum=1,
     )
-    check_crc_on_recover: bool = option(True, "compare bodies with their CRC on recovery", key="checkCRCOnRecover")
+    check_crc_on_recover: bool = option(
+        True, "Check the CRC of message bodies during recovery.", key="checkCRCOnRecover"
+    )
     message_delay_level: str = option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-        "the delays, from level 1 on",
+        "Delays of the delay levels, starting with level 1.",
         form=text(
             rf"{_DELAY}(\s+{_DELAY}){{0,{MAX_DELAY_LEVELS - 1}}}\s*",
             f"at most {MAX_DELAY_LEVELS} delays such as 10s 5m 2h 1d",
         ),
         apache=ApacheRules(outside="refused"),
     )
-    file_reserved_time: int = option(72, "hours that log files are kept", runtime=True)
+    file_reserved_time: int = option(72, "Number of hours for which log files are kept.", runtime=True)
     delete_when: str = option(
         "04",
-        "hours of the day at which old files go",
-        form=text(rf"{_HOUR}(;{_HOUR})*;*", "hours from 0 to 23, separated by ;"),
+        "Hours of the day at which expired files are deleted.",
+        form=text(rf"{_HOUR}(;{_HOUR})*;*", "hours from 0 to 23, separated by semicolons"),
         runtime=True,
         apache=ApacheRules(outside="kept"),
     )
-    clean_resource_interval: int = option(10_000, "ms between two looks for files to delete", minimum=1)
-    delete_file_batch_max: int = option(10, "files deleted at one look at most", minimum=1)
+    clean_resource_interval: int = option(
+        10_000, "Interval between checks for files to delete, in milliseconds.", minimum=1
+    )
+    delete_file_batch_max: int = option(10, "Maximum number of files that are deleted in one check.", minimum=1)
     disk_max_used_space_ratio: int = option(
-        75, "percent of the disk from which old files go at any hour", minimum=10, maximum=95, runtime=True
+        75,
+        "Disk usage, in percent, above which expired files are deleted at any hour.",
+        minimum=10,
+        maximum=95,
+        runtime=True,
     )
     disk_space_clean_forcibly_ratio: int = option(
-        85, "percent of the disk from which the oldest files go before their time", minimum=1, maximum=100
+        85,
+        "Disk usage, in percent, above which the oldest files are deleted before they expire.",
+        minimum=1,
+        maximum=100,
     )
     disk_space_warning_level_ratio: int = option(
-        90, "percent of the disk from which messages are refused", minimum=1, maximum=100
+        90, "Disk usage, in percent, above which messages are refused.", minimum=1, maximum=100
     )
-    clean_file_forcibly_enable: bool = option(True, "whether files may go before their time when the disk is full")
+    clean_file_forcibly_enable: bool = option(True, "Allow files to be deleted before they expire if the disk is full.")
 
     @property
     def root(self) -> Path:
@@ -143,7 +162,9 @@ class StoreConfig:
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """Parse the hours in ``deleteWhen`` up to the first part that is not a number (``UtilAll.isItTimeToDo``)."""
+        """Parse the hours in ``deleteWhen``, stopping at the first part that is not a number
+        (``UtilAll.isItTimeToDo``).
+        """
         hours: list[int] = []
         with suppress(ValueError):
             hours.extend(parse_int(part) for part in self.delete_when.rstrip(";").split(";"))

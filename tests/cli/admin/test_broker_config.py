@@ -48,7 +48,7 @@ def test_keys_of_a_nameserver_are_shown_and_changed(cometmq: CommandLine) -> Non
     (row,) = cometmq("namesrv", "config", "get", "logLevel", "-o", "json").json()
     assert row == {"nameserver": cometmq.namesrv, "key": "logLevel", "value": ""}
     assert (
-        "no nameserver has a key logLevle; did you mean logLevel?"
+        "no nameserver has the key logLevle; did you mean logLevel?"
         in cometmq("namesrv", "config", "get", "logLevle").err
     )
     unconfirmed = cometmq("namesrv", "config", "set", "logLevel=ERROR")

@@ -90,7 +90,7 @@ def test_a_file_has_a_name_a_line(cometmq: CommandLine, tmp_path: Path) -> None:
     assert shown.out.count("8 queues, permission rw, 0 messages") == 6, "three topics on two brokers"
     assert listed(cometmq, "bills") == ["bills"]
     gone = cometmq("topic", "delete", "--file", "-", "--yes", stdin=names.read_text(encoding="utf-8") + "never-made")
-    assert gone.err == "Left out, since they do not exist: never-made.\nDeleted 3 topics.\n"
+    assert gone.err == "Skipped because they do not exist: never-made.\nDeleted 3 topics.\n"
     assert listed(cometmq, "bills") == []
     assert listed(cometmq, "payments") == ["payments"]
 
@@ -107,8 +107,8 @@ def test_a_pattern_never_takes_topics_of_the_system(cometmq: CommandLine) -> Non
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("delete",), "name a topic"),
-        (("create",), "name a topic"),
+        (("delete",), "give a topic"),
+        (("create",), "give a topic"),
         (("delete", "--match", "nothing-*", "--yes"), "no topic matches nothing-*"),
         (("delete", "never-1", "never-2", "--yes"), "none of these 2 topics exists"),
         (("delete", "never-made", "--yes"), "no route for topic never-made"),

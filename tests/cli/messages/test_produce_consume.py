@@ -161,7 +161,7 @@ def test_broken_pipe_is_no_failure(cometmq: CommandLine) -> None:
     [
         (("produce", "t", "--body", "b", "--count", "3"), "one of --body"),
         (("produce", "t", "--body", "b", "--property", "x"), "name=value"),
-        (("produce", "t", "--body", "b", "--property", "x="), "without a value it is not stored"),
+        (("produce", "t", "--body", "b", "--property", "x="), "without a value is not stored"),
         (("produce", "t", "--body", "b", "--property", "x=1", "--property", "x=2"), "x already has the value 1"),
         (("produce", "t", "--body", "b", "--delay", "1s", "--delay-level", "3"), "one of --delay"),
         (

@@ -426,7 +426,8 @@ def test_serve_goes_on_without_a_console_if_its_port_is_taken(offline: CommandLi
     arguments = serve_arguments(tmp_path, "--no-metrics", console=True)
     with taken_port() as port, running(offline, *arguments, "--console-port", str(port)) as (process, ready):
         assert ready.startswith("CometMQ ready")
-        assert f"port {port} for the console is in use" in told(process, "cometmq: warning: no console: ")
+        warning = "cometmq: warning: the console is not available: "
+        assert f"port {port} for the console is in use" in told(process, warning)
         assert process.poll() is None
 
 

@@ -119,7 +119,7 @@ CONTRADICTIONS = {
     "archive --store {store} --broker-name b --to {there} --commit-interval 5m": "--commit-interval cannot be used",
     "archive --store {store} --broker-name b --to {there} --commit-rows 5": "cannot be used with --store",
     "archive --store {store} --broker-name b --to {there} --access useTLS=true": "--access cannot be used with --",
-    "archive --topic {topic} --broker-name b --to {there} --checkpoint {there}": "--broker-name needs --store",
+    "archive --topic {topic} --broker-name b --to {there} --checkpoint {there}": "--broker-name requires --store",
     "archive --topic {topic} --pattern p.* --to {there} --checkpoint {there}": "exactly one of",
     "archive --topic {topic} --starting-offsets latest --option startingTimestamp=5 --to {there} --dry-run": (
         "startingOffsets and startingTimestamp cannot be combined"

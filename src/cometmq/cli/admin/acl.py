@@ -1,4 +1,4 @@
-"""``cometmq acl``: manage the policies of ACL 2.0, and test what an account may do."""
+"""``cometmq acl``: manage ACL 2.0 policies, and test what an account may do."""
 
 from __future__ import annotations
 
@@ -48,12 +48,16 @@ def command() -> None:
     multiple=True,
     required=True,
     type=click.Choice([*_ACTIONS, "All"], case_sensitive=False),
-    help="Action; may be repeated.",
+    help="Action to allow or deny. May be repeated.",
 )
 @click.option(
-    "--source-ip", "sources", multiple=True, metavar="ADDRESS", help="Source address or network; may be repeated."
+    "--source-ip",
+    "sources",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Source address or network to which the policy applies. May be repeated.",
 )
-@click.option("--deny", is_flag=True, help="Deny instead of allow.")
+@click.option("--deny", is_flag=True, help="Deny the actions instead of allowing them.")
 @click.option(
     "--default", "is_default", is_flag=True, help="Create a default policy, which applies if no custom policy matches."
 )
@@ -70,9 +74,9 @@ def create(
     server: str | None,
     namesrv: str,
 ) -> None:
-    """Allow or deny a user certain actions on resources.
+    """Allow or deny actions by a user on resources.
 
-    A RESOURCE looks like Topic:Orders, Group:bill*, Topic:* or Cluster:*; * is everything.
+    RESOURCE is for example Topic:Orders, Group:bill*, Topic:* or Cluster:*. A single * stands for all resources.
     """
     decision = "Deny" if deny else "Allow"
     entries = [EntryInfo(resource, list(actions), list(sources), decision) for resource in resources]
@@ -89,8 +93,8 @@ def create(
 
 
 @command.command("list")
-@click.option("--user", default="", help="Only users whose names contain this text.")
-@click.option("--resource", default="", help="Only resources that contain this text.")
+@click.option("--user", default="", help="List only users whose names contain this text.")
+@click.option("--resource", default="", help="List only resources that contain this text.")
 @server_option
 @namesrv_option
 @output_option
@@ -110,7 +114,7 @@ def list_policies(user: str, resource: str, server: str | None, namesrv: str, ou
 @namesrv_option
 @output_option
 def show_policies(user: str, server: str | None, namesrv: str, output: str) -> None:
-    """Show the policies of one user."""
+    """Show one user's policies."""
 
     async def work(admin: Admin) -> AclInfo:
         return await admin.policies_of(user, address=server)
@@ -121,13 +125,13 @@ def show_policies(user: str, server: str | None, namesrv: str, output: str) -> N
 @command.command("delete")
 @click.argument("user")
 @click.argument("resource", required=False)
-@click.option("--default", "is_default", is_flag=True, help="Delete from the default policy.")
+@click.option("--default", "is_default", is_flag=True, help="Delete the default policy instead of the custom policy.")
 @yes_option
 @server_option
 @dry_run_option
 @namesrv_option
 def delete(user: str, resource: str | None, is_default: bool, yes: bool, server: str | None, namesrv: str) -> None:
-    """Delete one or all policies of a user."""
+    """Delete one or all of a user's policies."""
     if not yes and resource is None:
         confirm_deletion(f"all policies of {user}", "removes every permission from them")
 
@@ -151,7 +155,9 @@ def delete(user: str, resource: str | None, is_default: bool, yes: bool, server:
 @click.argument("action", type=click.Choice(_ACTIONS, case_sensitive=False))
 @click.argument("resource")
 @click.option("--source-ip", "source", default="127.0.0.1", show_default=True, help="Source address of the request.")
-@click.option("--plain", type=LocalPath(path_type=Path), help="Test with the plain_acl.yml in this directory instead.")
+@click.option(
+    "--plain", type=LocalPath(path_type=Path), help="Test against the plain_acl.yml in this directory instead."
+)
 @click.option("--cluster", default="DefaultCluster", show_default=True, help="Name of the cluster.")
 @server_option
 @namesrv_option
@@ -167,9 +173,9 @@ def test(
     namesrv: str,
     output: str,
 ) -> None:
-    """Test what a user may do, and why.
+    """Test whether a user may perform an action, and show the reason.
 
-    Exits with 1 if USER may not do ACTION with RESOURCE.
+    The exit code is 1 if USER may not perform ACTION on RESOURCE.
     """
     try:
         need = need_of(action, resource)

@@ -35,17 +35,24 @@ _LIMIT: Final = 1_000
 
 @click.command("audit")
 @click.argument("file", required=False, type=LocalPath(path_type=Path))
-@click.option("--since", type=PAST, help="Only entries since this time; 1h means an hour ago.")
-@click.option("--until", type=PAST, help="Only entries up to this time.")
-@click.option("--account", help="Only entries for this account, including requests that only claim it.")
-@click.option("--address", help="Only entries from this address.")
-@click.option("--request", help="Only requests whose names contain this text.")
-@click.option("--resource", help="Only resources that contain this text.")
-@click.option("--denied", is_flag=True, help="Only denied requests.")
+@click.option("--since", type=PAST, help="Show only entries since this time; 1h means one hour ago.")
+@click.option("--until", type=PAST, help="Show only entries up to this time.")
 @click.option(
-    "--limit", type=click.IntRange(0), default=_LIMIT, show_default=True, help="Only the newest N entries; 0 for all."
+    "--account",
+    help="Show only entries for this account, including requests that claimed it but were not authenticated.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Keep printing new entries, one per line.")
+@click.option("--address", help="Show only entries from this address.")
+@click.option("--request", help="Show only requests whose names contain this text.")
+@click.option("--resource", help="Show only resources that contain this text.")
+@click.option("--denied", is_flag=True, help="Show only denied requests.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=_LIMIT,
+    show_default=True,
+    help="Show only the newest N entries; 0 shows all entries.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Continue to print new entries, one per line.")
 @output_option
 def command(
     file: Path | None,
@@ -62,7 +69,7 @@ def command(
 ) -> None:
     """Read the audit log of a server on this machine.
 
-    FILE is the log, or the directory of the store. The json and jsonl formats contain all fields of each entry.
+    FILE is the audit log, or the directory of the store. The json and jsonl formats contain all fields of each entry.
     """
     path = _path(file)
 
@@ -104,7 +111,7 @@ def _default_store() -> Path:
 
 
 def _tell_damage(file: Path, lines: int) -> None:
-    notify(f"cometmq: {quantity(lines, 'line')} of {file} skipped: not valid entries")
+    notify(f"cometmq: skipped {quantity(lines, 'invalid line')} in {file}")
 
 
 def _time_ms(entry: Entry) -> int | None:

@@ -25,13 +25,21 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 DEFAULT_SECONDS: Final = 10.0
 
 _LENGTH: Final = (
-    click.option("--count", type=click.IntRange(1, MAX_COUNT), help="Number of messages."),
-    click.option("--duration", type=Duration(), help="Duration, such as 30s or 5m.  [default: 10s]"),
+    click.option("--count", type=click.IntRange(1, MAX_COUNT), help="Number of messages to send or read."),
+    click.option("--duration", type=Duration(), help="Duration of the measurement, such as 30s or 5m.  [default: 10s]"),
 )
 _LOAD: Final = (
-    click.option("--size", type=click.IntRange(0, MAX_BODY_BYTES), default=1024, show_default=True, help="Bytes."),
     click.option(
-        "--rate", type=click.FloatRange(0, min_open=True), help="Messages per second.  [default: as many as possible]"
+        "--size",
+        type=click.IntRange(0, MAX_BODY_BYTES),
+        default=1024,
+        show_default=True,
+        help="Size of each message body in bytes.",
+    ),
+    click.option(
+        "--rate",
+        type=click.FloatRange(0, min_open=True),
+        help="Number of messages per second.  [default: as many as possible]",
     ),
     click.option(
         "--connections",
@@ -70,10 +78,10 @@ def _options(*options: Callable[..., Any]) -> Callable[[T], T]:
 
 @click.group("bench")
 def command() -> None:
-    """Measure throughput and latency of a cluster.
+    """Measure a cluster's throughput and latency.
 
-    If no TOPIC is given, a temporary topic is used. The counts are checked at the end; the exit code is 1 if a message
-    was lost. This also works with Apache RocketMQ.
+    If no TOPIC is given, a temporary topic is used. The counts are compared at the end; the exit code is 1 if a message
+    was lost. The commands also work with Apache RocketMQ.
     """
 
 
@@ -83,7 +91,7 @@ def command() -> None:
 @namesrv_option
 @output_option
 def produce(namesrv: str, output: str, **options: Any) -> int:
-    """Send messages; measure the time until each is stored.
+    """Send messages, and measure the time until each message is stored.
 
     With --rate, latency is measured from the time when a message is due, so it includes the broker's pauses.
     """
@@ -96,10 +104,10 @@ def produce(namesrv: str, output: str, **options: Any) -> int:
 @namesrv_option
 @output_option
 def consume(namesrv: str, output: str, **options: Any) -> int:
-    """Read messages; measure how many arrive.
+    """Read messages, and measure the throughput.
 
-    Reads TOPIC from its beginning; if no TOPIC is given, a temporary topic. No group is used, so no offsets are
-    committed, and other consumers do not miss any messages.
+    Reads TOPIC from the beginning, or a temporary topic if no TOPIC is given. No group is used, so no offsets are
+    committed and other consumers are not affected.
     """
     if options["topic"] is not None and options["duration"] is None and options["count"] is None:
         options["count"] = MAX_COUNT
@@ -112,14 +120,14 @@ def consume(namesrv: str, output: str, **options: Any) -> int:
 @namesrv_option
 @output_option
 def roundtrip(namesrv: str, output: str, **options: Any) -> int:
-    """Send and read; measure the time from producer to consumer.
+    """Send and read messages, and measure the end-to-end latency.
 
-    If no --rate is given, messages queue up, and latency is mostly waiting time.
+    If no --rate is given, messages queue up and most of the latency is waiting time.
     """
     if options["size"] < STAMP.size:
-        raise WrongUseError(f"--size must be at least {STAMP.size} for the number and time of the message")
+        raise WrongUseError(f"--size must be at least {STAMP.size}, to hold the message's number and time")
     if (options["count"] or 0) > MAX_ROUND_TRIPS:
-        raise WrongUseError(f"--count may be at most {MAX_ROUND_TRIPS:,} for roundtrip")
+        raise WrongUseError(f"--count must be at most {MAX_ROUND_TRIPS:,} for roundtrip")
     return _run(Kind.ROUND_TRIP, options, namesrv, output)
 
 

@@ -1,4 +1,4 @@
-"""Displays a load: counts while it runs, and rates, percentiles and a histogram at the end."""
+"""Displays the counts of a running load, and its rates, percentiles and histogram at the end."""
 
 from __future__ import annotations
 

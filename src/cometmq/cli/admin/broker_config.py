@@ -33,23 +33,23 @@ def command() -> None:
 
 @command.command("get")
 @click.argument("keys", nargs=-1, metavar="[KEY]…")
-@click.option("--broker", type=BROKER, help="Only this broker.")
+@click.option("--broker", type=BROKER, help="Show only this broker.")
 @namesrv_option
 @output_option
 def get(keys: tuple[str, ...], broker: str | None, namesrv: str, output: str) -> None:
-    """Show all or some keys of each broker; secrets are hidden."""
+    """Show all or some keys of each broker. Secrets are hidden."""
     tables = administer(namesrv, lambda admin: broker_configurations(admin, broker))
     show(key_rows(tables, keys, "broker"), _VALUES, output, title="Configuration")
 
 
 @command.command("set")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE…")
-@click.option("--broker", type=BROKER, help="Only this broker.")
+@click.option("--broker", type=BROKER, help="Show only this broker.")
 @yes_option
 @dry_run_option
 @namesrv_option
 def set_keys(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: str) -> None:
-    """Change keys of running brokers, after showing old and new values.
+    """Change keys of running brokers after showing the changes.
 
     Only keys marked in docs/operations.md can be changed at run time. If a broker has a configuration file, it also
     writes the new values to this file.
@@ -71,7 +71,7 @@ def set_keys(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: 
 
 @command.command("diff")
 @click.option("--defaults", is_flag=True, help="Compare with CometMQ's defaults.")
-@click.option("--broker", type=BROKER, help="With --defaults: only this broker.")
+@click.option("--broker", type=BROKER, help="Compare only this broker (with --defaults).")
 @namesrv_option
 @output_option
 def diff(defaults: bool, broker: str | None, namesrv: str, output: str) -> None:
@@ -80,7 +80,7 @@ def diff(defaults: bool, broker: str | None, namesrv: str, output: str) -> None:
     With --defaults, show the keys that differ from CometMQ's defaults.
     """
     if broker is not None and not defaults:
-        raise WrongUseError("--broker needs --defaults; without it all brokers are compared with each other")
+        raise WrongUseError("--broker requires --defaults, since all brokers are otherwise compared with each other")
     tables = administer(namesrv, lambda admin: broker_configurations(admin, broker))
     if defaults:
         tables = {"default": _defaults(), **tables}

@@ -1,4 +1,4 @@
-"""``cometmq broker drain``: stop new messages to a broker, and wait until consumers have read all messages on it."""
+"""``cometmq broker drain``: stop new messages to a broker, and wait until consumers have read all its messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WAYS: Final = ("groups", "slave", "either")
     type=click.Choice(_WAYS),
     default="groups",
     show_default=True,
-    help="Wait until all groups, a slave, or either of them has everything.",
+    help="Wait until all groups, a slave, or either of the two have received every message.",
 )
 @click.option(
     "--at-most", "limit", type=Duration(), metavar="TIME", help="Stop waiting after this time, with exit code 3."
@@ -47,12 +47,12 @@ _WAYS: Final = ("groups", "slave", "either")
     default=timedelta(seconds=SETTLE_SECONDS),
     show_default="35s",
     metavar="TIME",
-    help="Time that clients get to fetch the new routes.",
+    help="How long to wait for clients to fetch the new routes.",
 )
-@click.option("--skip", "skipped", multiple=True, metavar="GROUP", help="Do not wait for this group; repeatable.")
-@click.option("--skip-idle", is_flag=True, help="Do not wait for groups without members.")
+@click.option("--skip", "skipped", multiple=True, metavar="GROUP", help="Do not wait for this group. May be repeated.")
+@click.option("--skip-idle", is_flag=True, help="Do not wait for groups that have no members.")
 @click.option("--undo", is_flag=True, help="Let producers use the broker again.")
-@click.option("--force", is_flag=True, help="Drain even if no other broker accepts messages for a topic.")
+@click.option("--force", is_flag=True, help="Drain the broker even if no other broker accepts messages for a topic.")
 @dry_run_option
 @namesrv_option
 @output_option
@@ -68,10 +68,10 @@ def command(
     namesrv: str,
     output: str,
 ) -> int:
-    """Stop new messages to BROKER, and wait until its groups have read it.
+    """Stop new messages to BROKER, and wait until consumers have read all its messages.
 
-    Producers move to the other brokers without an error. Ctrl-C only ends the waiting; --undo lets producers use the
-    broker again. The exit code is 3 if messages were left at the time limit.
+    Producers switch to other brokers without errors. Ctrl-C only stops the waiting; --undo lets producers use the
+    broker again. The exit code is 3 if messages remain when the time limit is reached.
     """
 
     async def work(admin: Admin) -> int:
@@ -90,7 +90,7 @@ def command(
             return DONE
         clock = admin.instance.clock
         end = None if limit is None else clock.monotonic() + limit.total_seconds()
-        notify(f"Producers leave {broker}: clients have {settle.total_seconds():g} s to fetch the new routes.")
+        notify(f"Producers are leaving {broker}: clients have {settle.total_seconds():g} s to fetch the new routes.")
         await drain.begin()
         notify(f"{broker} accepts no new messages ({PERMISSION_KEY}={permission & ~PERM_WRITE}).")
         said = ""

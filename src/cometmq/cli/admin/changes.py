@@ -37,7 +37,7 @@ def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: 
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
-    """Parse several ``KEY=VALUE`` texts.
+    """Parse ``KEY=VALUE`` settings.
 
     :raises WrongUseError: a text has a different form, or a key has two values.
     """
@@ -52,7 +52,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 def key_rows(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str, str]]:
-    """Return a row for each server and key, for all keys or only the given keys.
+    """Return a table row for each server and key. If keys are given, return only their rows.
 
     :param server: kind of server, such as broker.
     :raises WrongUseError: a key exists on no server.
@@ -61,7 +61,7 @@ def key_rows(tables: Tables, keys: Sequence[str], server: str) -> list[dict[str,
     for key in keys:
         if key not in known:
             near = nearest(key, known)
-            raise WrongUseError(f"no {server} has a key {key}" + (f"; did you mean {near}?" if near else ""))
+            raise WrongUseError(f"no {server} has the key {key}" + (f"; did you mean {near}?" if near else ""))
     return [
         {server: name, "key": key, "value": value}
         for name, table in tables.items()

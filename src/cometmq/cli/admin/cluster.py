@@ -56,7 +56,7 @@ def command() -> None:
 @namesrv_option
 @output_option
 def list_brokers(namesrv: str, output: str) -> None:
-    """List the brokers that the nameserver knows."""
+    """List the brokers that are registered with the nameserver."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         info = await admin.cluster_info()
@@ -73,7 +73,7 @@ def list_brokers(namesrv: str, output: str) -> None:
 @namesrv_option
 @output_option
 def status(namesrv: str, output: str) -> int:
-    """Show the state of every master, and absent brokers.
+    """Show the state of every master, and which brokers are absent.
 
     The exit code is 1 if a broker has recently disappeared, or 3 if a master does not answer.
     """
@@ -88,7 +88,7 @@ def status(namesrv: str, output: str) -> int:
 @namesrv_option
 @output_option
 def slaves(namesrv: str, output: str) -> int:
-    """Show how far behind slaves are (except RocketMQ 4 slaves).
+    """Show how far slaves are behind (except RocketMQ 4 slaves).
 
     If a master is absent, its slaves report how much of the log they have copied.
 
@@ -141,7 +141,7 @@ async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str])
 
 
 async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return each master's state, and the absent brokers that the nameserver still knows."""
+    """Return each master's state, and the absent brokers that are still registered."""
     rows = await asked_masters(admin, lambda name, at: _status(admin, name, at))
     gone = (await admin.cluster_info()).gone_brokers or []
     return list(rows.values()), [

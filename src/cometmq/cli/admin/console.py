@@ -39,22 +39,26 @@ console_data_option = click.option(
 
 @click.group("console", invoke_without_command=True)
 @namesrv_alone
-@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_CONSOLE_PORT, show_default=True, help="Port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_CONSOLE_PORT, show_default=True, help="Port to listen on."
+)
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on; 0.0.0.0 needs accounts.",
+    help="Address to listen on; 0.0.0.0 requires accounts.",
 )
-@click.option("--allow-changes", is_flag=True, help="Also let visitors without an account make changes.")
-@click.option("--name", "names", multiple=True, help="Additional host name of the console.")
+@click.option("--allow-changes", is_flag=True, help="Allow visitors without an account to make changes.")
+@click.option("--name", "names", multiple=True, help="Additional host name for the console.")
 @console_url_option("--url")
-@click.option("--certificate", type=LocalPath(path_type=Path), help="PEM file with a certificate, for HTTPS.")
-@click.option("--key", type=LocalPath(path_type=Path), help="PEM file with the certificate's key.")
+@click.option("--certificate", type=LocalPath(path_type=Path), help="PEM file with the certificate for HTTPS.")
+@click.option("--key", type=LocalPath(path_type=Path), help="PEM file with the certificate's private key.")
 @reports_option
 @audit_log_option
 @console_data_option
-@click.option("--descriptor", type=int, hidden=True, help="A listening socket that replaces host and port.")
+@click.option(
+    "--descriptor", type=int, hidden=True, help="Descriptor of a listening socket, used instead of host and port."
+)
 @until_stdin_ends_option
 @log_options
 @click.pass_context
@@ -74,10 +78,10 @@ def command(
     descriptor: int | None,
     until_stdin_ends: bool,
 ) -> None:
-    """Run the web console of a cluster of CometMQ or Apache RocketMQ.
+    """Run the web console for a CometMQ or Apache RocketMQ cluster.
 
-    Without --allow-changes, only visitors who log in with an account that permits changes can make them. In a cluster
-    with access control, the console reads its own account from the environment, like all commands.
+    Unless --allow-changes is given, visitors must log in with an operator account to make changes. If the cluster uses
+    access control, the console reads its credentials from the environment, as all commands do.
     """
     require("the console", SERVER, "starlette", "uvicorn", "jinja2", "python_multipart", "argon2")
     if ctx.invoked_subcommand is not None:
@@ -128,7 +132,7 @@ def user() -> None:
     type=click.Choice(["viewer", "operator"]),
     default="viewer",
     show_default=True,
-    help="viewer: read only; operator: may also make changes.",
+    help="Role of the user: a viewer can only read, and an operator can also make changes.",
 )
 @click.option("--password-file", type=LocalPath(path_type=Path), help="File with the password.  [default: ask for it]")
 @console_data_option

@@ -1,4 +1,4 @@
-"""``cometmq doctor``: check this machine, and suggest a fix for each finding."""
+"""``cometmq doctor``: check this machine or a cluster, and suggest a fix for each finding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DISK_LOW_BYTES: Final = 2 * 1024**3
 1 GiB when the first is half full.
 """
 OPEN_FILES_WANTED: Final = 4096
-"""Minimum number of file descriptors. It is enough for a thousand clients and a few hundred queues with three files
+"""Recommended number of file descriptors. It is enough for a thousand clients and a few hundred queues with three files
 each.
 """
 JAVA_WANTED: Final = 17
@@ -52,7 +52,9 @@ _COLUMNS: Final = (
 
 @click.command("doctor")
 @data_option
-@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Broker's port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="Port of the broker."
+)
 @click.option(
     "--namesrv-port",
     type=click.IntRange(0, 65_535),
@@ -60,15 +62,15 @@ _COLUMNS: Final = (
     show_default=True,
     help="Nameserver's port.",
 )
-@click.option("--cluster", is_flag=True, help="Check the running cluster given by -n from this machine instead.")
+@click.option("--cluster", is_flag=True, help="Check the running cluster given by -n instead of this machine.")
 @namesrv_option
 @output_option
 def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: str, output: str) -> int:
     """Check this machine: Python, Java, disk space, ports and limits.
 
     With --cluster, check that nameservers and brokers answer at their advertised addresses. Also check their disks,
-    clocks, versions, retention and slaves, and look for contradicting subscriptions and topics on too few brokers. The
-    exit code is 1 if something prevents CometMQ from working.
+    clocks, versions, retention and slaves, and look for conflicting subscriptions and for topics on too few brokers.
+    The exit code is 1 if something prevents CometMQ from working.
     """
     if cluster:
         from cometmq.client.admin.cluster_health import examine_cluster

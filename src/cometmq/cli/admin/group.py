@@ -89,11 +89,11 @@ command.add_command(reset)
 @command.command("delete")
 @click.argument("group", type=GROUP)
 @yes_option
-@click.option("--keep-offsets", is_flag=True, help="Keep the offsets of the group.")
+@click.option("--keep-offsets", is_flag=True, help="Keep the group's offsets.")
 @dry_run_option
 @namesrv_option
 def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
-    """Delete a group and its retry and dead-letter topics."""
+    """Delete a group together with its retry and dead-letter topics."""
     demand_group_name(group)
     if not yes:
         confirm_deletion(f"group {group}", "deletes its retry and dead-letter messages")
@@ -114,7 +114,7 @@ def delete(group: str, yes: bool, keep_offsets: bool, namesrv: str) -> None:
 @namesrv_option
 @output_option
 def describe(group: str, namesrv: str, output: str) -> None:
-    """Show the members of a group and their subscriptions."""
+    """Show a group's members and their subscriptions."""
 
     async def work(admin: Admin) -> list[Member]:
         members = await subscriptions_of(admin, group)
@@ -142,11 +142,11 @@ def describe(group: str, namesrv: str, output: str) -> None:
 
 @command.command("offsets")
 @click.argument("group", type=GROUP)
-@click.option("--topic", type=TOPIC, help="Only this topic.")
+@click.option("--topic", type=TOPIC, help="Show only this topic.")
 @namesrv_option
 @output_option
 def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
-    """Show the offset and lag of a group in every queue."""
+    """Show a group's offset and lag in every queue."""
 
     async def work(admin: Admin) -> ConsumeProgress:
         progress = await progress_of(admin, group, topic)

@@ -23,7 +23,7 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 _retries: Final = click.IntRange(-1, 1000)
 _retry_queues: Final = click.IntRange(0, 64)
-_cluster_option = click.option("--cluster", help="Only on the brokers of this cluster.")
+_cluster_option = click.option("--cluster", help="Use only the brokers in this cluster.")
 
 
 class GroupExistsError(CometMQError):
@@ -40,7 +40,11 @@ class GroupExistsError(CometMQError):
     help="Number of redeliveries before a message becomes a dead letter.",
 )
 @click.option(
-    "--retry-queues", type=_retry_queues, default=1, show_default=True, help="Number of queues in its retry topic."
+    "--retry-queues",
+    type=_retry_queues,
+    default=1,
+    show_default=True,
+    help="Number of queues in the group's retry topic.",
 )
 @_cluster_option
 @dry_run_option
@@ -48,8 +52,8 @@ class GroupExistsError(CometMQError):
 def create(group: str, max_retries: int, retry_queues: int, cluster: str | None, namesrv: str) -> None:
     """Create a group on every broker.
 
-    Brokers that already have the group with these settings are not changed. If a broker has it with different settings,
-    nothing is changed.
+    Brokers on which the group already exists with these settings are not changed. If it exists on a broker with
+    different settings, the command fails and changes nothing.
     """
     demand_group_name(group)
     wanted = SubscriptionGroupConfig(group_name=group, retry_max_times=max_retries, retry_queue_nums=retry_queues)
@@ -81,8 +85,10 @@ def create(group: str, max_retries: int, retry_queues: int, cluster: str | None,
 @click.command("alter")
 @click.argument("group", type=GROUP)
 @click.option("--max-retries", type=_retries, help="Number of redeliveries before a message becomes a dead letter.")
-@click.option("--retry-queues", type=_retry_queues, help="Number of queues in its retry topic.")
-@click.option("--consume/--no-consume", default=None, help="Allow the group to consume, or forbid it.")
+@click.option("--retry-queues", type=_retry_queues, help="Number of queues in the group's retry topic.")
+@click.option(
+    "--consume/--no-consume", default=None, help="Allow the group to consume messages, or prevent it from doing so."
+)
 @_cluster_option
 @yes_option
 @dry_run_option
@@ -96,7 +102,7 @@ def alter(
     yes: bool,
     namesrv: str,
 ) -> None:
-    """Change a group, after showing old and new settings.
+    """Change a group after showing the old and new settings.
 
     Other settings remain unchanged.
     """
@@ -104,7 +110,7 @@ def alter(
     given = {"retry_max_times": max_retries, "retry_queue_nums": retry_queues, "consume_enable": consume}
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
-        raise WrongUseError("name a setting to change: --max-retries, --retry-queues, --consume, --no-consume")
+        raise WrongUseError("give a setting to change: --max-retries, --retry-queues, --consume, --no-consume")
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, None)

@@ -1,4 +1,4 @@
-"""``cometmq group reset``: show the new offsets of a group, and set them with ``--execute``."""
+"""``cometmq group reset``: show new offsets for a group, and set them if ``--execute`` is given."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ _MOVES: Final = (
 
 @click.command("reset")
 @click.argument("group", type=GROUP)
-@click.option("--topic", type=TOPIC, required=True, help="The topic to reset.")
+@click.option("--topic", type=TOPIC, required=True, help="Topic to reset.")
 @click.option("--earliest", is_flag=True, help="Reset to the first stored message.")
 @click.option("--latest", is_flag=True, help="Reset to the end, after the last message.")
 @click.option(
     "--to-time", "--time", "moment", type=PAST, help="Reset to the first message stored at or after this time."
 )
-@click.option("--to-offset", type=click.IntRange(0), help="Reset to this offset, or to the nearest stored offset.")
+@click.option(
+    "--to-offset", type=click.IntRange(0), help="Reset to this offset, or to the nearest offset that is still stored."
+)
 @click.option("--by", type=int, help="Move forward by N messages, or back if N is negative.")
-@click.option("--queue", type=click.IntRange(0), help="Only the queue with this number.")
-@click.option("--broker", type=BROKER, help="Only queues on this broker.")
-@click.option("--execute", is_flag=True, help="Move the offsets instead of only showing them.")
-@click.option("--force", is_flag=True, help="Reset even while members of the group consume.")
+@click.option("--queue", type=click.IntRange(0), help="Reset only the queue with this number.")
+@click.option("--broker", type=BROKER, help="Reset only queues on this broker.")
+@click.option("--execute", is_flag=True, help="Set the new offsets instead of only showing them.")
+@click.option("--force", is_flag=True, help="Reset the offsets even if members of the group are running.")
 @dry_run_option
 @namesrv_option
 @output_option
@@ -58,10 +60,10 @@ def reset(
     namesrv: str,
     output: str,
 ) -> None:
-    """Preview new offsets of a group; --execute sets them.
+    """Show new offsets for a group, and set them if --execute is given.
 
-    Stop the members first. With --force, running members are asked to move (only for --earliest, --latest, and
-    --to-time on all queues). Other offsets are only committed, and a running member may overwrite them.
+    Stop the group's members first. With --force, running members seek to the new offsets, but only for --earliest,
+    --latest, or --to-time on all queues. Other offsets are only committed, and a running member may overwrite them.
     """
     demand_group_name(group)
     demand_topic_name(topic)

@@ -14,17 +14,17 @@ from cometmq.errors import SERVER, require
 
 @click.group("metrics")
 def command() -> None:
-    """Write a dashboard for Grafana and alert rules for Prometheus."""
+    """Write a Grafana dashboard and Prometheus alert rules."""
 
 
 @command.command("export")
 @click.argument("directory", type=LocalPath(path_type=Path, file_okay=False))
 @click.option("--replace", is_flag=True, help="Replace existing files.")
 def export(directory: Path, replace: bool) -> None:
-    """Write a dashboard for Grafana and rules for Prometheus to DIRECTORY.
+    """Write a Grafana dashboard and Prometheus alert rules to DIRECTORY.
 
-    Import cometmq-dashboard.json in Grafana. In prometheus.yml name cometmq-alerts.yml under rule_files, and the
-    servers under a job named cometmq.
+    Import cometmq-dashboard.json into Grafana. In prometheus.yml, list cometmq-alerts.yml under rule_files, and add the
+    servers to a job named cometmq.
     """
     require("cometmq metrics", SERVER, "yaml")
     import yaml
@@ -38,7 +38,7 @@ def export(directory: Path, replace: bool) -> None:
     }
     there = [name for name in files if (directory / name).exists()]
     if there and not replace:
-        raise WrongUseError(f"{directory} already has {' and '.join(there)}; add --replace to replace them")
+        raise WrongUseError(f"{directory} already contains {' and '.join(there)}; add --replace to replace them")
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8")

@@ -24,7 +24,7 @@ _VALUES: Final = (
 
 @click.group("config")
 def command() -> None:
-    """Show and change the configuration of all nameservers in -n."""
+    """Show and change the configuration of the nameservers given by -n."""
 
 
 @command.command("get")
@@ -32,7 +32,7 @@ def command() -> None:
 @namesrv_option
 @output_option
 def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
-    """Show all or some keys of each nameserver; secrets are hidden."""
+    """Show all or some keys of each nameserver. Secrets are hidden."""
     tables = administer(namesrv, lambda admin: namesrv_configurations(admin, namesrv_addresses(namesrv)))
     show(key_rows(tables, keys, "nameserver"), _VALUES, output, title="Configuration")
 
@@ -43,7 +43,7 @@ def get(keys: tuple[str, ...], namesrv: str, output: str) -> None:
 @dry_run_option
 @namesrv_option
 def set_keys(settings: tuple[str, ...], yes: bool, namesrv: str) -> None:
-    """Change keys of running nameservers, after showing old and new values.
+    """Change keys of running nameservers after showing the changes.
 
     Only keys marked in docs/operations.md can be changed at run time. If a nameserver has a configuration file, it also
     writes the new values to this file.

@@ -37,7 +37,7 @@ _COLUMNS: Final = (
     Column("subjects", "Counted", right=True),
 )
 
-server_option = click.option("--server", metavar="HOST:PORT", help="Only this broker.  [default: all]")
+server_option = click.option("--server", metavar="HOST:PORT", help="Use only this broker.  [default: all]")
 
 
 class _Amount(click.ParamType[int]):
@@ -75,21 +75,23 @@ _SUBJECT: Final = _SubjectType()
 
 @click.group("quota")
 def command() -> None:
-    """Limit what accounts, client addresses and groups may use.
+    """Manage quotas for accounts, client addresses and groups.
 
     A SUBJECT is account:NAME, address:IP, address:NETWORK/BITS or group:NAME. If the name is * or the address is a
-    network, each matching account, address or group has a separate quota. The most specific quota applies.
+    network, each matching account, address or group gets its own quota. The most specific quota applies.
     """
 
 
 @command.command("set")
 @click.argument("subject", type=_SUBJECT)
-@click.option("--messages-in", type=_AMOUNT_TYPE, help="Messages per second to send.")
-@click.option("--bytes-in", type=_AMOUNT_TYPE, help="Bytes per second to send.")
-@click.option("--messages-out", type=_AMOUNT_TYPE, help="Messages per second to receive.")
-@click.option("--bytes-out", type=_AMOUNT_TYPE, help="Bytes per second to receive.")
-@click.option("--connections", type=_AMOUNT_TYPE, help="Connections that send or pull.")
-@click.option("--topic-count", "topics", type=_AMOUNT_TYPE, help="Topics created by the subject.")
+@click.option("--messages-in", type=_AMOUNT_TYPE, help="Maximum number of messages to send per second.")
+@click.option("--bytes-in", type=_AMOUNT_TYPE, help="Maximum number of bytes to send per second.")
+@click.option("--messages-out", type=_AMOUNT_TYPE, help="Maximum number of messages to receive per second.")
+@click.option("--bytes-out", type=_AMOUNT_TYPE, help="Maximum number of bytes to receive per second.")
+@click.option("--connections", type=_AMOUNT_TYPE, help="Maximum number of connections that send or pull.")
+@click.option(
+    "--topic-count", "topics", type=_AMOUNT_TYPE, help="Maximum number of topics that the subject may create."
+)
 @server_option
 @dry_run_option
 @namesrv_option
@@ -104,7 +106,7 @@ def set_quota(
     server: str | None,
     namesrv: str,
 ) -> None:
-    """Create or change the quota of a SUBJECT.
+    """Create or change a SUBJECT's quota.
 
     Amounts are numbers such as 500, 20k, 5M or 1G; none removes a limit. Other limits remain unchanged.
     """
@@ -125,14 +127,14 @@ def set_quota(
 
 
 @command.command("list")
-@click.option("--each", is_flag=True, help="List every subject that is counted now, most denials first.")
+@click.option("--each", is_flag=True, help="List every active subject, starting with the most denials.")
 @server_option
 @namesrv_option
 @output_option
 def list_quotas(each: bool, server: str | None, namesrv: str, output: str) -> None:
-    """List quotas, their current use and denials.
+    """List quotas with their current usage and denials.
 
-    Use is an average over ten seconds. Denials are counted since the broker started.
+    Usage is averaged over ten seconds. Denials are counted since the broker started.
     """
 
     async def work(admin: Admin) -> dict[str, list[QuotaInfo]]:
@@ -147,7 +149,7 @@ def list_quotas(each: bool, server: str | None, namesrv: str, output: str) -> No
 @namesrv_option
 @output_option
 def show_quota(subject: str, server: str | None, namesrv: str, output: str) -> None:
-    """Show the quota that applies to a SUBJECT, with its use."""
+    """Show the quota that applies to a SUBJECT, and its usage."""
 
     async def work(admin: Admin) -> dict[str, list[QuotaInfo]]:
         return await admin.quotas(subject, address=server)
@@ -162,7 +164,7 @@ def show_quota(subject: str, server: str | None, namesrv: str, output: str) -> N
 @dry_run_option
 @namesrv_option
 def delete(subject: str, yes: bool, server: str | None, namesrv: str) -> None:
-    """Delete the quota of a SUBJECT."""
+    """Delete a SUBJECT's quota."""
     if not yes:
         confirm_deletion(f"the quota of {subject}", "removes its limits")
 

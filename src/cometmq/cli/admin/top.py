@@ -1,4 +1,4 @@
-"""``cometmq top``: a live view of topics, groups and clients by rate and lag."""
+"""``cometmq top``: a live view of the rate and lag of topics, groups and clients."""
 
 from __future__ import annotations
 
@@ -96,21 +96,23 @@ class View:
     default="rate",
     help="Sort order of the rows.",
 )
-@click.option("--filter", "text", default="", help="Only names that contain this text.")
-@click.option("--limit", type=click.IntRange(1), help="Number of rows.  [default: as many as fit on the terminal]")
+@click.option("--filter", "text", default="", help="Show only names that contain this text.")
 @click.option(
-    "--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Pause between two updates."
+    "--limit", type=click.IntRange(1), help="Number of rows to show.  [default: as many as fit on the terminal]"
 )
-@click.option("--once", is_flag=True, help="Measure once for the time in --every, write the result and exit.")
+@click.option(
+    "--every", type=Duration(), default="2s", show_default=True, metavar="TIME", help="Interval between updates."
+)
+@click.option("--once", is_flag=True, help="Measure once for the interval in --every, print the result and exit.")
 @namesrv_option
 @output_option
 def command(
     kind: str, sort: str, text: str, limit: int | None, every: timedelta, once: bool, namesrv: str, output: str
 ) -> None:
-    """Watch topics, groups or clients by rate and lag.
+    """Watch the rate and lag of topics, groups or clients.
 
     Press t, g or c to choose what is shown, s to choose the order, / to enter a filter, and q to quit. Rates are
-    measured between two updates.
+    measured between updates.
     """
     if every < LEAST_EVERY:
         raise WrongUseError(f"--every must be at least {LEAST_EVERY.total_seconds():g} s")

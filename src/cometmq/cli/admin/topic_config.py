@@ -36,8 +36,8 @@ from cometmq.remoting.bodies import TopicConfig
 
 _queue_count: Final = click.IntRange(1, MAX_QUEUES)
 _permission: Final = click.Choice(list(PERMISSIONS))
-_cluster_option = click.option("--cluster", help="Only on the brokers of this cluster.")
-_broker_option = click.option("--broker", type=BROKER, help="Only on this broker.")
+_cluster_option = click.option("--cluster", help="Use only the brokers in this cluster.")
+_broker_option = click.option("--broker", type=BROKER, help="Use only this broker.")
 
 
 class TopicExistsError(CometMQError):
@@ -50,8 +50,14 @@ class TopicExistsError(CometMQError):
 @click.option(
     "--queues", type=_queue_count, default=DEFAULT_QUEUES, show_default=True, help="Number of queues on each broker."
 )
-@click.option("--permission", type=_permission, default="rw", show_default=True, help="r: readable; w: writable.")
-@click.option("--order", is_flag=True, help="Mark the topic as ordered.")
+@click.option(
+    "--permission",
+    type=_permission,
+    default="rw",
+    show_default=True,
+    help="Permission: r to read, w to write, or rw for both.",
+)
+@click.option("--order", is_flag=True, help="Mark the topics as ordered.")
 @_cluster_option
 @_broker_option
 @dry_run_option
@@ -68,12 +74,12 @@ def create(
 ) -> None:
     """Create topics on every broker.
 
-    'orders-{01..20}' means twenty names. Brokers that already have a topic with these settings are not changed. If a
-    broker has it with different settings, nothing is changed.
+    'orders-{01..20}' stands for twenty names. Brokers on which a topic already exists with these settings are not
+    changed. If it exists on a broker with different settings, the command fails and changes nothing.
     """
     names = chosen_names(topics, file)
     if not names:
-        raise WrongUseError("name a topic, or a file with --file")
+        raise WrongUseError("give a topic, or a file with --file")
     perm = PERMISSIONS[permission]
     wanted = {
         name: TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, order=order)
@@ -146,7 +152,7 @@ def _notify_created(
 @click.option("--queues", type=_queue_count, help="Number of read and write queues on each broker.")
 @click.option("--read-queues", type=_queue_count, help="Number of read queues on each broker.")
 @click.option("--write-queues", type=_queue_count, help="Number of write queues on each broker.")
-@click.option("--permission", type=_permission, help="r: readable; w: writable.")
+@click.option("--permission", type=_permission, help="Permission: r to read, w to write, or rw for both.")
 @click.option("--order/--no-order", default=None, help="Mark the topic as ordered or not ordered.")
 @click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @_cluster_option
@@ -167,7 +173,7 @@ def alter(
     yes: bool,
     namesrv: str,
 ) -> None:
-    """Change a topic, after showing old and new settings.
+    """Change a topic after showing the old and new settings.
 
     Other settings remain unchanged. If read queues are removed, their messages become unreadable: lower --write-queues
     first, let consumers finish, and then lower --read-queues.
@@ -177,7 +183,7 @@ def alter(
         raise WrongUseError("--queues sets both --read-queues and --write-queues; do not combine them")
     settings = Settings(read_queues or queues, write_queues or queues, permission, order)
     if settings == Settings(None, None, None, None):
-        raise WrongUseError("name a setting to change: --queues, --permission, --order, --no-order")
+        raise WrongUseError("give a setting to change: --queues, --permission, --order, --no-order")
 
     async def work(admin: Admin) -> None:
         masters = await chosen_masters(admin, cluster, broker)

@@ -33,7 +33,7 @@ _NAMED: Final = 10
 @file_option
 @match_option
 @yes_option
-@click.option("--cluster", help="Only on the brokers of this cluster.")
+@click.option("--cluster", help="Use only the brokers in this cluster.")
 @dry_run_option
 @namesrv_option
 def delete(
@@ -45,7 +45,7 @@ def delete(
     """
     names = chosen_names(topics, file)
     if not names and match is None:
-        raise WrongUseError("name a topic, a file with --file, or a pattern with --match")
+        raise WrongUseError("give a topic, a file with --file, or a pattern with --match")
 
     async def work(admin: Admin) -> None:
         found = await _existing(admin, names, match)
@@ -85,7 +85,7 @@ async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> li
         wanted = f"no topic matches {match}" if match is not None else f"none of these {len(names):,} topics exists"
         raise CometMQError(wanted, next_step="list all with cometmq topic list")
     if absent := [name for name in names if name not in there]:
-        notify(f"Left out, since they do not exist: {', '.join(absent[:_NAMED])}{', …' * (len(absent) > _NAMED)}.")
+        notify(f"Skipped because they do not exist: {', '.join(absent[:_NAMED])}{', …' * (len(absent) > _NAMED)}.")
     return list(found)
 
 

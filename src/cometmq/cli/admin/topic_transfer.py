@@ -24,7 +24,7 @@ from cometmq.quantity import quantity
 @click.option("--to", "path", type=LocalPath(dir_okay=False, path_type=Path), help="File to write.  [default: stdout]")
 @namesrv_option
 def export(path: Path | None, namesrv: str) -> None:
-    """Write topics, groups, policies and quotas as JSON.
+    """Export topics, groups, policies and quotas as JSON.
 
     Messages, offsets, users and passwords are not exported.
     """
@@ -38,14 +38,15 @@ def export(path: Path | None, namesrv: str) -> None:
 
 @click.command("import")
 @click.argument("file", type=LocalFile("rb"))
-@click.option("-y", "--yes", "--execute", "yes", is_flag=True, help="Change the cluster without asking.")
+@click.option("-y", "--yes", "--execute", "yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--hide-messages", is_flag=True, help="Remove read queues even if they contain messages.")
 @dry_run_option
 @namesrv_option
 def import_settings(file: IO[bytes], yes: bool, hide_messages: bool, namesrv: str) -> None:
-    """Apply the settings in FILE, or from stdin with -, to a cluster.
+    """Apply the settings in FILE to a cluster. If FILE is -, read stdin.
 
-    Differences are shown first. Settings that exist only in the cluster remain unchanged. The command can be repeated.
+    Differences are shown first. Settings that exist only in the cluster remain unchanged. It is safe to repeat the
+    command.
     """
     document = parse_document(file.read(MAX_DOCUMENT_BYTES + 1), str(file.name))
 
@@ -62,7 +63,7 @@ def import_settings(file: IO[bytes], yes: bool, hide_messages: bool, namesrv: st
 def _contents(document: Document) -> str:
     parts = [quantity(len(document.topics), "topic"), quantity(len(document.groups), "group")]
     if document.policies is not None:
-        parts.append(f"{len(document.policies):,} entries of policies")
+        parts.append(f"{len(document.policies):,} policy entries")
     if document.quotas is not None:
         parts.append(quantity(len(document.quotas), "quota"))
     return f"Exported: {', '.join(parts)}."

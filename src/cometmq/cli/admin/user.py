@@ -1,4 +1,4 @@
-"""``cometmq user``: manage the users of ACL 2.0."""
+"""``cometmq user``: manage ACL 2.0 users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _COLUMNS: Final = (Column("name", "User"), Column("type", "Type"), Column("statu
 server_option = click.option(
     "--server",
     metavar="HOST:PORT",
-    help="Only this server. By default, changes go to all servers that support users, queries to one broker.",
+    help="Use only this server. By default, changes are sent to all servers that support users, and queries to one "
+    "broker.",
 )
 password_option = click.option(
     "--password-file", type=LocalPath(path_type=Path), help="File with the password.  [default: ask for it]"
@@ -44,12 +45,12 @@ def change(namesrv: str, work: Callable[[Admin], Awaitable[None]], done: str) ->
 
 @click.group("user")
 def command() -> None:
-    """Create, change, list and delete users of servers with authenticationEnabled."""
+    """Create, change, list and delete the users of servers that have authenticationEnabled=true."""
 
 
 @command.command("create")
 @click.argument("name")
-@click.option("--super", "is_super", is_flag=True, help="Allow the user everything.")
+@click.option("--super", "is_super", is_flag=True, help="Create a super user, who is allowed to do everything.")
 @password_option
 @server_option
 @dry_run_option
@@ -73,8 +74,10 @@ def create(name: str, is_super: bool, password_file: Path | None, server: str | 
 @click.argument("name")
 @click.option("--password", "new_password", is_flag=True, help="Ask for a new password.")
 @password_option
-@click.option("--type", "kind", type=click.Choice(["Normal", "Super"], case_sensitive=False), help="New type.")
-@click.option("--status", type=click.Choice(["enable", "disable"]), help="New status.")
+@click.option(
+    "--type", "kind", type=click.Choice(["Normal", "Super"], case_sensitive=False), help="New type of the user."
+)
+@click.option("--status", type=click.Choice(["enable", "disable"]), help="New status of the user.")
 @server_option
 @dry_run_option
 @namesrv_option
@@ -90,7 +93,7 @@ def update(
     """Change a user's password, type or status."""
     password = _password(password_file) if new_password or password_file else None
     if not (password or kind or status):
-        raise click.UsageError("name a change: --password, --password-file, --type or --status")
+        raise click.UsageError("give a change: --password, --password-file, --type or --status")
     user = UserInfo(name, password, kind, status)
 
     async def work(admin: Admin) -> None:

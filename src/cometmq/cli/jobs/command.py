@@ -42,14 +42,14 @@ After = Callable[[Any, str], object]
 
 DIRECTORY: Final = LocalPath(path_type=Path, file_okay=False)
 FILE: Final = LocalPath(path_type=Path, dir_okay=False)
-_ACCESS_FORM: Final = ", by an option of the source: such as accessKey, secretKeyFile or useTLS; repeatable."
+_ACCESS_FORM: Final = ", as a source option such as accessKey, secretKeyFile or useTLS. May be repeated."
 _PATHS: Final = {
     DIRECTORY_FORM: DIRECTORY,
     OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
     FILE_FORM: FILE,
 }
 REPORT_OPTIONS: Final = (
-    click.Option(["--report", "page"], type=FILE, help="Also write the report as HTML."),
+    click.Option(["--report", "page"], type=FILE, help="Also write the report to this file as HTML."),
     click.Option(
         ["-o", "--output"],
         type=click.Choice(["table", "json"]),

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from cometmq.spark.jobs.mask.keys import KeyStore
     from cometmq.spark.jobs.mask_rules import MaskRules
 
-_KEYS: Final = click.option("--keys", type=FILE, required=True, help="File with the subjects' keys.")
+_KEYS: Final = click.option("--keys", type=FILE, required=True, help="File that contains the subjects' keys.")
 _MASTER_KEY: Final = click.option(
-    "--master-key-file", type=FILE, help="File with the master key in base64.  [default: $COMETMQ_MASK_MASTER_KEY]"
+    "--master-key-file", type=FILE, help="File with the base64-encoded master key.  [default: $COMETMQ_MASK_MASTER_KEY]"
 )
 
 
 @click.group("mask")
 def command() -> None:
-    """Copy messages with fields masked, hashed or encrypted; drop keys; reveal."""
+    """Copy messages with masked, hashed or encrypted fields, drop keys, or decrypt values."""
 
 
 def _copy(
@@ -52,7 +52,7 @@ def _copy(
 ) -> int:
     to, topics = parameters["to"], parameters["topic"]
     if (parameters["to_archive"] is None) == (to is None) or (to is None) != (parameters["work"] is None):
-        raise click.UsageError("name the target of the copy: --to-archive DIR, or --to TOPIC and --work DIR")
+        raise click.UsageError("give the target of the copy: --to-archive DIR, or --to TOPIC and --work DIR")
     if to is not None and len(topics) > 1:
         raise click.UsageError("--to copies exactly one topic: give --topic once")
     of_topic = (
@@ -62,9 +62,9 @@ def _copy(
         parameters["to_access"],
     )
     if to is None and any(of_topic):
-        raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access need --to")
+        raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access require --to")
     if to is not None and any(parameters[name] is not None for name in ("format", "catalog", "table")):
-        raise click.UsageError("--format, --catalog and --table need --to-archive")
+        raise click.UsageError("--format, --catalog and --table require --to-archive")
     if to is None:  # else --namesrv says where the copy goes
         demand_one_place()
     with job_running(MaskOptions) as running:
@@ -97,17 +97,17 @@ command.add_command(
         params=[
             *params_of(MaskOptions),
             *params_of(MaskToTopicOptions, only=("work", "namesrv", "to", "by_key", "per_second", "to_access")),
-            click.Option(["--rules"], type=FILE, help="TOML file with the rules."),
-            click.Option(["--rule"], multiple=True, metavar="FIELD=ACTION", help="A rule; repeatable."),
+            click.Option(["--rules"], type=FILE, help="TOML file that contains the rules."),
+            click.Option(["--rule"], multiple=True, metavar="FIELD=ACTION", help="Masking rule. May be repeated."),
             click.Option(
                 ["--subject"],
                 metavar="PATH",
-                help="With --rule: path to the subject whose key encrypts, such as $.userId.",
+                help="Path to the subject whose key is used to encrypt, such as $.userId (with --rule).",
             ),
             click.Option(
                 ["--not-json"],
                 type=click.Choice(["apart", "drop", "fail"]),
-                help="With --rule: what to do with bodies that are not JSON.",
+                help="Action for bodies that are not JSON (with --rule).",
             ),
             *REPORT_OPTIONS,
         ],
@@ -132,8 +132,8 @@ def _store(keys: Path, master_key_file: Path | None) -> KeyStore:
 def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, dry_run: bool) -> int:
     """Drop the keys of SUBJECTS permanently.
 
-    If there are no arguments, subjects are read from stdin, one per line. Exit codes: 0 done; 1 failed; 2 wrong use; 3
-    some subjects had no key and will never get one.
+    If there are no arguments, subjects are read from stdin, one per line. Exit codes: 0 success; 1 failure; 2 usage
+    error; 3 some subjects had no key and will never get one.
     """
     store = _store(keys, master_key_file)
     drop = store.has_key if dry_run else store.forget
@@ -153,14 +153,14 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
 
 @command.command("reveal")
 @click.option("--archive", type=DIRECTORY, required=True, help="Directory of the masked copy.")
-@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
+@click.option("--topic", "topics", multiple=True, help="Read only this topic. May be repeated.")
 @_KEYS
 @_MASTER_KEY
 def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
     """Write the messages in a masked copy with their values decrypted.
 
     Messages are written to stdout, one JSON object per line. If a message's encrypted value was changed, the message is
-    written to stderr instead, with the reason. Exit codes: 0 done; 1 failed; 2 wrong use; 3 some values remain
+    written to stderr instead, with the reason. Exit codes: 0 success; 1 failure; 2 usage error; 3 some values remain
     encrypted because their keys were dropped, or some messages were changed.
     """
     import msgspec

@@ -1,4 +1,4 @@
-"""``cometmq pipeline``: Spark jobs over topics, archives and stores."""
+"""``cometmq pipeline``: Spark jobs on topics, archives and stores."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from cometmq.spark.jobs.trace import TraceReport
 
 JOBS: Final = {
-    "archive": ("", "Archive topics, or a store's files, into Parquet, Delta Lake or Iceberg, exactly once."),
+    "archive": ("", "Archive topics or a store to Parquet, Delta Lake or Iceberg, exactly once."),
     "replay": ("", "Send messages from an archive to a topic in order, and resume after an interruption."),
     "audit": ("", "Compare produced, stored, consumed and archived messages."),
     "key-index": ("", "Index an archive by key, and find messages that brokers no longer have."),
-    "mask": ("mask", "Copy messages with fields masked, hashed or encrypted; erase by dropping keys."),
+    "mask": ("mask", "Copy messages with masked, hashed or encrypted fields, and erase data by dropping keys."),
     "trace": ("", "Show how long messages took to reach each consumer, from the clients' traces."),
-    "delay": ("", "Show how late delayed messages were, which are waiting, and which are stuck."),
-    "skew": ("", "Show hot keys, uneven queues, and how many queues topics should have."),
+    "delay": ("", "Show how late delayed messages were, and which ones are waiting or stuck."),
+    "skew": ("", "Show hot keys and uneven queues, and recommend the number of queues."),
     "dlq": ("", "Count dead letters by cause, and resend them."),
     "rebuild": ("", "Rebuild a store's consume queues and index from its log."),
 }
@@ -65,7 +65,7 @@ JOBS: Final = {
 # Archives --------------------------------------------------------------------------------------------
 
 _PATTERN: Final = JobOption(
-    ["--pattern"], help="Regular expression that must match the complete topic name, instead of --topic."
+    ["--pattern"], help="Archive topics whose complete names match this regular expression, instead of --topic."
 )
 _PATTERN.key = "subscribePattern"
 
@@ -80,18 +80,18 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
     parameters["option"] = given
     is_store, dry_run = parameters["store"] is not None, parameters["dry_run"]
     if parameters["to"] is None:
-        raise click.UsageError("name the archive with --to", ctx)
+        raise click.UsageError("give the archive directory with --to", ctx)
     if not is_store and not parameters["topic"] and not given.keys() & {"topic", "subscribe", "subscribePattern"}:
-        raise click.UsageError("name the topics to archive with --topic or --pattern", ctx)
+        raise click.UsageError("give the topics to archive with --topic or --pattern", ctx)
     for param in ctx.command.params:
         if ctx.get_parameter_source(param.name or "") is not ParameterSource.COMMANDLINE:
             continue
         if is_store and param.name in _OF_BROKERS:
             raise click.UsageError(f"{param.opts[-1]} cannot be used with --store, which is read without brokers", ctx)
         if not is_store and param.name == "broker_name":
-            raise click.UsageError("--broker-name needs --store", ctx)
+            raise click.UsageError("--broker-name requires --store", ctx)
     if not is_store and parameters["checkpoint"] is None and not dry_run:
-        raise click.UsageError("name the checkpoint with --checkpoint", ctx)
+        raise click.UsageError("give the checkpoint directory with --checkpoint", ctx)
     parameters["checkpoint"] = parameters["checkpoint"] or ""
     kind: type[Any] = ArchiveStoreOptions if is_store else ArchiveOptions
     function = "archive.from_store:archive_store" if is_store else "archive.job:archive"
@@ -120,7 +120,7 @@ _ARCHIVE: Final = click.Group(
         *params_of(ArchiveOptions),
         *params_of(ArchiveStoreOptions, only=("store", "broker_name")),
         _PATTERN,
-        click.Option(["--vacuum"], is_flag=True, help="Afterwards, remove the files that archive vacuum would remove."),
+        click.Option(["--vacuum"], is_flag=True, help="Afterwards, remove unused files, as archive vacuum does."),
         *REPORT_OPTIONS,
     ],
     callback=_archive,
@@ -143,12 +143,12 @@ def _key_index(
             done = load("key_index:build_key_index")(build_options(KeyIndexOptions, parameters, **running))
             return finish_job(done, page, output)
         if topic is None:
-            raise WrongUseError("--find needs the topic", next_step="name it with --topic")
+            raise WrongUseError("--find requires a topic", next_step="give it with --topic")
         if parameters["dry_run"] or page is not None:
             raise WrongUseError("--dry-run and --report cannot be used with --find")
         found = load("key_index:find_by_key")(parameters["archive"], parameters["index"], topic, key, limit=limit)
     if not found and output == "table":
-        raise NotFoundError(f"the archive has no message of topic {topic} with key {key}")
+        raise NotFoundError(f"the archive contains no message of topic {topic} with key {key}")
     show_found(found, key, output)
     return DONE
 
@@ -158,7 +158,7 @@ _KEY_INDEX: Final = click.Command(
     params=[
         *params_of(KeyIndexOptions),
         click.Option(["--find", "key"], help="Find messages with this key or unique key, instead of indexing."),
-        click.Option(["--topic"], help="With --find: the topic."),
+        click.Option(["--topic"], help="Topic to search (with --find)."),
         click.Option(
             ["--limit"],
             type=click.IntRange(1, 10_000),
@@ -197,9 +197,9 @@ def _dead_letters(
 
     groups, since, until = parameters["group"], parameters["since"], parameters["until"]
     if resend and (parameters["archive"] is not None or parameters["store"] is not None or not groups):
-        raise click.UsageError("--resend needs --group and brokers; it cannot be used with --archive or --store")
+        raise click.UsageError("--resend requires --group and brokers, and cannot be used with --archive or --store")
     if not resend and (parameters["dry_run"] or parameters["rate"] is not None):
-        raise click.UsageError("--dry-run and --rate need --resend")
+        raise click.UsageError("--dry-run and --rate require --resend")
     demand_one_place()
     last_ms = END_OF_TIME_MS if until is None else until - 1
     wanted = Selection(key=key, tag=tag, origin_topic=origin_topic, begin_ms=since or 0, end_ms=last_ms)
@@ -222,11 +222,13 @@ _DLQ: Final = click.Command(
     "dlq",
     params=[
         *params_of(DeadLetterOptions),
-        click.Option(["--key"], help="Only dead letters with this key."),
-        click.Option(["--tag"], help="Only dead letters with this tag."),
-        click.Option(["--origin-topic"], help="Only dead letters that were sent to this topic."),
+        click.Option(["--key"], help="Select only dead letters with this key."),
+        click.Option(["--tag"], help="Select only dead letters with this tag."),
+        click.Option(["--origin-topic"], help="Select only dead letters that were sent to this topic."),
         click.Option(
-            ["--resend"], is_flag=True, help="Afterwards resend these dead letters, each once; needs --group."
+            ["--resend"],
+            is_flag=True,
+            help="Afterwards, resend the selected dead letters, each only once (with --group).",
         ),
         *params_of(SendAgainOptions),
         *REPORT_OPTIONS,
@@ -294,4 +296,4 @@ _TELLING: Final = _Telling()
 
 @click.group("pipeline", cls=JobGroup, members=JOBS, package="cometmq.cli.jobs")
 def command() -> None:
-    """Run Spark jobs over topics, archives and stores."""
+    """Run Spark jobs on topics, archives and stores."""

@@ -32,33 +32,48 @@ from cometmq.quantity import quantity
 @click.argument("topic", type=TOPIC)
 @click.option("--group", type=GROUP, help="Consume as a member of this group, and commit offsets.")
 @click.option(
-    "--from-beginning", is_flag=True, help="Start at the first stored message (in a group: only if it is new)."
+    "--from-beginning", is_flag=True, help="Start at the first stored message; with --group, only if the group is new."
 )
 @click.option(
-    "--offset", type=Offset(), help="Start at this offset of each queue: N, -N before the end, earliest, latest."
+    "--offset",
+    type=Offset(),
+    help="Start at this offset in each queue: N, -N (N messages before the end), earliest or latest.",
 )
-@click.option("--since", type=PAST, help="Start at this time, or this long ago: 1h (in a group: only if it is new).")
+@click.option(
+    "--since",
+    type=PAST,
+    help="Start at this time, or this long ago, such as 1h; with --group, only if the group is new.",
+)
 @click.option("--until", type=PAST, help="Stop after the last message stored at or before this time.")
 @click.option("--last", type=click.IntRange(1), help="Write the last N messages and stop.")
-@click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="Only this queue; repeatable.")
-@click.option("--key", help="Only messages with this key.")
-@click.option("--tag", default="*", show_default=True, help="Only these tags: 'paid || shipped'.")
-@click.option("--sql", help="Only messages that match: \"region = 'eu' AND amount > 100\".")
+@click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="Read only this queue. May be repeated.")
+@click.option("--key", help="Receive only messages with this key.")
+@click.option(
+    "--tag", default="*", show_default=True, help="Receive only messages with these tags, such as 'paid || shipped'."
+)
+@click.option(
+    "--sql", help="Receive only messages that match this SQL92 expression: \"region = 'eu' AND amount > 100\"."
+)
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after N messages.")
-@click.option("--trace", is_flag=True, help="With --group: trace each message.")
-@click.option("--until-end", is_flag=True, help="Stop at the last message stored now.")
+@click.option("--trace", is_flag=True, help="Trace each message (with --group).")
+@click.option("--until-end", is_flag=True, help="Stop after the last message that is stored now.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["raw", "jsonl", "json"]),
     default="raw",
     show_default=True,
-    help="raw: bodies, one a line; jsonl: complete messages, one JSON object a line.",
+    help="Output format: raw for one body per line; jsonl for complete messages, one JSON object per line.",
 )
-@click.option("--format", "template", help="Format of each message: '{stored} {keys} {properties[region]} {body}'.")
-@click.option("--properties", is_flag=True, help="Write the properties before each body.")
 @click.option(
-    "--delimiter", type=Delimiter(), default="\\n", help="Text after each message: \\n, \\0, '', …  [default: \\n]"
+    "--format", "template", help="Template for each message, such as '{stored} {keys} {properties[region]} {body}'."
+)
+@click.option("--properties", is_flag=True, help="Write each message's properties before its body.")
+@click.option(
+    "--delimiter",
+    type=Delimiter(),
+    default="\\n",
+    help="Text to write after each message: \\n, \\0, '', …  [default: \\n]",
 )
 @namesrv_option
 def command(
@@ -82,9 +97,9 @@ def command(
     delimiter: bytes,
     namesrv: str,
 ) -> None:
-    """Receive the messages of TOPIC until interrupted.
+    """Receive messages from TOPIC until interrupted.
 
-    If no --group is given, all queues are read and nothing is changed.
+    If no --group is given, all queues are read and no offsets are committed.
     """
     demand_topic_name(topic)
     if group is not None:
@@ -100,7 +115,7 @@ def command(
     if last is not None:
         _demand_none_of("--last", offset=offset, max=limit, from_beginning=from_beginning or None)
     if trace and group is None:
-        raise WrongUseError("--trace needs a group: name it with --group")
+        raise WrongUseError("--trace requires a group: give one with --group")
     expression, expression_type = _filter(topic, tag, sql)
     form = _form(output, template, properties)
     if form is json_line:

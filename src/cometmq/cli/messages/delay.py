@@ -51,7 +51,7 @@ def command() -> None:
 
 
 @command.command("waiting")
-@click.option("-t", "--topic", type=TOPIC, help="Only this topic.")
+@click.option("-t", "--topic", type=TOPIC, help="Count only messages for this topic.")
 @namesrv_option
 @output_option
 def waiting(topic: str | None, namesrv: str, output: str) -> int:
@@ -70,16 +70,20 @@ def waiting(topic: str | None, namesrv: str, output: str) -> int:
 
 
 @command.command("list")
-@click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic.")
-@click.option("--since", "--begin", "begin", type=Moment(), default=0, help="Only messages due at or after this time.")
+@click.option("-t", "--topic", type=TOPIC, help="List only messages for this topic.")
 @click.option(
-    "--until", "--end", "end", type=Moment(), default=END_OF_TIME_MS, help="Only messages due before this time."
+    "--since", "--begin", "begin", type=Moment(), default=0, help="List only messages due at or after this time."
 )
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most N messages.")
+@click.option(
+    "--until", "--end", "end", type=Moment(), default=END_OF_TIME_MS, help="List only messages due before this time."
+)
+@click.option(
+    "--limit", type=click.IntRange(1), default=1000, show_default=True, help="Maximum number of messages to list."
+)
 @namesrv_option
 @output_option
 def list_waiting(topic: str | None, begin: int, end: int, limit: int, namesrv: str, output: str) -> None:
-    """List waiting messages in the order in which they are due.
+    """List waiting messages in the order of their due times.
 
     The position is the queue offset in rmq_sys_wheel_timer. A message appears about a second after it was sent.
     """

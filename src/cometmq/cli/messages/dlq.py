@@ -65,11 +65,24 @@ def _selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(wanted=Selection(key, tag, origin_topic, frozenset(), begin, last), **others)
 
     for option in (
-        click.option("--until", "--end", "end", type=PAST, help="Given up at or before this time."),
-        click.option("--since", "--begin", "begin", type=PAST, default=0, help="Given up at or after this time."),
-        click.option("--origin-topic", help="Sent to this topic."),
-        click.option("--tag", help="With this tag."),
-        click.option("--key", help="With this key."),
+        click.option(
+            "--until",
+            "--end",
+            "end",
+            type=PAST,
+            help="Select only dead letters that were given up at or before this time.",
+        ),
+        click.option(
+            "--since",
+            "--begin",
+            "begin",
+            type=PAST,
+            default=0,
+            help="Select only dead letters that were given up at or after this time.",
+        ),
+        click.option("--origin-topic", help="Select only dead letters that were sent to this topic."),
+        click.option("--tag", help="Select only dead letters with this tag."),
+        click.option("--key", help="Select only dead letters with this key."),
     ):
         packed = option(packed)
     return packed
@@ -77,7 +90,7 @@ def _selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("dlq")
 def command() -> None:
-    """List, read, export and resend dead letters: messages that a group failed on too often."""
+    """List, read, export and resend dead letters, which are messages that a group failed to consume too often."""
 
 
 @command.command("list")
@@ -107,7 +120,7 @@ def list_groups(namesrv: str, output: str) -> None:
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="At most N messages.",
+    help="Maximum number of messages to show.",
 )
 @namesrv_option
 @output_option
@@ -118,7 +131,7 @@ def read(
     namesrv: str,
     output: str,
 ) -> None:
-    """Show the dead letters of a group, oldest first."""
+    """Show a group's dead letters, oldest first."""
     demand_group_name(group)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -150,7 +163,7 @@ def export(
     path: Path | None,
     namesrv: str,
 ) -> None:
-    """Write complete dead letters as JSON lines."""
+    """Export complete dead letters as JSON lines."""
     demand_group_name(group)
 
     async def work(admin: Admin) -> int:
@@ -193,15 +206,15 @@ def _all_fields(letter: MessageExt) -> dict[str, Any]:
     "--id",
     "ids",
     multiple=True,
-    help="Only the dead letter with this id, its own or the original message's; repeatable.",
+    help="Resend the dead letter that has this id, or whose original message has it. May be repeated.",
 )
-@click.option("--all", "everything", is_flag=True, help="All dead letters that match the other options.")
+@click.option("--all", "everything", is_flag=True, help="Resend all dead letters that match the other options.")
 @_selection_options
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum number of messages per second.")
 @click.option(
     "--ledger",
     type=LocalPath(dir_okay=False, path_type=Path),
-    help="File that records what was sent.  [default: ./dlq-GROUP.ledger]",
+    help="File that records which messages were sent.  [default: ./dlq-GROUP.ledger]",
 )
 @dry_run_option
 @namesrv_option
@@ -214,10 +227,10 @@ def resend_command(
     ledger: Path | None,
     namesrv: str,
 ) -> None:
-    """Send dead letters to their original topics, each of them once.
+    """Send dead letters to their original topics, each only once.
 
-    A ledger file records what was sent: after an interruption, repeat the command with the same ledger. Dead letters
-    remain in their topic until they expire.
+    A ledger file records which messages were sent. After an interruption, repeat the command with the same ledger. Dead
+    letters remain in their topic until they expire.
     """
     demand_group_name(group)
     wanted = replace(wanted, ids=frozenset(ids))
@@ -267,4 +280,4 @@ def _conclude(group: str, outcomes: Counter[Outcome]) -> None:
             f"none of the {failed} dead letters was sent", next_step="repeat the command when the cause is fixed"
         )
     else:
-        raise PartlyDoneError(f"{done}, failed: {failed}", next_step="repeat the command for the others")
+        raise PartlyDoneError(f"{done}, failed: {failed}", next_step="repeat the command to send the others")

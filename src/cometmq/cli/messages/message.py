@@ -86,7 +86,7 @@ _FOUND: Final = (
     Column("body", "Body", prose=True),
 )
 
-_raw_option = click.option("--raw", is_flag=True, help="Write the raw body only.")
+_raw_option = click.option("--raw", is_flag=True, help="Write only the raw body.")
 
 
 class NotFoundError(CometMQError):
@@ -100,7 +100,7 @@ def command() -> None:
 
 @command.command("get")
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", type=TOPIC, help="The topic; needed for an id given by the client (the unique key).")
+@click.option("--topic", type=TOPIC, help="Topic of the message; required if ID is the client's unique key.")
 @_raw_option
 @namesrv_option
 @output_option
@@ -132,9 +132,11 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
 
 @command.command("query")
 @click.option("--topic", type=TOPIC, required=True, help="The topic.")
-@click.option("--key", required=True, help="One of the producer's keys.")
-@click.option("--since", "--begin", "begin", type=PAST, default=0, help="Stored at or after this time.")
-@click.option("--until", "--end", "end", type=PAST, help="Stored at or before this time.")
+@click.option("--key", required=True, help="One of the message's keys.")
+@click.option(
+    "--since", "--begin", "begin", type=PAST, default=0, help="Find only messages stored at or after this time."
+)
+@click.option("--until", "--end", "end", type=PAST, help="Find only messages stored at or before this time.")
 @click.option(
     "--limit",
     "--max",
@@ -142,7 +144,7 @@ def get(message_id: str, topic: str | None, raw: bool, namesrv: str, output: str
     type=click.IntRange(1, MAX_QUERY_MESSAGES),
     default=32,
     show_default=True,
-    help="At most N messages.",
+    help="Maximum number of messages to show.",
 )
 @namesrv_option
 @output_option
@@ -168,9 +170,9 @@ def show_found(found: Sequence[MessageExt], key: str, output: str) -> None:
 
 @command.command("at")
 @click.option("--topic", type=TOPIC, required=True, help="The topic.")
-@click.option("--broker", type=BROKER, help="Name of the broker; needed if the topic is on several.")
-@click.option("--queue", type=click.IntRange(0), required=True, help="Number of the queue.")
-@click.option("--offset", type=click.IntRange(0), required=True, help="Offset in that queue.")
+@click.option("--broker", type=BROKER, help="Name of the broker; required if several brokers have the topic.")
+@click.option("--queue", type=click.IntRange(0), required=True, help="Queue number.")
+@click.option("--offset", type=click.IntRange(0), required=True, help="Offset in the queue.")
 @_raw_option
 @namesrv_option
 @output_option
@@ -187,7 +189,7 @@ def at(topic: str, broker: str | None, queue: int, offset: int, raw: bool, names
             brokers = sorted({found.broker_name for found in await admin.queues(topic)})
             raise WrongUseError(
                 f"topic {topic} has {quantity(len(chosen), 'queue')} with number {queue}",
-                next_step=f"name one of its brokers with --broker: {', '.join(brokers)}",
+                next_step=f"choose one of its brokers with --broker: {', '.join(brokers)}",
             )
         consumer = PullConsumer(TOOLS_GROUP, instance=admin.instance)
         async with consumer:
@@ -195,7 +197,8 @@ def at(topic: str, broker: str | None, queue: int, offset: int, raw: bool, names
         if result.status is not PullStatus.FOUND:
             raise NotFoundError(
                 f"queue {queue} of topic {topic} has no message at offset {offset}",
-                next_step=f"it has {result.min_offset} to {result.max_offset - 1}; see cometmq topic stats {topic}",
+                next_step=f"its offsets are {result.min_offset} to {result.max_offset - 1}; see cometmq topic stats "
+                f"{topic}",
             )
         return result.messages[0]
 

@@ -1,4 +1,4 @@
-"""``cometmq produce``: send lines from stdin or files, a single message, or a load."""
+"""``cometmq produce``: send a single message, lines from stdin or files, or generated messages."""
 
 from __future__ import annotations
 
@@ -51,34 +51,41 @@ _SENT: Final = (
     "paths",
     multiple=True,
     type=LocalPath(exists=True, dir_okay=False, path_type=Path),
-    help="Read lines from this file; repeatable.",
+    help="Read lines from this file. May be repeated.",
 )
-@click.option("--whole", is_flag=True, help="Send each file, or all of stdin, as one message.")
+@click.option("--whole", is_flag=True, help="Send each file, or the entire stdin, as one message.")
 @click.option(
-    "--delimiter", type=Delimiter(), default="\\n", help="Text between two messages: \\n, \\0, ';', …  [default: \\n]"
+    "--delimiter",
+    type=Delimiter(),
+    default="\\n",
+    help="Text that separates messages: \\n, \\0, ';', …  [default: \\n]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Lines are JSON objects as written by consume -o jsonl.")
-@click.option("--tag", help="Tag of every message.")
-@click.option("--key", "keys", multiple=True, help="Key of every message; repeatable.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Read each line as a JSON object, as written by consume -o jsonl."
+)
+@click.option("--tag", help="Tag for every message.")
+@click.option("--key", "keys", multiple=True, help="Key for every message. May be repeated.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property for every message. May be repeated."
+)
 @click.option("--sharding-key", help="Send all messages in order to the queue selected by this key.")
-@click.option("--delay", type=Duration(), help="Deliver after this delay: 90s, 1h30m, 2d, 500ms.")
-@click.option("--deliver-at", type=Moment(), help="Deliver at this time.")
+@click.option("--delay", type=Duration(), help="Deliver after this delay, such as 90s, 1h30m, 2d or 500ms.")
+@click.option("--deliver-at", type=Moment(), help="Deliver each message at this time.")
 @click.option("--delay-level", type=click.IntRange(1), help="Deliver after this delay level (messageDelayLevel).")
-@click.option("--count", type=click.IntRange(1), help="Send N generated messages as a load.")
+@click.option("--count", type=click.IntRange(1), help="Generate and send N messages.")
 @click.option(
     "--size",
     type=click.IntRange(0, 4 * 1024 * 1024),
     default=128,
     show_default=True,
-    help="Bytes of each generated message.",
+    help="Size of each generated message in bytes.",
 )
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum number of messages per second.")
 @click.option(
-    "--batch", type=click.IntRange(1, 10_000), default=128, show_default=True, help="Messages in one request."
+    "--batch", type=click.IntRange(1, 10_000), default=128, show_default=True, help="Number of messages per request."
 )
-@click.option("--group", default=PRODUCER_GROUP, show_default=True, help="Producer group.")
-@click.option("--trace", is_flag=True, help="Trace each message: see cometmq message trace.")
+@click.option("--group", default=PRODUCER_GROUP, show_default=True, help="Producer group to send as.")
+@click.option("--trace", is_flag=True, help="Trace each message (see cometmq message trace).")
 @namesrv_option
 @output_option
 def command(
@@ -104,9 +111,10 @@ def command(
     namesrv: str,
     output: str,
 ) -> None:
-    """Send messages to TOPIC: one --body, the lines of --file or stdin, or a load of --count messages.
+    """Send messages to TOPIC: one --body, the lines of --file or stdin, or --count generated messages.
 
-    A summary is written to stderr; -o json, jsonl or csv lists where every message is stored.
+    A summary is written to stderr. With -o json, jsonl or csv, the position of each stored message is written to
+    stdout.
     """
     demand_topic_name(topic)
     demand_group_name(group)
@@ -123,7 +131,7 @@ def command(
             source = _once(form.parse(body.encode(errors="surrogateescape"), 1))
         else:
             if not paths and sys.stdin.isatty():
-                notify("Type messages, one a line; Ctrl-D ends.")
+                notify("Type one message per line; press Ctrl-D to finish.")
             streams: list[IO[bytes]] = [files.enter_context(path.open("rb")) for path in paths] or [sys.stdin.buffer]
             if whole:
                 source = read_whole_files(form, streams, pacer)
@@ -165,7 +173,7 @@ def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not value:
-            missing = "" if not equals or not name else "; without a value it is not stored"
+            missing = "" if not equals or not name else "; a property without a value is not stored"
             raise WrongUseError(f"--property {text}: write it as name=value{missing}")
         if pairs.setdefault(name, value) != value:
             raise WrongUseError(f"--property {text}: {name} already has the value {pairs[name]}")

@@ -38,12 +38,12 @@ class NotTracedError(CometMQError):
 @click.command("trace")
 @click.argument("message_id", metavar="ID")
 @click.option("--trace-topic", default=TRACE_TOPIC, show_default=True, help="Topic in which clients store traces.")
-@click.option("--since", "--begin", "begin", type=PAST, default=0, help="Traces stored at or after this time.")
-@click.option("--until", "--end", "end", type=PAST, help="Traces stored at or before this time.")
+@click.option("--since", "--begin", "begin", type=PAST, default=0, help="Use only traces stored at or after this time.")
+@click.option("--until", "--end", "end", type=PAST, help="Use only traces stored at or before this time.")
 @namesrv_option
 @output_option
 def trace(message_id: str, trace_topic: str, begin: int, end: int | None, namesrv: str, output: str) -> None:
-    """Show each send and consumption of a message with its duration.
+    """Show when a message was sent and consumed, and how long it took.
 
     ID is the client's id of the message (the unique key). Tracing must be enabled in producer and consumers (--trace,
     enable_msg_trace; in Java enableMsgTrace). Clients write traces every half second.

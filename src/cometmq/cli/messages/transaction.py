@@ -39,8 +39,14 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--group", help="Only this producer group.")
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="At most N from each broker.")
+@click.option("--group", help="List only transactions of this producer group.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Maximum number of transactions from each broker.",
+)
 @namesrv_option
 @output_option
 def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
@@ -65,7 +71,7 @@ def list_open(group: str | None, limit: int, namesrv: str, output: str) -> None:
 @dry_run_option
 @namesrv_option
 def resume(ids: tuple[str, ...], namesrv: str) -> int:
-    """Check given-up transactions again with their producers.
+    """Ask producers again about transactions that the broker gave up on.
 
     ID is the transaction's id, or the offset id of its message in TRANS_CHECK_MAX_TIME_TOPIC. Resuming an open
     transaction only resets its number of checks.

@@ -42,14 +42,16 @@ def command() -> None:
 @command.command("create")
 @click.argument("store", type=_directory)
 @click.argument("target", type=StorageUrl())
-@click.option("--commit-log", type=_directory, help="storePathCommitLog, if it is not below STORE.")
+@click.option(
+    "--commit-log", type=_directory, help="Commit log directory (storePathCommitLog), if it is not below STORE."
+)
 @click.option(
     "--previous",
     type=StorageUrl(),
     help="Earlier backup to reuse complete files from.  [default: the newest next to TARGET]",
 )
-@click.option("--full", is_flag=True, help="Reuse nothing from an earlier backup.")
-@click.option("--copy", is_flag=True, help="Copy every file instead of sharing blocks with the store.")
+@click.option("--full", is_flag=True, help="Do not reuse files from an earlier backup.")
+@click.option("--copy", is_flag=True, help="Copy every file instead of sharing disk blocks with the store.")
 @storage_option
 @output_option
 def create(
@@ -64,8 +66,8 @@ def create(
 ) -> None:
     """Back up STORE to TARGET, a new directory or URL.
 
-    A URL looks like s3://bucket/backups/2026-11-23. STORE is the broker's storePathRootDir; with `cometmq serve`, it is
-    broker-0 in the data directory. The broker may be running.
+    An example of a URL is s3://bucket/backups/2026-11-23. STORE is the broker's storePathRootDir; with `cometmq serve`,
+    it is broker-0 in the data directory. The broker may be running.
     """
     if full and previous is not None:
         raise WrongUseError("--full and --previous exclude each other")
@@ -81,7 +83,7 @@ def create(
         made = create_backup(Options(store, place, commit_log, before), added=lambda _: progress.advance(1))
     show_one(_summarize(place, made, before), output, title="Backup")
     if made.shared_bytes:
-        notify("Files that are complete share disk blocks with the store: copy the backup to another disk as well.")
+        notify("Complete files share disk blocks with the store, so also copy the backup to another disk.")
 
 
 @command.command("list")
@@ -117,23 +119,26 @@ def verify(backup: str, storage: StorageOptions, output: str) -> None:
 def restore(backup: str, store: Path, storage: StorageOptions, output: str) -> None:
     """Verify BACKUP, and copy it to STORE, a new or empty directory.
 
-    Then start the broker with storePathRootDir=STORE.
+    Afterwards, start the broker with storePathRootDir=STORE.
     """
     place = open_backup(backup, storage)
     with Progress("Restoring", 2 * len(place.read_manifest().files)) as progress:
         manifest = restore_backup(place, store, report=lambda _: progress.advance(1))
     show_one({**_about(place, manifest), "store": str(store)}, output, title="Restored")
-    notify("Messages stored after the backup are missing; consumers receive again what they consumed since.")
+    notify(
+        "Messages stored after the backup are missing. Consumers receive the messages again that they consumed after "
+        "it."
+    )
 
 
 @command.command("delete")
 @click.argument("backup", type=StorageUrl())
 @storage_option
-@click.option("--dry-run", is_flag=True, help="Show the backup and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the backup without deleting anything.")
 def delete(backup: str, storage: StorageOptions, dry_run: bool) -> None:
-    """Delete BACKUP, and files that no other backup needs.
+    """Delete BACKUP and the files that no other backup needs.
 
-    In an object store, files that backups share are kept for another day, since a backup that is being created may
+    In an object store, files that backups share are kept for one more day, since a backup that is being created may
     reuse them.
     """
     place = open_backup(backup, storage)

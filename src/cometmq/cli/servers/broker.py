@@ -47,16 +47,20 @@ from cometmq.cli.servers.process import (
     "-n",
     "--namesrv",
     metavar="HOST:PORT[;…]",
-    help=f"Nameservers to register with; by default those of the file, then those of ${NAMESRV_VARIABLE}.",
+    help=f"Nameservers to register with. By default, they are read from the file or from ${NAMESRV_VARIABLE}.",
 )
-@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Apache's broker.conf.")
-@click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
+@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Configuration file (Apache's broker.conf).")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 selects a free port (listenPort)."
+)
 @click.option("--host", help="Address to listen on (bindAddress).")
 @advertise_option
-@click.option("--data", type=LocalPath(path_type=Path), help="Directory of the store (storePathRootDir).")
+@click.option("--data", type=LocalPath(path_type=Path), help="Store directory (storePathRootDir).")
 @set_option
 @begin_anew_option
-@click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a broker.conf.")
+@click.option(
+    "--help-config", is_flag=True, help="Print every configuration key with its meaning, as a broker.conf file."
+)
 @until_stdin_ends_option
 @log_options
 @click.pass_context
@@ -73,7 +77,7 @@ def command(
     help_config: bool,
     until_stdin_ends: bool,
 ) -> None:
-    """Run a broker: it stores messages and serves consumers.
+    """Run a broker, which stores messages and serves them to consumers.
 
     To configure running brokers, use `cometmq broker config`.
     """

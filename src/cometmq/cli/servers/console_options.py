@@ -37,7 +37,7 @@ def console_url_option(name: str) -> Callable[[T], T]:
         "urls",
         type=_Url(),
         multiple=True,
-        help="Address under which people open the console through a proxy, such as https://mq.example.com; repeatable.",
+        help="Address of the console behind a proxy, such as https://mq.example.com. May be repeated.",
     )
 
 
@@ -45,7 +45,7 @@ reports_option = click.option(
     "--reports",
     type=LocalPath(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Directory with reports of Spark jobs (-o json), for the console's page Pipeline.",
+    help="Directory with the reports of Spark jobs (-o json), which the console shows on its Pipeline page.",
 )
 audit_log_option = click.option(
     "--audit-log",
@@ -53,5 +53,5 @@ audit_log_option = click.option(
     type=LocalPath(path_type=Path),
     multiple=True,
     metavar="PATH",
-    help="Audit log of a broker, or its store, for the console; repeatable.",
+    help="Broker's audit log or store directory, which the console shows. May be repeated.",
 )

@@ -122,7 +122,7 @@ def log_options(command: Callable[..., R]) -> Callable[..., R]:
         return command(**others)
 
     for option in (
-        click.option("--log-name", default="", hidden=True, help="Name of the server in each line."),
+        click.option("--log-name", default="", hidden=True, help="Server name to include in each log line."),
         click.option(
             "--log-file",
             type=LocalPath(path_type=Path, dir_okay=False),
@@ -133,14 +133,14 @@ def log_options(command: Callable[..., R]) -> Callable[..., R]:
             type=click.Choice(["text", "json"]),
             default="text",
             show_default=True,
-            help="Format of log lines.",
+            help="Log format.",
         ),
         click.option(
             "--log-level",
             type=click.Choice(LEVELS, case_sensitive=False),
             default="info",
             show_default=True,
-            help="Minimum level of log lines.",
+            help="Minimum log level.",
         ),
     ):
         with_logs = option(with_logs)

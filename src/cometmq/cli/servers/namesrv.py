@@ -31,12 +31,16 @@ from cometmq.cli.servers.process import (
     package="cometmq.cli",
     invoke_without_command=True,
 )
-@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Apache's namesrv.conf.")
-@click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (listenPort).")
+@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Configuration file (Apache's namesrv.conf).")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 selects a free port (listenPort)."
+)
 @listener_option
 @click.option("--host", help="Address to listen on (bindAddress).")
 @set_option
-@click.option("--help-config", is_flag=True, help="Print every key with its meaning, as a namesrv.conf.")
+@click.option(
+    "--help-config", is_flag=True, help="Print every configuration key with its meaning, as a namesrv.conf file."
+)
 @log_options
 @click.pass_context
 def command(
@@ -48,7 +52,7 @@ def command(
     settings: tuple[str, ...],
     help_config: bool,
 ) -> None:
-    """Run a nameserver: brokers register with it, and clients ask it for topics' routes.
+    """Run a nameserver, where brokers register and clients look up the routes of topics.
 
     To configure running nameservers, use `cometmq namesrv config`.
     """

@@ -166,12 +166,14 @@ def warn(line: str) -> None:
 
 
 until_stdin_ends_option = click.option(
-    "--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin ends, because the supervisor is gone."
+    "--until-stdin-ends", is_flag=True, hidden=True, help="Stop when stdin is closed, because the supervisor has ended."
 )
 """The hidden option for servers that `serve` supervises."""
 
 begin_anew_option = click.option(
-    "--begin-anew", is_flag=True, help="Start even if the log is missing: all messages in the queues are lost."
+    "--begin-anew",
+    is_flag=True,
+    help="Start even if the commit log is missing and all messages in the queues are lost.",
 )
 """The option for commands that start brokers."""
 
@@ -226,7 +228,7 @@ async def run_service(service: Service, *, what: str, port: int, option: str = "
 
 
 set_option = click.option(
-    "-o", "--option", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of the configuration; repeatable."
+    "-o", "--option", "settings", multiple=True, metavar="KEY=VALUE", help="Set a configuration key. May be repeated."
 )
 """The ``-o`` option of the server commands."""
 
@@ -235,7 +237,7 @@ advertise_option = click.option(
     "--advertise",
     multiple=True,
     metavar="[LISTENER=]HOST[:PORT]",
-    help="Address that clients connect to, for one listener or all; repeatable (advertisedListeners).",
+    help="Address to which clients of one or all listeners connect (advertisedListeners). May be repeated.",
 )
 """The ``--advertise`` option of commands that run brokers."""
 listener_option = click.option(
@@ -243,7 +245,8 @@ listener_option = click.option(
     "listeners",
     multiple=True,
     metavar="NAME=PORT|NETWORK",
-    help="Another port of the nameserver, or a network, whose clients get the addresses of this listener; repeatable.",
+    help="Additional nameserver port, or client network, for which this listener's addresses are used. May be "
+    "repeated.",
 )
 """The ``--listener`` option of commands that run a nameserver; it sets ``listeners``."""
 
@@ -261,7 +264,7 @@ def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, A
             raise WrongUseError(f"-o {setting}: write it as key=value")
         found = known.get(key.strip())
         if found is None and key.strip() in apache_keys(BROKER + NAMESERVER):
-            raise WrongUseError(f"-o {setting}: Apache's key has no effect here; leave it out")
+            raise WrongUseError(f"-o {setting}: this key has no effect in CometMQ; leave it out")
         if found is None:
             near = nearest(key, known)
             hint = f"did you mean {near}?" if near else "--help-config lists all keys"
@@ -276,7 +279,7 @@ def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, A
 def show_config_keys(config_type: type) -> None:
     """Print every key with its meaning, unit, allowed values and default as a configuration file."""
     for found in options_of(config_type).values():
-        live = " May change while the process runs." if found.runtime else ""
+        live = " Can be changed while the process runs." if found.runtime else ""
         click.echo(f"# {found.doc}")
         click.echo(f"# Allowed: {found.form.words}.{live}")
         click.echo(format_pairs({found.key: "" if found.secret else format_value(found.default)}))

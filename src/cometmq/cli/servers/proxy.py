@@ -25,17 +25,19 @@ from cometmq.cli.servers.process import (
 
 
 @click.command("proxy")
-@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Apache's rmq-proxy.json.")
+@click.option("-c", "--config", type=LocalPath(path_type=Path), help="Configuration file (Apache's rmq-proxy.json).")
 @click.option(
     "-n",
     "--namesrv",
     metavar="HOST:PORT[;…]",
-    help=f"Nameservers of the brokers; by default those of the file, then those of ${NAMESRV_VARIABLE}.",
+    help=f"The brokers' nameservers. By default, they are read from the file or from ${NAMESRV_VARIABLE}.",
 )
-@click.option("-p", "--port", type=click.IntRange(0, 65_535), help="Port, 0 for a free one (grpcServerPort).")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 selects a free port (grpcServerPort)."
+)
 @click.option("--host", help="Address to listen on (bindAddress).")
 @set_option
-@click.option("--help-config", is_flag=True, help="Print every key with its meaning.")
+@click.option("--help-config", is_flag=True, help="Print every configuration key with its meaning.")
 @log_options
 def command(
     config: Path | None,

@@ -60,11 +60,14 @@ _EVERYWHERE = ("0.0.0.0", "::")
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="Number of brokers; more than one uses more cores.",
+    help="Number of brokers. Several brokers use more CPU cores.",
 )
 @data_option
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for other machines."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; 0.0.0.0 accepts connections from other machines.",
 )
 @advertise_option
 @listener_option
@@ -73,38 +76,38 @@ _EVERYWHERE = ("0.0.0.0", "::")
     type=click.IntRange(0, 65_535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port of the first broker, 0 for free ones.",
+    help="Port of the first broker; 0 selects free ports.",
 )
 @click.option(
     "--namesrv-port",
     type=click.IntRange(0, 65_535),
     default=DEFAULT_NAMESRV_PORT,
     show_default=True,
-    help="Port of the nameserver, 0 for a free one.",
+    help="Port of the nameserver; 0 selects a free port.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
-    help=f"Port for Prometheus and health checks of the nameserver, the next ones for brokers; 0 for free ones. "
+    help=f"Nameserver's port for Prometheus and health checks; brokers use the next ports. 0 selects free ports.  "
     f"[default: {DEFAULT_METRICS_PORT}, or 0 with --port 0]",
 )
 @click.option(
     "--console-port",
     type=click.IntRange(0, 65_535),
-    help=f"Port of the web console on this machine, 0 for a free one. "
+    help=f"Port of the web console on this machine; 0 selects a free port.  "
     f"[default: {DEFAULT_CONSOLE_PORT}, or 0 with --port 0]",
 )
-@click.option("--no-console", is_flag=True, help="Serve no web console.")
+@click.option("--no-console", is_flag=True, help="Do not start the web console.")
 @console_url_option("--console-url")
-@click.option("--allow-changes", is_flag=True, help="Let visitors of the console make changes, too.")
+@click.option("--allow-changes", is_flag=True, help="Allow visitors to make changes in the console.")
 @reports_option
-@click.option("--no-metrics", is_flag=True, help="Serve no metrics and no health checks.")
+@click.option("--no-metrics", is_flag=True, help="Do not serve metrics and health checks.")
 @click.option(
     "--grpc-port",
     type=click.IntRange(0, 65_535),
-    help=f"Port for clients of RocketMQ 5, 0 for a free one. [default: {DEFAULT_GRPC_PORT}, or 0 with --port 0]",
+    help=f"Port for RocketMQ 5 clients; 0 selects a free port.  [default: {DEFAULT_GRPC_PORT}, or 0 with --port 0]",
 )
-@click.option("--no-grpc", is_flag=True, help="Serve no clients of RocketMQ 5.")
+@click.option("--no-grpc", is_flag=True, help="Do not serve RocketMQ 5 clients.")
 @set_option
 @begin_anew_option
 @log_options
@@ -130,8 +133,8 @@ def command(
 ) -> None:
     """Run a nameserver and brokers on this machine.
 
-    A single broker runs in the nameserver's process. With --brokers N, each broker is a process with its own store,
-    which is restarted if it dies. Topics are spread over all brokers.
+    A single broker runs in the nameserver's process. With --brokers N, each broker runs in its own process with its own
+    store, and is restarted if it dies. Topics are spread over all brokers.
     """
     require("cometmq serve", SERVER, "numpy", "h11")
     if port == namesrv_port != 0:
@@ -306,7 +309,7 @@ async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExi
         services.push_async_callback(child.stop)
         await child.start()
     except (OSError, CometMQError) as error:  # also when no descriptor is left or a package is missing
-        warn(f"no console: {error}")
+        warn(f"the console is not available: {error}")
         return
     say(f"Console at http://{address_here(console.host, listening.getsockname()[1])}\n")
 

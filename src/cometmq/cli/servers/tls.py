@@ -1,4 +1,4 @@
-"""``cometmq tls``: create certificates for trying out TLS."""
+"""``cometmq tls``: create TLS certificates for testing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.remoting.tls.contexts import TlsError
 
 @click.group("tls")
 def command() -> None:
-    """Create certificates for trying out TLS."""
+    """Create TLS certificates for testing."""
 
 
 @command.command("make-certificates")
@@ -26,27 +26,27 @@ def command() -> None:
     "hosts",
     multiple=True,
     metavar="NAME|IP",
-    help="Name or address of the servers; repeatable.  [default: this machine's]",
+    help="Host name or address of the servers. May be repeated.  [default: this machine's]",
 )
 @click.option(
     "--days",
     type=click.IntRange(1, 3_650),
     default=365,
     show_default=True,
-    help="Days for which the certificates are valid.",
+    help="Number of days for which the certificates are valid.",
 )
-@click.option("--replace", is_flag=True, help="Replace the certificates of servers and clients; keep the authority.")
+@click.option("--replace", is_flag=True, help="Replace the server and client certificates, but keep the authority.")
 def make_certificates(directory: Path, hosts: tuple[str, ...], days: int, replace: bool) -> None:
     """Write certificates and tls.properties to DIRECTORY.
 
-    Creates an authority, a certificate for all servers and a certificate for clients. If DIRECTORY already contains an
-    authority, it issues the new certificates. Only the current user can read the keys. In production, use certificates
-    from your own authority.
+    Creates a certificate authority, one certificate for all servers and one for clients. If DIRECTORY already contains
+    an authority, it issues the new certificates. Only the current user can read the keys. In production, use
+    certificates from your own authority.
     """
     directory = directory.absolute()
     taken = [name for name in ("server.pem", "client.pem") if (directory / name).exists()]
     if taken and not replace:
-        raise TlsError(f"{directory} already has {' and '.join(taken)}", next_step="add --replace to replace them")
+        raise TlsError(f"{directory} already contains {' and '.join(taken)}", next_step="add --replace to replace them")
     authority = _authority(directory, days)
     named = hosts or tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", socket.gethostname(), own_ip())))
     _write_pair(directory, "server", authority.issue("CometMQ server", named, days))

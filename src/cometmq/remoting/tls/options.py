@@ -36,52 +36,71 @@ class TlsOptions:
 
     tls_server_mode: str = option(
         PERMISSIVE,
-        "disabled: plain text only; permissive: TLS and plain text on one port; enforcing: TLS only.",
+        "disabled: only plain text; permissive: TLS and plain text on the same port; enforcing: only TLS.",
         key="tls.server.mode",
         form=one_of(DISABLED, PERMISSIVE, ENFORCING),
     )
     tls_server_cert_path: str = option(
-        "", "File of the server's certificate and those of its issuers.", key="tls.server.certPath", form=PATH
+        "", "File with the server's certificate and its issuers' certificates.", key="tls.server.certPath", form=PATH
     )
     tls_server_key_path: str = option(
-        "", "File of the certificate's key. Empty: the file of the certificate.", key="tls.server.keyPath", form=PATH
+        "",
+        "File with the certificate's private key. Empty: the certificate's file.",
+        key="tls.server.keyPath",
+        form=PATH,
     )
-    tls_server_key_password: str = option("", "Password of that key.", key="tls.server.keyPassword", secret=True)
+    tls_server_key_password: str = option("", "Password of the private key.", key="tls.server.keyPassword", secret=True)
     tls_server_need_client_auth: str = option(
         NO_CERTIFICATE,
-        "Whether clients are asked for a certificate, and whether they must have one.",
+        "Client certificates: not requested (none), optional or required (require).",
         key="tls.server.need.client.auth",
         form=one_of(NO_CERTIFICATE, OPTIONAL, REQUIRE),
     )
     tls_server_auth_client: bool = option(
-        False, "Check the certificates of clients; needs the key before.", key="tls.server.authClient"
+        False,
+        "Verify client certificates. Requires tls.server.need.client.auth to be set.",
+        key="tls.server.authClient",
     )
     tls_server_trust_cert_path: str = option(
-        "", "File of the authorities whose clients are trusted.", key="tls.server.trustCertPath", form=PATH
+        "",
+        "File with the certificate authorities that clients' certificates must come from.",
+        key="tls.server.trustCertPath",
+        form=PATH,
     )
     tls_test_mode_enable: bool = option(
-        True, "Make a certificate at the start if there is none; no client can check it.", key="tls.test.mode.enable"
+        True, "Create a certificate at startup if there is none. Clients cannot verify it.", key="tls.test.mode.enable"
     )
-    tls_enable: bool = option(False, "Connect with TLS to nameservers, and as a slave to the master.", key="tls.enable")
+    tls_enable: bool = option(
+        False, "Use TLS for connections to nameservers and, on a slave, to the master.", key="tls.enable"
+    )
     tls_client_cert_path: str = option(
-        "", "File of the certificate for servers that ask for one.", key="tls.client.certPath", form=PATH
+        "",
+        "File with the client certificate, which is sent to servers that request one.",
+        key="tls.client.certPath",
+        form=PATH,
     )
     tls_client_key_path: str = option(
-        "", "File of its key. Empty: the file of the certificate.", key="tls.client.keyPath", form=PATH
+        "",
+        "File with the client certificate's private key. Empty: the certificate's file.",
+        key="tls.client.keyPath",
+        form=PATH,
     )
-    tls_client_key_password: str = option("", "Password of that key.", key="tls.client.keyPassword", secret=True)
+    tls_client_key_password: str = option("", "Password of the private key.", key="tls.client.keyPassword", secret=True)
     tls_client_auth_server: bool = option(
-        True, "Refuse servers without a certificate of a trusted authority.", key="tls.client.authServer"
+        True, "Refuse servers whose certificate is not from a trusted authority.", key="tls.client.authServer"
     )
     tls_client_trust_cert_path: str = option(
-        "", "File of these authorities. Empty: those of the system.", key="tls.client.trustCertPath", form=PATH
+        "",
+        "File with the trusted authorities. Empty: the system's authorities.",
+        key="tls.client.trustCertPath",
+        form=PATH,
     )
     tls_client_check_host: bool = option(
-        True, "Refuse servers whose certificate does not name the host.", key="tls.client.checkHost"
+        True, "Refuse servers whose certificate was not issued for their host name.", key="tls.client.checkHost"
     )
     tls_config_file: str = option(
         TLS_FILE,
-        "File with more of these keys, read if it exists; the keys here win.",
+        "File with further tls keys, which is read if it exists. Keys that are set here take precedence.",
         key="tls.config.file",
         form=PATH,
     )

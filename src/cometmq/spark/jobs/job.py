@@ -120,9 +120,9 @@ class SparkOptions:
 
     _: KW_ONLY
     spark: SparkSession | None = argument(
-        "session to use; without one the job makes a session on ``master``, and stops it at its end", default=None
+        "session to use; by default, the job creates a session on ``master`` and stops it at the end", default=None
     )
-    master: str = option("Spark master, or sc://HOST of Connect.", default="local[*]")
+    master: str = option("Spark master, or sc://HOST for Spark Connect.", default="local[*]")
 
 
 def flags_of(found: Option) -> tuple[str, ...]:

@@ -34,16 +34,18 @@ class MessageSource:
     Exactly one of them must be set.
     """
 
-    namesrv: str | None = option("Nameservers.", "-n", "--namesrv", default=None, form=NAMESRV)
-    archive: Path | None = option("Read this archive instead of asking brokers.", default=None, form=OLD_DIRECTORY)
-    store: Path | None = option(
-        "Read the files of this store instead of asking brokers.", default=None, form=OLD_DIRECTORY
+    namesrv: str | None = option(
+        "Nameserver addresses (host:port), separated by semicolons.", "-n", "--namesrv", default=None, form=NAMESRV
     )
-    broker_name: str = option("With --store: name of the store's broker, for the report.", default="")
+    archive: Path | None = option("Read this archive instead of brokers.", default=None, form=OLD_DIRECTORY)
+    store: Path | None = option("Read the files of this store instead of brokers.", default=None, form=OLD_DIRECTORY)
+    broker_name: str = option("Name of the store's broker in the report (with --store).", default="")
     begin_ms: int | None = option(
-        "Only messages that were stored at or after this time.", "--since", default=None, form=TIME
+        "Read only messages that were stored at or after this time.", "--since", default=None, form=TIME
     )
-    end_ms: int | None = option("Only messages that were stored before this time.", "--until", default=None, form=TIME)
+    end_ms: int | None = option(
+        "Read only messages that were stored before this time.", "--until", default=None, form=TIME
+    )
     access: Mapping[str, str] = option("Credentials and TLS", default={}, form=ACCESS, secret=True)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The options of all jobs. One frozen class per job defines the signature of its function and the options of its
+"""The options of all jobs. One frozen class per job defines the parameters of its function and the options of its
 command.
 
 This module can be imported without PySpark and PyArrow, so commands can show their help without them.
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], object]
 OnStep = Callable[[Any], object]
-"""Function that is called with each committed step (:class:`.report.report.Step`). Its text is a progress line."""
+"""Callback for each committed step (:class:`.report.report.Step`). The step's text is a progress line."""
 
 MAX_DAYS: Final = 366
-_NAMESRV: Final = "Nameservers, host:port separated by semicolons."
+_NAMESRV: Final = "Nameserver addresses (host:port), separated by semicolons."
 _ACCESS: Final = "Credentials and TLS"
-_TOPIC: Final = "A topic; may be given several times."
+_TOPIC: Final = "Topic to process. May be repeated."
 _STEPS: Final = "called with a sentence at the start of each step"
 _STOP: Final = "event that ends the run after the current step"
 
@@ -60,14 +60,11 @@ class TableOptions(TableFormat):
     """The command-line options for the format of an archive's table."""
 
     name: str = option(
-        "Format of an archive that does not exist yet.  [default: parquet]",
-        "--format",
-        default=FORMATS[0],
-        form=one_of(*FORMATS),
+        "Format for a new archive. [default: parquet]", "--format", default=FORMATS[0], form=one_of(*FORMATS)
     )
-    catalog: str | None = option("With --format iceberg: a catalog in pyiceberg's configuration.", default=None)
+    catalog: str | None = option("Catalog from pyiceberg's configuration (with --format iceberg).", default=None)
     table: str | None = option(
-        "With --format iceberg: namespace and name of the table.  [default: cometmq.archive]", default=None
+        "Namespace and name of the table (with --format iceberg).  [default: cometmq.archive]", default=None
     )
 
     @classmethod
@@ -82,12 +79,12 @@ class _IntoArchive(SparkOptions):
 
     _: KW_ONLY
     table_format: TableFormat | str | None = options_from(
-        TableOptions, "format of an archive that does not exist yet: its name, or a TableFormat", default=None
+        TableOptions, "format for a new archive: its name, or a TableFormat", default=None
     )
     options: Mapping[str, str] | None = option(
-        "Any other source option; may be given several times.", "--option", default=None, form=SETTINGS
+        "Any other source option. May be repeated.", "--option", default=None, form=SETTINGS
     )
-    dry_run: bool = option("Archive nothing; print how many messages would be archived.", default=False)
+    dry_run: bool = option("Print how many messages would be archived, without archiving them.", default=False)
     on_batch: OnStep | None = argument("called after each commit", default=None)
     stop: threading.Event | None = argument("event that ends the run after the current commit", default=None)
 
@@ -98,8 +95,8 @@ class ArchiveOptions(_IntoArchive):
 
     Use compact, expire and vacuum to maintain an archive; see their --help.
 
-    Exit codes: 0 done; 1 failed, commits are kept; 2 wrong use; 3 partly done: stopped early, messages were
-    deleted before they were read (with --option failOnDataLoss=false), or bodies could not be decompressed.
+    Exit codes: 0 done; 1 failed, commits are kept; 2 usage error; 3 partly done: stopped early, messages were deleted
+    before they were read (with --option failOnDataLoss=false), or bodies could not be decompressed.
     """
 
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
@@ -107,20 +104,20 @@ class ArchiveOptions(_IntoArchive):
     to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
     checkpoint: str | Path = option("Directory of the checkpoint.", form=DIRECTORY, required=False)
     _: KW_ONLY
-    trigger: str = option("availableNow, or an interval such as 30s, 5m, 1h.", default="availableNow")
+    trigger: str = option("Trigger: availableNow, or an interval such as 30s, 5m or 1h.", default="availableNow")
     commit_interval: str | None = option(
-        "Run until Ctrl-C or SIGTERM, and commit when messages have waited this long (30s, 5m), or a commit is full.",
+        "Run until interrupted, and commit when messages have waited this long (30s, 5m) or a commit is full.",
         default=None,
         key="maxTriggerDelay",
     )
     starting_offsets: str = option(
-        "Start of queues that are not in the archive yet: earliest, latest or JSON.", default="earliest"
+        "Starting offsets for queues that are not in the archive yet: earliest, latest or JSON.", default="earliest"
     )
     max_offsets_per_trigger: int | None = option(
-        "Maximum number of messages in one commit.", "--commit-rows", "--max-offsets", default=1_000_000, form=whole(1)
+        "Maximum number of messages per commit.", "--commit-rows", "--max-offsets", default=1_000_000, form=whole(1)
     )
     commit_bytes: str | None = option(
-        "Approximate maximum number of bytes in one commit: 64m, 2g.", default="2g", key="maxBytesPerTrigger"
+        "Approximate maximum size of a commit, such as 64m or 2g.", default="2g", key="maxBytesPerTrigger"
     )
     access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
 
@@ -130,13 +127,13 @@ class ArchiveStoreOptions(_IntoArchive):
     """Archive the topics in the files of a store."""
 
     store: str | Path = option(
-        "Read a broker's store in this directory instead of brokers; needs no checkpoint.",
+        "Read the broker's store in this directory instead of brokers. No checkpoint is needed.",
         form=OLD_DIRECTORY,
         required=False,
     )
     to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
     _: KW_ONLY
-    broker_name: str = option("With --store: the name of the store's broker.", default="")
+    broker_name: str = option("Name of the store's broker (with --store).", default="")
     topics: str | Sequence[str] = option(_TOPIC, "--topic", default=(), many=True)
 
 
@@ -146,7 +143,7 @@ class _UpkeepOptions:
 
     archive: str | Path = option("Directory of the archive.", "archive", form=OLD_DIRECTORY)
     _: KW_ONLY
-    dry_run: bool = option("Change nothing; print what would be done.", default=False)
+    dry_run: bool = option("Print what would be done, without changing anything.", default=False)
     clock: Clock = argument("the clock", default=SYSTEM_CLOCK)
 
 
@@ -154,14 +151,14 @@ class _UpkeepOptions:
 class CompactOptions(_UpkeepOptions, SparkOptions):
     """Join small files while readers and an archive job may be running.
 
-    Exit codes: 0 done; 1 failed, commits are kept; 2 wrong use; 3 partly done: stopped before its end.
+    Exit codes: 0 done; 1 failed, commits are kept; 2 usage error; 3 partly done: stopped before its end.
     """
 
     _: KW_ONLY
-    topics: Sequence[str] = option("Only this topic; may be given several times.", "--topic", default=(), many=True)
-    target_bytes: int = option("Join files up to this size, MiB.", "--target-mb", default=128 << 20, form=MEBIBYTES)
+    topics: Sequence[str] = option("Process only this topic. May be repeated.", "--topic", default=(), many=True)
+    target_bytes: int = option("Join files up to this size in MiB.", "--target-mb", default=128 << 20, form=MEBIBYTES)
     settled_ms: int = option(
-        "Only hours that ended at least this long ago: 30m, 1d.", "--settled", default=3_600_000, form=DURATION
+        "Join only hours that ended at least this long ago (30m, 1d).", "--settled", default=3_600_000, form=DURATION
     )
     on_step: OnStep = argument("called after each commit", default=_silent)
     stop: threading.Event | None = argument("event that ends the run after the current commit", default=None)
@@ -171,24 +168,24 @@ class CompactOptions(_UpkeepOptions, SparkOptions):
 class ExpireOptions(_UpkeepOptions):
     """Remove hours older than --keep from an archive.
 
-    vacuum deletes their files later. Exit codes: 0 done; 1 failed; 2 wrong use.
+    vacuum deletes their files later. Exit codes: 0 done; 1 failed; 2 usage error.
     """
 
     _: KW_ONLY
-    keep_ms: int = option("Keep messages that were stored within this time: 12h, 90d.", "--keep", form=DURATION)
-    topics: Sequence[str] = option("Only this topic; may be given several times.", "--topic", default=(), many=True)
+    keep_ms: int = option("Keep messages that are younger than this, such as 12h or 90d.", "--keep", form=DURATION)
+    topics: Sequence[str] = option("Process only this topic. May be repeated.", "--topic", default=(), many=True)
 
 
 @job_options
 class VacuumOptions(_UpkeepOptions):
-    """Delete files below an archive that its table does not name.
+    """Delete files in an archive's directory that its table does not use.
 
-    Exit codes: 0 done; 1 failed; 2 wrong use.
+    Exit codes: 0 done; 1 failed; 2 usage error.
     """
 
     _: KW_ONLY
     keep_ms: int = option(
-        "Keep files that were compacted or expired within this time, for readers of an older version.",
+        "Keep files that were compacted or expired within this time, for readers of older versions.",
         "--keep",
         default=7 * 24 * 3_600_000,
         form=DURATION,
@@ -199,30 +196,30 @@ class VacuumOptions(_UpkeepOptions):
 class KeyIndexOptions(SparkOptions):
     """Index an archive by key, or find archived messages with a key.
 
-    Each run adds the new messages of the archive. A lookup needs no Spark.
+    Each run indexes the new messages in the archive. Lookups do not need Spark.
 
-    Exit codes: 0 done; 1 failed, or no message has the key; 2 wrong use.
+    Exit codes: 0 done; 1 failed, or no message has the key; 2 usage error.
     """
 
     archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
     index: str | Path = option("Directory of the archive's index.", form=DIRECTORY)
     _: KW_ONLY
-    dry_run: bool = option("Write nothing; print how many messages would be indexed.", default=False)
+    dry_run: bool = option("Print how many messages would be indexed, without writing anything.", default=False)
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
 @job_options
 class Selection:
-    """Selects the messages in an archive that meet every given condition."""
+    """Selects the messages in an archive that match all of the given conditions."""
 
-    since_ms: int | None = option("Only messages stored at or after this time.", "--since", default=None, form=TIME)
-    until_ms: int | None = option("Only messages stored before this time.", "--until", default=None, form=TIME)
+    since_ms: int | None = option("Select messages stored at or after this time.", "--since", default=None, form=TIME)
+    until_ms: int | None = option("Select messages stored before this time.", "--until", default=None, form=TIME)
     keys: tuple[str, ...] = option(
-        "Only messages with this key or unique key; may be repeated.", "--key", default=(), many=True
+        "Select messages with this key or unique key. May be repeated.", "--key", default=(), many=True
     )
-    tags: tuple[str, ...] = option("Only messages with this tag; may be repeated.", "--tag", default=(), many=True)
+    tags: tuple[str, ...] = option("Select messages with this tag. May be repeated.", "--tag", default=(), many=True)
     where: str | None = option(
-        "Only messages that meet this Spark SQL predicate on the archive's columns.", default=None
+        "Select messages that match this Spark SQL predicate on the archive's columns.", default=None
     )
 
 
@@ -230,40 +227,40 @@ class Selection:
 class ReplayOptions(SparkOptions):
     """Send messages from an archive to a topic, and continue where the last run stopped.
 
-    Exit codes: 0 done; 1 failed, sent messages are not sent again; 2 wrong use; 3 partly done: stopped
-    early, or there are warnings.
+    Exit codes: 0 done; 1 failed, sent messages are not sent again; 2 usage error; 3 partly done: stopped early, or
+    there are warnings.
     """
 
     archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     ledger: str | Path = option(
-        "Directory of the ledger with the replay's progress; driver and executors must share it.", form=DIRECTORY
+        "Ledger directory, which records the replay's progress. The driver and executors must share it.", form=DIRECTORY
     )
     _: KW_ONLY
-    topic: str | None = option("Topic in the archive; optional if it contains only one.", default=None)
-    to: str | None = option("Existing topic to send to; by default, the same name.", default=None)
+    topic: str | None = option("Topic to replay. It is optional if the archive contains only one topic.", default=None)
+    to: str | None = option("Existing topic to send to. By default, it has the same name.", default=None)
     selection: Selection | None = options_from(Selection, "the messages to send; all by default", default=None)
-    by_key: bool = option("Choose new queues by key instead of keeping the old ones.", default=False)
+    by_key: bool = option("Choose queues by key instead of keeping the original queues.", default=False)
     per_second: float | None = option(
-        "Maximum number of messages per second, with a tolerance of a tenth.", "--rate", default=None, form=POSITIVE
+        "Maximum number of messages per second, with a tolerance of 10 percent.", "--rate", default=None, form=POSITIVE
     )
     keep_born_time: bool = option(
-        "Send messages with their original born times (slower). By default, only REPLAY_ORIGIN contains them.",
+        "Keep the messages' original born times, which is slower. By default, only REPLAY_ORIGIN contains them.",
         default=False,
     )
     translate_groups: Sequence[str] = option(
-        "Groups, separated by commas, that continue in the new topic at their current position.", default=(), form=NAMES
+        "Comma-separated groups that continue in the new topic at their current position.", default=(), form=NAMES
     )
-    groups_namesrv: str | None = option("Nameservers of the brokers with these groups, if not --namesrv.", default=None)
+    groups_namesrv: str | None = option("Nameservers of these groups' brokers.  [default: --namesrv]", default=None)
     access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
     groups_access: Mapping[str, str] | None = option(
-        "For --groups-namesrv, if not --access: credentials and TLS", default=None, form=ACCESS, secret=True
+        "Credentials and TLS for --groups-namesrv, if they differ from --access", default=None, form=ACCESS, secret=True
     )
-    dry_run: bool = option("Send nothing and write nothing; print how much would be sent.", default=False)
+    dry_run: bool = option("Print how much would be sent, without sending or writing anything.", default=False)
     step_offsets: int | None = option(
-        "Number of offsets in one step; by default, it depends on the rate.", "--step", default=None, form=whole(1)
+        "Number of offsets per step. The default depends on the rate.", "--step", default=None, form=whole(1)
     )
-    timeout_ms: int = argument("maximum time for the acknowledgement of messages, ms", default=120_000)
+    timeout_ms: int = argument("maximum time in milliseconds until messages are acknowledged", default=120_000)
     on_step: OnStep = argument("called after each step", default=_silent)
     stop: threading.Event | None = argument(_STOP, default=None)
 
@@ -272,23 +269,23 @@ class ReplayOptions(SparkOptions):
 class AuditOptions(SparkOptions):
     """Compare the produced, stored, consumed and archived messages of a topic, per queue and minute.
 
-    Exit codes: 0 everything agrees; 1 failed; 2 wrong use; 3 something differs, and the report names the first of
-    each kind.
+    Exit codes: 0 everything agrees; 1 failed; 2 usage error; 3 differences were found, and the report lists the first
+    of each kind.
     """
 
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
-    topic: str = option("The topic.")
+    topic: str = option("Topic to check.")
     _: KW_ONLY
     archive: str | Path | None = option("Directory of the topic's archive.", default=None, form=DIRECTORY)
     groups: Sequence[str] = option(
-        "A consumer group that consumes the topic; may be given several times.", "--group", default=(), many=True
+        "Consumer group that consumes the topic. May be repeated.", "--group", default=(), many=True
     )
     trace_topic: str = option("Topic with the producers' traces.", default=TRACE_TOPIC)
     allow_duplicates: bool = option(
-        "Report unique keys that are stored twice as notes instead of disagreements.", default=False
+        "Report unique keys that are stored twice as notes instead of differences.", default=False
     )
     detail: str | Path | None = option(
-        "A new directory for the counts per queue and minute, as Parquet.", default=None, form=DIRECTORY
+        "New directory for the counts per queue and minute, in Parquet format.", default=None, form=DIRECTORY
     )
     access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
     on_step: Tell = argument(_STEPS, default=_silent)
@@ -299,21 +296,21 @@ class AuditOptions(SparkOptions):
 
 @job_options
 class TraceOptions(SparkOptions):
-    """Join the clients' message traces: latencies by topic and group, slow consumers, the path of one message.
+    """Evaluate the clients' message traces: latencies by topic and group, slow consumers, and the path of one message.
 
-    Exit codes: 0 done; 1 failed, or the message has no trace; 2 wrong use.
+    Exit codes: 0 done; 1 failed, or the message has no trace; 2 usage error.
     """
 
     source: MessageSource = options_from(MessageSource, "brokers, or an archive that contains the trace topic")
     _: KW_ONLY
-    trace_topic: str = option("The topic with the clients' traces.", default=TRACE_TOPIC)
+    trace_topic: str = option("Topic with the clients' traces.", default=TRACE_TOPIC)
     to: str | Path | None = option(
-        "Write the joined rows to this new directory, as Parquet.", default=None, form=DIRECTORY
+        "Write the joined rows to this new directory in Parquet format.", default=None, form=DIRECTORY
     )
     message_id: str | None = option(
-        "Also show the path of this message, by the client's id (unique key).", "--message", default=None
+        "Also show the path of the message with this unique key (the client's message id).", "--message", default=None
     )
-    top: int = option("Number of slow consumers.", default=10, form=whole(1, 1000))
+    top: int = option("Number of slow consumers to list.", default=10, form=whole(1, 1000))
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
@@ -321,7 +318,7 @@ class TraceOptions(SparkOptions):
 class DelayOptions(SparkOptions):
     """Show how late delayed messages were, when waiting messages are due, and which messages are stuck.
 
-    Exit codes: 0 done; 1 failed; 2 wrong use; 3 something is stuck.
+    Exit codes: 0 done; 1 failed; 2 usage error; 3 something is stuck.
     """
 
     source: MessageSource = options_from(
@@ -329,14 +326,16 @@ class DelayOptions(SparkOptions):
         "brokers, a store, or an archive that also contains the topics with waiting messages. With ``begin_ms`` only "
         "messages that were delivered or due since then count; ``end_ms`` is the time of the report",
     )
-    topics: Sequence[str] = option("A topic; by default, all except system topics.", "--topic", default=(), many=True)
+    topics: Sequence[str] = option(
+        "Topic to report on. By default, all topics except system topics.", "--topic", default=(), many=True
+    )
     _: KW_ONLY
-    delay_levels: str | None = option("messageDelayLevel of the brokers of an archive or store.", default=None)
+    delay_levels: str | None = option("messageDelayLevel of the brokers that wrote the archive or store.", default=None)
     grace_ms: int = option(
-        "Seconds after its due time before a message counts as stuck.", "--grace", default=60_000, form=SECONDS
+        "Seconds past the due time after which a message counts as stuck.", "--grace", default=60_000, form=SECONDS
     )
     days: int = option("Number of days in the histogram of due times.", default=7, form=whole(1, MAX_DAYS))
-    top: int = option("Maximum number of listed topics and messages.", default=20, form=whole(1, 10_000))
+    top: int = option("Maximum number of topics and messages to list.", default=20, form=whole(1, 10_000))
     on_step: Tell = argument(_STEPS, default=_silent)
     clock: Clock = argument("the clock for a source of brokers", default=SYSTEM_CLOCK)
 
@@ -347,19 +346,19 @@ KEYS: Final = ("keys", "shardingKey", "tags")
 
 @job_options
 class SkewOptions(SparkOptions):
-    """Show hot keys, how unevenly queues are filled, and how many queues topics should have.
+    """Show hot keys and how unevenly queues are filled, and recommend the number of queues.
 
-    Exit codes: 0 done; 1 failed; 2 wrong use.
+    Exit codes: 0 done; 1 failed; 2 usage error.
     """
 
     source: MessageSource = options_from(MessageSource, "brokers, an archive or a store")
     topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
     _: KW_ONLY
-    by: str = option("The field that is used as a message's key.", default=KEYS[0], form=one_of(*KEYS))
-    top: int = option("Number of hot keys.", default=20, form=whole(1, 10_000))
+    by: str = option("Field to use as a message's key.", default=KEYS[0], form=one_of(*KEYS))
+    top: int = option("Number of hot keys to list.", default=20, form=whole(1, 10_000))
     consumers: int = option("Number of consumers in the largest group.", default=1, form=whole(1))
     handled_per_s: float = option(
-        "Messages per second that a consumer can handle from one queue.", "--handled", default=1000.0, form=POSITIVE
+        "Messages per second that a consumer processes from one queue.", "--handled", default=1000.0, form=POSITIVE
     )
     on_step: Tell = argument(_STEPS, default=_silent)
 
@@ -368,19 +367,19 @@ class SkewOptions(SparkOptions):
 class DeadLetterOptions(SparkOptions):
     """Count dead letters by group, original topic, tag, key and time, and resend them.
 
-    Exit codes: 0 done; 1 failed, or no dead letter could be sent again; 2 wrong use; 3 some could not be sent again.
+    Exit codes: 0 done; 1 failed, or no dead letter could be sent again; 2 usage error; 3 some could not be sent again.
     """
 
     source: MessageSource = options_from(MessageSource, "brokers, an archive or a store")
     groups: Sequence[str] = option(
-        "A consumer group; by default all groups with dead letters.", "--group", default=(), many=True
+        "Consumer group. By default, all groups that have dead letters.", "--group", default=(), many=True
     )
     _: KW_ONLY
     selection: DeadLetterSelection | None = argument("the chosen dead letters; by default all", default=None)
     reason: str | None = option(
-        "Also count by this property, which contains the application's reason for a failure.", default=None
+        "Also count by this property, in which the application stores the reason for a failure.", default=None
     )
-    top: int = option("Maximum number of listed topics, tags and keys.", default=20, form=whole(1, 10_000))
+    top: int = option("Maximum number of topics, tags and keys to list.", default=20, form=whole(1, 10_000))
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
@@ -393,13 +392,13 @@ class SendAgainOptions:
     selection: DeadLetterSelection = argument("the chosen dead letters")
     _: KW_ONLY
     ledgers: Path = option(
-        "With --resend: directory of dlq-GROUP.ledger, the record of sent messages; cometmq dlq resend uses it too.",
+        "Directory of the ledger dlq-GROUP.ledger, which cometmq dlq resend also uses (with --resend).",
         default=Path(),
         form=DIRECTORY,
     )
-    rate: float | None = option("With --resend: maximum number of messages per second.", default=None, form=POSITIVE)
-    dry_run: bool = option("With --resend: only print how many would be sent.", default=False)
-    access: Mapping[str, str] | None = argument("credentials and TLS, by the options of the source", default=None)
+    rate: float | None = option("Maximum number of messages per second (with --resend).", default=None, form=POSITIVE)
+    dry_run: bool = option("Only print how many messages would be sent (with --resend).", default=False)
+    access: Mapping[str, str] | None = argument("credentials and TLS, as options of the source", default=None)
     on_step: Tell = argument(_STEPS, default=_silent)
 
 
@@ -412,18 +411,18 @@ class CopyOptions(SparkOptions):
 
     _: KW_ONLY
     keys: str | Path | None = option(
-        "File for the subjects' keys, for rules that encrypt; created if missing.", default=None, form=FILE
+        "File for the subjects' keys, required by rules that encrypt. Created if missing.", default=None, form=FILE
     )
     master_key_file: str | Path | None = option(
-        "File with the master key, base64; by default $COMETMQ_MASK_MASTER_KEY.", default=None, form=FILE
+        "File with the base64 master key. [default: $COMETMQ_MASK_MASTER_KEY]", default=None, form=FILE
     )
     hash_secret_file: str | Path | None = option(
-        "File with the secret for hashes; by default $COMETMQ_MASK_HASH_SECRET.", default=None, form=FILE
+        "File with the secret for hashes.  [default: $COMETMQ_MASK_HASH_SECRET]", default=None, form=FILE
     )
-    dry_run: bool = option("Write nothing; count, and show messages before and after masking.", default=False)
-    samples: int = option("With --dry-run: number of messages to show.", default=3, form=whole(0, 100))
+    dry_run: bool = option("Show counts and masked samples, without writing anything.", default=False)
+    samples: int = option("Number of messages to show (with --dry-run).", default=3, form=whole(0, 100))
     step_offsets: int = option(
-        "Number of offsets in one step; a step is repeated after a crash.", "--step", default=200_000, form=whole(1)
+        "Number of offsets per step. A step is repeated after a crash.", "--step", default=200_000, form=whole(1)
     )
     on_step: OnStep = argument("called after each step", default=_silent)
     stop: threading.Event | None = argument(_STOP, default=None)
@@ -434,8 +433,8 @@ class MaskOptions(CopyOptions):
     """Copy topics with fields dropped, masked, hashed or encrypted.
 
     The copy is an archive (--to-archive) or another topic (--to). The same command continues where the last run
-    stopped. Exit codes: 0 done; 1 failed, copied messages are kept; 2 wrong use; 3 partly done: stopped early, or some
-    messages could not be masked and were not copied.
+    stopped. Exit codes: 0 done; 1 failed, copied messages are kept; 2 usage error; 3 partly done: stopped early, or
+    some messages could not be masked and were not copied.
     """
 
     source: MessageSource = options_from(
@@ -446,7 +445,7 @@ class MaskOptions(CopyOptions):
     to: str | Path = option("Directory of the copy.", "--to-archive", form=DIRECTORY, required=False)
     _: KW_ONLY
     table_format: TableFormat | str | None = options_from(
-        TableOptions, "format of a copy that does not exist yet: its name, or a TableFormat", default=None
+        TableOptions, "format for a new copy: its name, or a TableFormat", default=None
     )
 
 
@@ -458,36 +457,36 @@ class MaskToTopicOptions(CopyOptions):
     topic: str = argument("the topic")
     rules: MaskRules = argument("as of ``mask``")
     work: str | Path = option(
-        "With --to: directory of the masked messages and of the replay's ledger.", form=DIRECTORY, required=False
+        "Directory for the masked messages and the replay's ledger (with --to).", form=DIRECTORY, required=False
     )
-    namesrv: str = option("With --to: nameservers of that topic, if not --namesrv.", "--to-namesrv", required=False)
-    to: str = option("Topic to send the copy of one topic to, which must exist; needs --work.", required=False)
+    namesrv: str = option("Target nameservers (with --to).  [default: --namesrv]", "--to-namesrv", required=False)
+    to: str = option("Existing topic to which the copy of one topic is sent (with --work).", required=False)
     _: KW_ONLY
-    by_key: bool = option("With --to: choose new queues by key instead of keeping the old ones.", default=False)
+    by_key: bool = option("Choose queues by key instead of keeping the original queues (with --to).", default=False)
     per_second: float | None = option(
-        "With --to: maximum number of messages per second.", "--rate", default=None, form=POSITIVE
+        "Maximum number of messages per second (with --to).", "--rate", default=None, form=POSITIVE
     )
     to_access: Mapping[str, str] | None = option(
-        "With --to, if not --access: credentials and TLS", default=None, form=ACCESS, secret=True
+        "Credentials and TLS for --to, if they differ from --access", default=None, form=ACCESS, secret=True
     )
 
 
 @job_options
 class RebuildOptions(SparkOptions):
-    """Rebuild the consume queues and the index of a store from its log, byte for byte as a broker writes them.
+    """Rebuild a store's consume queues and index from its log, byte for byte as a broker writes them.
 
     The old files are moved to comet/quarantine in the store. Exit codes: 0 done, or no difference; 1 failed, or
-    (--dry-run) queues differ from the log; 2 wrong use.
+    (--dry-run) queues differ from the log; 2 usage error.
     """
 
-    store: str | Path = option("Directory of the store; no broker may be using it.", form=OLD_DIRECTORY)
+    store: str | Path = option("Directory of the store, which no broker may be using.", form=OLD_DIRECTORY)
     _: KW_ONLY
     dry_run: bool = option("Only compare the consume queues with the log.", default=False)
     config: StoreConfig | Path | None = option(
-        "The broker's broker.conf, with delay levels and file sizes.", default=None, form=FILE
+        "The broker's broker.conf, from which delay levels and file sizes are read.", default=None, form=FILE
     )
     bad_records_path: str | Path | None = option(
-        "Directory for damaged records, which get no unit. If not set, the job fails at the first one.",
+        "Directory for damaged records, which are skipped. If not set, the job fails at the first damaged record.",
         "--bad-records",
         default=None,
         form=DIRECTORY,

@@ -190,7 +190,7 @@ def test_wrong_use_of_the_command(spark: Any, topics: Topics, places: tuple[Path
     assert not places[0].exists()
     nothing = CliRunner().invoke(command, ["archive", *base])
     assert nothing.exit_code == 2
-    assert "name the topics to archive with --topic or --pattern" in nothing.output
+    assert "give the topics to archive with --topic or --pattern" in nothing.output
 
 
 def test_commits_come_when_they_are_full_or_when_messages_have_waited(
