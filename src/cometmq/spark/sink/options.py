@@ -124,16 +124,16 @@ class SinkColumn:
 
 SINK_COLUMNS: Final = (
     SinkColumn("body", _BYTES, "body of the message; required, never null or empty"),
-    SinkColumn("value", _BYTES, "the body, under the name of Kafka's sink"),
-    SinkColumn("topic", _TEXT, "topic of the message; if null or absent, option topic"),
+    SinkColumn("value", _BYTES, "body of the message, under the name that Kafka's sink uses"),
+    SinkColumn("topic", _TEXT, "topic of the message; if null or absent, the option topic applies"),
     SinkColumn("tags", _TEXT, "tag (property TAGS)"),
     SinkColumn("keys", ("string", "array<string>"), "index keys: array elements, or separated by blanks"),
     SinkColumn("shardingKey", _TEXT, "messages with the same key are sent to one queue, in their order"),
-    SinkColumn("brokerName", _TEXT, "broker of queueId, required if the topic is on several"),
+    SinkColumn("brokerName", _TEXT, "broker with queueId; required if several brokers have the topic"),
     SinkColumn("queueId", ("int",), "queue to send to, instead of the sink's choice"),
     SinkColumn("properties", ("map<string,string>",), "the application's own properties"),
     SinkColumn("flag", ("int",), "the application's own flag"),
-    SinkColumn("delayLevel", ("int",), "delay level from 1 on (brokers have 18); 0 or null for none"),
+    SinkColumn("delayLevel", ("int",), "delay level (brokers have 1 to 18); 0 or null for none"),
     SinkColumn("delayMs", ("bigint",), "milliseconds before delivery (brokers with TIMER_DELAY_MS)"),
     SinkColumn("deliverAt", ("timestamp",), "time of delivery (brokers with TIMER_DELIVER_MS)"),
 )
