@@ -75,23 +75,25 @@ def _assume(default: Any, what: str) -> Any:
 class Site:
     """The load that is wanted, and what is assumed of it and the machines; each field is an option of the command."""
 
-    messages_per_day: float = _assume(10e9, "messages a day")
-    body_bytes: int = _assume(1024, "bytes of a body")
-    properties_bytes: int = _assume(120, "bytes of a message's properties as stored")
-    keys: int = _assume(2, "index entries of a message: its unique key and KEYS")
-    peak_factor: float = _assume(2.5, "peak over the day's mean")
-    consumer_groups: int = _assume(2, "groups that read everything, beside the archive")
-    retention_hours: int = _assume(StoreConfig().file_reserved_time, "hours that brokers keep messages")
+    messages_per_day: float = _assume(10e9, "messages per day")
+    body_bytes: int = _assume(1024, "size of a body in bytes")
+    properties_bytes: int = _assume(120, "size of a message's stored properties in bytes")
+    keys: int = _assume(2, "index entries per message: its unique key and KEYS")
+    peak_factor: float = _assume(2.5, "ratio of the peak rate to the daily mean")
+    consumer_groups: int = _assume(2, "groups that read everything, in addition to the archive")
+    retention_hours: int = _assume(StoreConfig().file_reserved_time, "hours for which brokers keep messages")
     replicas: int = _assume(2, "copies of a store: a master and its slaves, or replicas below the file system")
-    sync_flush: int = _assume(0, "1: acknowledge only what is on the disk (flushDiskType=SYNC_FLUSH)")
-    utilisation: float = _assume(0.6, "how busy a core or a network may be at the peak")
-    broker_cores: int = _assume(12, "broker processes on a host, a core each; the rest of its cores are the kernel's")
-    host_disk_tb: float = _assume(60.0, "disk space of a host, 10^12 bytes")
-    host_disk_mb_s: float = _assume(3000.0, "what its disks write, 10^6 bytes a second")
-    host_network_gbit: float = _assume(25.0, "its network, each way, Gbit/s")
-    disk_fill: float = _assume(0.75, "how full disks get (diskMaxUsedSpaceRatio)")
-    page_cache_minutes: float = _assume(10.0, "minutes of writes that stay in memory, so that readers touch no disk")
-    parquet_ratio: float = _assume(0.4, "archived bytes for a byte of the log (JSON with zstd; 1 for random bytes)")
+    sync_flush: int = _assume(0, "1: acknowledge messages only after a flush (flushDiskType=SYNC_FLUSH)")
+    utilisation: float = _assume(0.6, "maximum utilisation of a core or a network at the peak")
+    broker_cores: int = _assume(12, "broker processes per host, one core each; the kernel uses the other cores")
+    host_disk_tb: float = _assume(60.0, "disk space per host, 10^12 bytes")
+    host_disk_mb_s: float = _assume(3000.0, "disk write rate per host, 10^6 bytes per second")
+    host_network_gbit: float = _assume(25.0, "network bandwidth per host in each direction, Gbit/s")
+    disk_fill: float = _assume(0.75, "maximum disk usage (diskMaxUsedSpaceRatio)")
+    page_cache_minutes: float = _assume(
+        10.0, "minutes of writes kept in memory, so that readers need no disk access"
+    )
+    parquet_ratio: float = _assume(0.4, "archived bytes per byte of the log (JSON with zstd; 1 for random bytes)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +114,15 @@ class Need:
     def rows(self) -> dict[str, str]:
         """The figures in the words of docs/scale.md."""
         return {
-            "messages a second at the peak": rounded(self.peak_per_s),
+            "messages per second at the peak": rounded(self.peak_per_s),
             "broker processes": f"{self.brokers:,}",
             "broker hosts": f"{self.hosts:,} ({self.bound_by})",
             "disk space, all copies": rounded(self.all_disk_bytes, "B"),
-            "written by a host": rounded(self.written_bytes_per_s, "B/s"),
-            "sent by a host": rounded(self.sent_bits_per_s, "bit/s"),
-            "page cache of a host": rounded(self.page_cache_bytes, "B"),
-            "cores of the archive": f"{self.archive_cores:,}",
-            "the archive grows by": rounded(self.archive_bytes_per_day, "B/day"),
+            "write rate per host": rounded(self.written_bytes_per_s, "B/s"),
+            "send rate per host": rounded(self.sent_bits_per_s, "bit/s"),
+            "page cache per host": rounded(self.page_cache_bytes, "B"),
+            "cores for the archive": f"{self.archive_cores:,}",
+            "archive growth": rounded(self.archive_bytes_per_day, "B/day"),
         }
 
 
@@ -192,7 +194,7 @@ def rounded(value: float, unit: str = "") -> str:
 def page(old: str, rates: Rates) -> str:
     """The text of docs/scale.md with the tables as they are now."""
     found = [need(Site(messages_per_day=size), rates).rows() for size in SIZES]
-    heads = ["messages a day", *(rounded(size) for size in SIZES)]
+    heads = ["messages per day", *(rounded(size) for size in SIZES)]
     options = [(f"`--{one.name.replace('_', '-')}`", f"{one.default:g}", one.metadata["doc"]) for one in _options()]
     tables = {
         "sizes": table(heads, *([name, *(rows[name] for rows in found)] for name in found[0])),

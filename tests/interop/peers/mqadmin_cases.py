@@ -140,11 +140,11 @@ CASES: Final = (
 
 _HEAD: Final = """# Apache's mqadmin
 
-Apache's `mqadmin` 4.9.7 and 5.5.0, unmodified, work with CometMQ. `tests/interop/peers/test_mqadmin.py` runs every
-command against a nameserver and a broker of CometMQ and compares with this table, which `scripts/mqadmin_table` makes.
+Unmodified Apache `mqadmin` 4.9.7 and 5.5.0 work with CometMQ. `tests/interop/peers/test_mqadmin.py` runs every command
+against a CometMQ nameserver and broker, and compares the result with this table. `scripts/mqadmin_table` generates it.
 
-`works`: the command does and shows what it does with Apache's servers. `differs`: the remark says how. `no meaning
-here`: it is about something that CometMQ does not have. `–`: that version has no such command.
+`works`: the command behaves as it does with Apache's servers. `differs`: the remark explains how. `no meaning here`:
+the command concerns a feature that CometMQ does not have. `–`: that version does not have the command.
 
 | command | 4.9.7 | 5.5.0 | remark |
 |---|---|---|---|
