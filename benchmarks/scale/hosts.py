@@ -90,9 +90,7 @@ class Site:
     host_disk_mb_s: float = _assume(3000.0, "disk write rate per host, 10^6 bytes per second")
     host_network_gbit: float = _assume(25.0, "network bandwidth per host in each direction, Gbit/s")
     disk_fill: float = _assume(0.75, "maximum disk usage (diskMaxUsedSpaceRatio)")
-    page_cache_minutes: float = _assume(
-        10.0, "minutes of writes kept in memory, so that readers need no disk access"
-    )
+    page_cache_minutes: float = _assume(10.0, "minutes of writes kept in memory, so that readers need no disk access")
     parquet_ratio: float = _assume(0.4, "archived bytes per byte of the log (JSON with zstd; 1 for random bytes)")
 
 
