@@ -26,15 +26,15 @@ PAGE = Path(__file__).parents[3] / "docs" / "differences.md"
 Listed = dict[str, tuple[str, set[str]]]
 
 FIELDS = "required header field missing, or a number out of range"
-FORM = "messages asked for in the binary header (12, 33)"
+FORM = "messages requested with the binary header (12, 33)"
 FILTER = "a pull with an invalid expression"
 UNITS = "a queue's units (321)"
 HALF_TOPIC = "`RMQ_SYS_TRANS_HALF_TOPIC` before the first round of checks"
 TIMER_TOPIC = "`rmq_sys_wheel_timer`, where messages wait"
-FIVE = "codes of 5.x that are answered"
+FIVE = "supported codes of 5.x"
 ACL = "requests about ACLs (50 to 54)"
 STATISTICS = "statistics (315)"
-KEYS = "keys in the answer about the configuration (26, 319)"
+KEYS = "keys in the configuration response (26, 319)"
 NO_EFFECT = "Apache's keys (4.9.0 to 5.5.0) without effect here, in a file and at run time"
 NEW_FIELDS = {"timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind"} | {
     "clockBehindStoreMs",
@@ -65,7 +65,7 @@ BROKER: Listed = {
     "pull bad sql": (FILTER, {"code 23 != 0", "remark"}),
     "pull unknown expression": (FILTER, {"code 23 != 0", "remark"}),
     "pull 361": ("lite pull consumer of the 5.x Java client (code 361)", {"code 0 != 3", "remark"}),
-    "offset unknown group not zero": ("`setZeroIfNotFound` of a query for an offset (14)", {"code 22 != 0", "remark"}),
+    "offset unknown group not zero": ("`setZeroIfNotFound` in an offset query (14)", {"code 22 != 0", "remark"}),
     **{
         f"topics{when}": (TIMER_TOPIC, {"+body .topicConfigTable has rmq_sys_wheel_timer"})
         for when in ("", " before the first heartbeat", " after the first heartbeat")
@@ -95,7 +95,7 @@ BROKER: Listed = {
     "code 907": (FIVE, ANSWERED_HERE),
     "code 370": ("recall (370)", {"code 1 != 3", "remark"}),
     **{
-        f"code {code}": ("POP and lists of 5.x, without their fields", {"code 1 != 3", "remark"})
+        f"code {code}": ("POP and 5.x list requests without their fields", {"code 1 != 3", "remark"})
         for code in (18, 225, 400, 401, 200050, 200051, 200052)
     },
     "code 402": (FIVE, ANSWERED_HERE),
@@ -224,7 +224,7 @@ def test_every_answer_is_apaches_but_for_what_is_listed(both: tuple[Deployment, 
 
 def test_every_listed_difference_has_a_row_for_users() -> None:
     rows = {line.split("|")[1].strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line.count("|") > 2}
-    assert {row for row, _ in (BROKER | NAMESRV).values()} | {KEYS, "version that answers name"} <= rows
+    assert {row for row, _ in (BROKER | NAMESRV).values()} | {KEYS, "version in responses"} <= rows
 
 
 def test_a_client_with_binary_headers_finds_messages_by_key_and_by_either_id(
