@@ -6,12 +6,13 @@ import io
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cometmq.storage import ObjectExistsError, ObjectNotFoundError, Storage, check_conditional_writes
+from cometmq.storage import ObjectExistsError, ObjectNotFoundError, Storage, check_conditional_writes, open_storage
 
 
 def test_an_object_is_read_as_it_was_put_and_replaced(storage: Storage) -> None:
@@ -188,3 +189,32 @@ def test_a_storage_can_be_pickled(storage: Storage) -> None:
 def test_an_empty_object_is_refused(storage: Storage) -> None:
     with pytest.raises(ValueError, match="at least one byte"):
         storage.put("a", b"")
+
+
+def test_temporary_files_of_killed_writers_are_listed_and_deleted(storage: Storage) -> None:
+    def killed() -> None:
+        with storage.open_writer("topic=a/x") as file:
+            file.write(b"text")
+            assert list(storage.list_objects()) == []
+            unfinished = [found.key for found in storage.list_unfinished()]
+            assert len(unfinished) == (0 if storage.url.startswith(("s3:", "gs:", "abfs")) else 1)
+            storage.delete(unfinished)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        killed()
+    assert list(storage.list_unfinished()) == []
+
+
+def test_deletions_do_not_disturb_writers_in_the_same_directory(tmp_path: Path) -> None:
+    """A deletion removes a directory that becomes empty, while a writer creates it."""
+    storage = open_storage(tmp_path)
+
+    def write(number: int) -> None:
+        for time in range(100):
+            storage.put(f"a/b/{number}-{time}", b"x")
+            storage.delete([f"a/b/{number}-{time}"])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert list(storage.list_objects()) == []

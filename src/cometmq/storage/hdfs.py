@@ -82,21 +82,34 @@ class HdfsStorage(Storage):
 
             try:
                 yield cast(IO[bytes], CountingWriter(write))
-            finally:
-                with self._failures(key):
+            except BaseException:
+                with suppress(Exception):  # its own failure would hide the error of the caller
                     file.close()
+                raise
             with self._failures(key):
+                file.close()
                 self._client.rename(unfinished, self._path(key), overwrite=True)
 
     def list_objects(self, directory: str = "", after: str = "") -> Iterator[StoredObject]:
         """Yield the files below a directory; see :meth:`Storage.list_objects`."""
+        for found in self._files(directory):
+            if found.size and found.key > after and "/." not in f"/{found.key}":
+                yield found
+
+    def list_unfinished(self) -> Iterator[StoredObject]:
+        """Yield temporary files; see :meth:`Storage.list_unfinished`."""
+        for found in self._files(""):
+            name = found.key.rpartition("/")[2]
+            if name.startswith(".") and name.endswith(".tmp"):
+                yield found
+
+    def _files(self, directory: str) -> Iterator[StoredObject]:
         top = self._path(directory) if directory else self._root
         skip = len(self._root.rstrip("/")) + 1
         with self._failures(directory), suppress(FileNotFoundError):
             for status in self._client.list_status(top, recursive=True):
-                key = status.path[skip:]
-                if not status.isdir and status.length and key > after and "/." not in f"/{key}":
-                    yield StoredObject(key, status.length, status.modification_time)
+                if not status.isdir:
+                    yield StoredObject(status.path[skip:], status.length, status.modification_time)
 
     def list_directories(self, directory: str = "") -> list[str]:
         """Return the names of directories; see :meth:`Storage.list_directories`."""

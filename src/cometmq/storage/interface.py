@@ -100,6 +100,13 @@ class Storage(ABC):
         :param after: leave out this key and all keys that sort before it as text.
         """
 
+    def list_unfinished(self) -> Iterator[StoredObject]:
+        """Yield the temporary files of writers, which may still be at work or were killed; :meth:`delete` deletes them.
+
+        Object stores have none: they keep the parts of an upload apart, and delete them by a lifecycle rule.
+        """
+        return iter(())
+
     @abstractmethod
     def list_directories(self, directory: str = "") -> list[str]:
         """Return the names of the directories directly below a directory, sorted."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Final, cast
 
 from cometmq.durable import flush_directory
 from cometmq.errors import reason_of
 from cometmq.storage.errors import StorageError
 from cometmq.storage.interface import CountingWriter, Storage, StoredObject, check_content, check_key
+
+_UNFINISHED: Final = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
+_ATTEMPTS: Final = 10
+"""Maximum number of attempts to create a file, since a deletion may remove its directory while it is empty."""
 
 
 class LocalStorage(Storage):
@@ -58,7 +63,7 @@ class LocalStorage(Storage):
         """Link a flushed temporary file to its final name, which fails if the name exists."""
         check_content(content)
         with self._failures(key), self._unfinished(key) as (unfinished, path):
-            with unfinished.open("xb") as file:
+            with unfinished.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -74,7 +79,7 @@ class LocalStorage(Storage):
         """Open a temporary file, which is flushed and renamed at the end; see :meth:`Storage.open_writer`."""
         with self._unfinished(key) as (unfinished, path):
             with self._failures(key):
-                file = unfinished.open("xb")
+                file = unfinished.open("wb")
 
             def write(content: Any) -> None:
                 with self._failures(key):
@@ -91,17 +96,18 @@ class LocalStorage(Storage):
 
     def list_objects(self, directory: str = "", after: str = "") -> Iterator[StoredObject]:
         """Yield the files below a directory; see :meth:`Storage.list_objects`."""
-        top = self._root / directory
-        for folder, folders, names in os.walk(top):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in names:
-                path = Path(folder, name)
-                key = path.relative_to(self._root).as_posix()
-                if name.startswith(".") or key <= after:
-                    continue
-                found = self.stat(key)
-                if found is not None and found.size:  # a writer may have removed it since
-                    yield found
+        for key in self._keys(directory):
+            if key.rpartition("/")[2].startswith(".") or key <= after:
+                continue
+            found = self.stat(key)
+            if found is not None and found.size:  # a writer may have removed it since
+                yield found
+
+    def list_unfinished(self) -> Iterator[StoredObject]:
+        """Yield temporary files; see :meth:`Storage.list_unfinished`."""
+        for key in self._keys(""):
+            if _UNFINISHED.fullmatch(key.rpartition("/")[2]) and (found := self.stat(key)) is not None:
+                yield found
 
     def list_directories(self, directory: str = "") -> list[str]:
         """Return the names of directories; see :meth:`Storage.list_directories`."""
@@ -129,6 +135,13 @@ class LocalStorage(Storage):
         """Return the storage for a directory in this storage."""
         return LocalStorage(self._path(directory))
 
+    def _keys(self, directory: str) -> Iterator[str]:
+        """Yield the keys of all files, also of temporary files."""
+        for folder, folders, names in os.walk(self._root / directory):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                yield Path(folder, name).relative_to(self._root).as_posix()
+
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
 
@@ -136,9 +149,16 @@ class LocalStorage(Storage):
     def _unfinished(self, key: str) -> Iterator[tuple[Path, Path]]:
         """Provide the paths of a temporary file and of the object, and remove the temporary file at the end."""
         path = self._path(key)
-        with self._failures(key):
-            path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.tmp")
+        with self._failures(key):
+            for attempt in range(1, _ATTEMPTS + 1):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    unfinished.touch(exist_ok=False)  # from now on the directory is not empty
+                    break
+                except FileNotFoundError:
+                    if attempt == _ATTEMPTS:
+                        raise
         try:
             yield unfinished, path
         finally:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client.blocking.cluster import Queue
 from cometmq.client.blocking.outbox import Outbox, SenderOptions, Sending
 from cometmq.errors import CometMQError
+from cometmq.message.queues import Queue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.security import PLAIN

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.spark.source.reading import PLACE, everything, rows
 from tests.spark.source.test_stream_reader import Query
 
-from cometmq.client.blocking.cluster import Queue
+from cometmq.message.queues import Queue
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.headers import Header
 from cometmq.spark.errors import DataLossError

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from cometmq.client.blocking.connections import invoke_all
 from cometmq.client.errors import BrokerError, ClientError, RemotingError
@@ -16,6 +16,7 @@ from cometmq.client.route import Ask, BrokerAddresses, Exchange, Nameservers, ro
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.message.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, SYSTEM_TOPICS
+from cometmq.message.queues import Queue
 from cometmq.remoting.bodies import ClusterInfo, TopicList, TopicRouteData
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
@@ -27,17 +28,6 @@ ANSWER_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.2
 
 T = TypeVar("T")
-
-
-class Queue(NamedTuple):
-    """One queue of a topic on one broker."""
-
-    topic: str
-    broker: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}@{self.broker}:{self.queue_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, Queue, by_broker
+from cometmq.client.blocking.cluster import BlockingCluster, ClusterOptions, by_broker
 from cometmq.client.blocking.connections import borrowed
 from cometmq.client.errors import refusal
 from cometmq.client.machines import run
 from cometmq.client.queries import Query, commit, committed_offset, end_offset, first_at, first_offset
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
+from cometmq.message.queues import Queue
 from cometmq.remoting.bodies import (
     ConsumerData,
     ConsumerIdList,

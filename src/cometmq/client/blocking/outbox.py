@@ -32,9 +32,9 @@ import itertools
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
-from cometmq.client.blocking.cluster import Queue
 from cometmq.client.retries import LESS_SAFE, NOT_NOW, Pauses
 from cometmq.errors import CometMQError
+from cometmq.message.queues import Queue
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.errors import denial_step

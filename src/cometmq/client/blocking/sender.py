@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from cometmq.client.blocking.cluster import Queue
 from cometmq.client.blocking.outbox import Delivered, Outbox, Request, SenderOptions, Sending
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_SINK_IN_FLIGHT_BYTES
+from cometmq.message.queues import Queue
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 
 

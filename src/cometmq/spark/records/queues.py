@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from cometmq.client.blocking.cluster import Queue as Queue
+from cometmq.message.queues import Queue as Queue
 from cometmq.spark.errors import OptionError
 
 T = TypeVar("T")

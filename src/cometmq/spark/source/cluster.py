@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import ClassVar, Final
 
-from cometmq.client.blocking.cluster import ANSWER_SECONDS, ClusterOptions, Queue
+from cometmq.client.blocking.cluster import ANSWER_SECONDS, ClusterOptions
 from cometmq.client.blocking.offsets import Bounds, OffsetClient
 from cometmq.client.queries import EVERY_ANSWER, Query, pull_one
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import CometMQError
+from cometmq.message.queues import Queue
 from cometmq.message.record import decode_record
 from cometmq.remoting.admin_bodies import QueryConsumeQueueResponseBody
 from cometmq.remoting.admin_headers import QueryConsumeQueueRequestHeader

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cometmq.client.blocking.cluster import Queue
 from cometmq.java_values import TRIMMED
+from cometmq.message.queues import Queue
 from cometmq.options import option, options_of
 from cometmq.options.forms import COUNT, DURATION, SIZE, Form, named
 from cometmq.spark.errors import OptionError
