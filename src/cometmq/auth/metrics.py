@@ -14,21 +14,19 @@ _QUOTA: Final = ("subject", "limit")
 QUOTA_DENIED: Final = Family(
     "cometmq_quota_denied_total",
     Kind.COUNTER,
-    "Requests denied by a quota of an account, an address or a group (subject).",
+    "Requests denied because of a quota for an account, an address or a group (subject).",
     _QUOTA,
 )
 QUOTA_DELAYED: Final = Family(
-    "cometmq_quota_delayed_total", Kind.COUNTER, "Requests that waited for a quota instead.", _QUOTA
+    "cometmq_quota_delayed_total", Kind.COUNTER, "Requests delayed because of a quota.", _QUOTA
 )
 ACCESS_DENIED: Final = Family(
-    "cometmq_access_denied_total", Kind.COUNTER, "Requests without the signature or the permission that they need."
+    "cometmq_access_denied_total", Kind.COUNTER, "Requests without the required signature or permission."
 )
 AUDIT_ENTRIES: Final = Family(
-    "cometmq_audit_entries_total", Kind.COUNTER, "Entries written to the audit log or lost.", ("outcome",)
+    "cometmq_audit_entries_total", Kind.COUNTER, "Audit log entries that were written or lost.", ("outcome",)
 )
-AUDIT_WAITING: Final = Family(
-    "cometmq_audit_waiting_bytes", Kind.GAUGE, "Entries of the audit log that wait for the disk."
-)
+AUDIT_WAITING: Final = Family("cometmq_audit_waiting_bytes", Kind.GAUGE, "Size of pending audit log entries.")
 FAMILIES: Final = (QUOTA_DENIED, QUOTA_DELAYED, ACCESS_DENIED, AUDIT_ENTRIES, AUDIT_WAITING)
 
 

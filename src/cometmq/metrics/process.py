@@ -13,17 +13,21 @@ from cometmq import descriptors
 from cometmq.core import PATH
 from cometmq.metrics.family import Family, Kind, Sample
 
-MEMORY: Final = Family("cometmq_resident_memory_bytes", Kind.GAUGE, "Memory of the process, mapped files included.")
+MEMORY: Final = Family(
+    "cometmq_resident_memory_bytes", Kind.GAUGE, "Resident memory of the process, including mapped files."
+)
 CPU: Final = Family("cometmq_cpu_seconds_total", Kind.COUNTER, "Processor time of the process.")
 DESCRIPTORS: Final = Family("cometmq_open_descriptors", Kind.GAUGE, "Open files and sockets of the process.")
 START_TIME: Final = Family(
     "cometmq_start_time_seconds",
     Kind.GAUGE,
-    "Start of the server, in seconds since 1970.",
+    "Start time of the server, in seconds since 1970.",
     ("version", "path"),
 )
 CONNECTIONS: Final = Family("cometmq_connections", Kind.GAUGE, "Open connections of clients and tools.")
-UNSENT_BYTES: Final = Family("cometmq_unsent_bytes", Kind.GAUGE, "Bytes of answers that clients do not read.")
+UNSENT_BYTES: Final = Family(
+    "cometmq_unsent_bytes", Kind.GAUGE, "Size of responses that clients have not read yet, in bytes."
+)
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _STATM: Final = Path("/proc/self/statm")

@@ -18,7 +18,7 @@ from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server import RemotingServer
 
 BROKERS: Final = Family("cometmq_registered_brokers", Kind.GAUGE, "Registered brokers.", ("broker_cluster",))
-ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics that have a route.")
+ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics with a route.")
 
 
 class NamesrvMonitor:

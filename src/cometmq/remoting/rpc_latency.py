@@ -19,14 +19,14 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 RPC_LATENCY: Final = Family(
     "rocketmq_rpc_latency_milliseconds",
     Kind.HISTOGRAM,
-    "Time from the arrival of a request to its answer.",
+    "Time from the arrival of a request to its response.",
     ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
     (1, 3, 5, 7, 10, 100, 1000, 2000, 3000),
 )
 TURNS: Final = Family(
     "cometmq_turn_seconds",
     Kind.HISTOGRAM,
-    "Length of the rounds of the event loop in which requests were handled.",
+    "Duration of event loop rounds that handled requests.",
     (),
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )

@@ -23,18 +23,22 @@ _DEAD: Final = ("topic", "consumer_group", "is_system")
 _OUT: Final = ("topic", "consumer_group", "is_retry", "is_system")
 
 BROKER_PERMISSION: Final = Family(
-    "rocketmq_broker_permission", Kind.GAUGE, "Permission of clients: 4 to read, 2 to write, 6 for both."
+    "rocketmq_broker_permission", Kind.GAUGE, "Broker permission for clients: 4 for reading, 2 for writing, 6 for both."
 )
-TOPIC_NUMBER: Final = Family("rocketmq_topic_number", Kind.GAUGE, "Topics.")
-GROUP_NUMBER: Final = Family("rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups.")
+TOPIC_NUMBER: Final = Family("rocketmq_topic_number", Kind.GAUGE, "Number of topics.")
+GROUP_NUMBER: Final = Family("rocketmq_consumer_group_number", Kind.GAUGE, "Number of consumer groups.")
 PROCESSOR_WATERMARK: Final = Family("rocketmq_processor_watermark", Kind.GAUGE, "Pending requests.", ("processor",))
 
-MESSAGES_IN: Final = Family("rocketmq_messages_in_total", Kind.COUNTER, "Messages stored.", _IN)
-THROUGHPUT_IN: Final = Family("rocketmq_throughput_in_total", Kind.COUNTER, "Size of stored messages.", _IN)
-MESSAGE_SIZE: Final = Family("rocketmq_message_size", Kind.HISTOGRAM, "Size of a stored message.", _IN, SIZE_BOUNDS)
+MESSAGES_IN: Final = Family("rocketmq_messages_in_total", Kind.COUNTER, "Stored messages.", _IN)
+THROUGHPUT_IN: Final = Family(
+    "rocketmq_throughput_in_total", Kind.COUNTER, "Total size of stored messages, in bytes.", _IN
+)
+MESSAGE_SIZE: Final = Family(
+    "rocketmq_message_size", Kind.HISTOGRAM, "Sizes of stored messages, in bytes.", _IN, SIZE_BOUNDS
+)
 MESSAGES_OUT: Final = Family("rocketmq_messages_out_total", Kind.COUNTER, "Messages sent to consumers.", _OUT)
 THROUGHPUT_OUT: Final = Family("rocketmq_throughput_out_total", Kind.COUNTER, "Bytes sent to consumers.", _OUT)
-TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Dead letters.", _DEAD)
+TO_DLQ: Final = Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Messages that became dead letters.", _DEAD)
 
 TOPIC_CREATIONS: Final = Family(
     "rocketmq_topic_create_execution_time_milliseconds",
@@ -65,16 +69,21 @@ LAG_MESSAGES: Final = Family(
     "rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages that a group has not consumed.", _OUT
 )
 LAG_LATENCY: Final = Family(
-    "rocketmq_consumer_lag_latency_milliseconds", Kind.GAUGE, "Age of the oldest such message; 0 without any.", _OUT
+    "rocketmq_consumer_lag_latency_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest message that a group has not consumed; 0 if there is none.",
+    _OUT,
 )
 INFLIGHT: Final = Family(
-    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages sent to a group but not consumed yet.", _OUT
+    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages that were sent to a group but not consumed yet.", _OUT
 )
-READY: Final = Family("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not sent to a group yet.", _OUT)
+READY: Final = Family(
+    "rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages that were not sent to a group yet.", _OUT
+)
 QUEUEING_LATENCY: Final = Family(
     "rocketmq_consumer_queueing_latency_milliseconds",
     Kind.GAUGE,
-    "Age of the oldest such message; 0 without any.",
+    "Age of the oldest message that was not sent to a group yet; 0 if there is none.",
     _OUT,
 )
 
@@ -84,7 +93,7 @@ ROLLBACKS: Final = Family("rocketmq_rollback_messages_total", Kind.COUNTER, "Rol
 FINISH_LATENCY: Final = Family(
     "rocketmq_finish_message_latency_milliseconds",
     Kind.HISTOGRAM,
-    "Time from a half message to its commit, in seconds in spite of the name, as in Apache.",
+    "Time from a half message to its commit; in seconds despite the name, as in Apache.",
     ("topic",),
     FINISH_BOUNDS_S,
 )
@@ -101,63 +110,75 @@ RESERVE_TIME: Final = Family(
 )
 
 TIMER_ENQUEUE: Final = Family(
-    "rocketmq_timer_enqueue_total", Kind.COUNTER, "Messages with any delay that arrived.", ("topic", *_STORAGE)
+    "rocketmq_timer_enqueue_total", Kind.COUNTER, "Received messages with arbitrary delays.", ("topic", *_STORAGE)
 )
 TIMER_DEQUEUE: Final = Family(
-    "rocketmq_timer_dequeue_total", Kind.COUNTER, "Messages with any delay that were delivered.", ("topic", *_STORAGE)
+    "rocketmq_timer_dequeue_total", Kind.COUNTER, "Delivered messages with arbitrary delays.", ("topic", *_STORAGE)
 )
 TIMER_ENQUEUE_LAG: Final = Family(
-    "rocketmq_timer_enqueue_lag", Kind.GAUGE, "Messages with any delay that the timer has not read yet.", _STORAGE
+    "rocketmq_timer_enqueue_lag",
+    Kind.GAUGE,
+    "Messages with arbitrary delays that the timer has not read yet.",
+    _STORAGE,
 )
 TIMER_ENQUEUE_LATENCY: Final = Family(
     "rocketmq_timer_enqueue_latency_milliseconds",
     Kind.GAUGE,
-    "Age of the oldest such message; 0 without any.",
+    "Age of the oldest message with an arbitrary delay that the timer has not read yet; 0 if there is none.",
     _STORAGE,
 )
 TIMER_DEQUEUE_LAG: Final = Family(
-    "rocketmq_timer_dequeue_lag", Kind.GAUGE, "Due messages with any delay that are not delivered yet.", _STORAGE
+    "rocketmq_timer_dequeue_lag",
+    Kind.GAUGE,
+    "Due messages with arbitrary delays that were not delivered yet.",
+    _STORAGE,
 )
 TIMER_DEQUEUE_LATENCY: Final = Family(
-    "rocketmq_timer_dequeue_latency_milliseconds", Kind.GAUGE, "Time since the first such message was due.", _STORAGE
+    "rocketmq_timer_dequeue_latency_milliseconds",
+    Kind.GAUGE,
+    "Time since the oldest undelivered message with an arbitrary delay became due.",
+    _STORAGE,
 )
 DELAY_LATENCY: Final = Family(
     "rocketmq_delay_message_latency_seconds",
     Kind.HISTOGRAM,
-    "Requested delays of messages with any delay.",
+    "Requested delays of messages with arbitrary delays.",
     ("topic", *_STORAGE),
     DELAY_BOUNDS_S,
 )
 TIMING_MESSAGES: Final = Family(
-    "rocketmq_timing_messages", Kind.GAUGE, "Waiting messages with any delay.", ("topic", *_STORAGE)
+    "rocketmq_timing_messages", Kind.GAUGE, "Pending messages with arbitrary delays.", ("topic", *_STORAGE)
 )
 TIMER_SNAPSHOT: Final = Family(
     "rocketmq_timer_message_snapshot",
     Kind.GAUGE,
-    "Messages with any delay that are due within the seconds in timer_bound_s.",
+    "Messages with arbitrary delays that are due within timer_bound_s seconds.",
     ("timer_bound_s", *_STORAGE),
 )
 
 POP_REVIVE_LAG: Final = Family(
     "rocketmq_pop_revive_lag_milliseconds",
     Kind.GAUGE,
-    "Number of popped messages whose invisible time is over and that are not visible yet; not a time, as in Apache.",
+    "Number of expired popped messages that are not visible again yet; as in Apache, not a time.",
     ("queue_id",),
 )
 POP_REVIVE_LATENCY: Final = Family(
-    "rocketmq_pop_revive_latency_milliseconds", Kind.GAUGE, "Time since the first such message was due.", ("queue_id",)
+    "rocketmq_pop_revive_latency_milliseconds",
+    Kind.GAUGE,
+    "Time since the oldest expired popped message became due.",
+    ("queue_id",),
 )
 
 POP_IN: Final = Family(
     "rocketmq_pop_revive_in_message_total",
     Kind.COUNTER,
-    "Pops (CK) and acknowledgements (ACK) in the log; a change of the invisible time counts as one of each.",
+    "Logged pops (CK) and acknowledgements (ACK); a change of the invisible time counts as one of each.",
     ("consumer_group", "topic", "revive_message_type", "put_status"),
 )
 POP_OUT: Final = Family(
     "rocketmq_pop_revive_out_message_total",
     Kind.COUNTER,
-    "Pops and acknowledgements in effect: those that are stored in the log.",
+    "Pops and acknowledgements that have taken effect, because they are in the log.",
     ("consumer_group", "topic", "queue_id", "revive_message_type"),
 )
 POP_RETRIES: Final = Family(
@@ -181,30 +202,30 @@ POP_OFFSETS: Final = Family(
 QUEUE_LAG: Final = Family(
     "cometmq_consumer_queue_lag_messages",
     Kind.GAUGE,
-    "Messages of one queue that a group has not consumed (metricsPerQueue).",
+    "Messages in a queue that a group has not consumed (with metricsPerQueue).",
     ("topic", "consumer_group", "queue_id"),
 )
-HELD_PULLS: Final = Family("cometmq_held_pulls", Kind.GAUGE, "Pulls that wait for messages.")
+HELD_PULLS: Final = Family("cometmq_held_pulls", Kind.GAUGE, "Pulls that are waiting for messages.")
 LOOP_DELAY: Final = Family(
     "cometmq_event_loop_delay_seconds",
     Kind.HISTOGRAM,
-    "Lateness of a timer of the event loop, measured ten times a second.",
+    "Delay of an event loop timer, measured ten times a second.",
     (),
     (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
 FLUSHES: Final = Family(
     "cometmq_flush_seconds",
     Kind.HISTOGRAM,
-    "Duration of flushes of the commit log (fdatasync).",
+    "Duration of commit log flushes (fdatasync).",
     (),
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
 )
 REFUSED_MESSAGES: Final = Family(
     "cometmq_messages_not_stored_total", Kind.COUNTER, "Messages that the store could not write."
 )
-DISK_RATIO: Final = Family("cometmq_disk_used_ratio", Kind.GAUGE, "Used share of the commit log's disk, 0 to 1.")
+DISK_RATIO: Final = Family("cometmq_disk_used_ratio", Kind.GAUGE, "Disk usage of the commit log's disk, from 0 to 1.")
 MISSING_ENTRIES: Final = Family(
-    "cometmq_missing_queue_entries", Kind.GAUGE, "Queue entries that were read and point to no message."
+    "cometmq_missing_queue_entries", Kind.GAUGE, "Queue entries that were read but point to no message."
 )
 SLAVE_BEHIND: Final = Family(
     "cometmq_slave_behind_bytes", Kind.GAUGE, "Bytes of the log that a slave has not confirmed.", ("slave",)
@@ -212,7 +233,7 @@ SLAVE_BEHIND: Final = Family(
 ADDRESS_WRONG: Final = Family(
     "cometmq_advertised_address_wrong",
     Kind.GAUGE,
-    "1: connections to the broker's advertised address, for a listener or for all clients, do not reach the broker.",
+    "1 if the broker cannot reach itself at its advertised address for a listener or for all clients.",
     ("listener", "address"),
 )
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
