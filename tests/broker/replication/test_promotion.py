@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -377,6 +378,41 @@ async def _play(steps: list[tuple[object, ...]]) -> None:
         await clock.run_for(60)
         await clock.skip(3 * DAY_S)
         assert Counter(await bodies(master, "Later")) == sent, steps
+
+
+async def test_a_slave_acknowledges_a_message_of_a_new_topic_only_once_the_topic_is_on_its_disk(pair: Cluster) -> None:
+    """Killed before that it would hide the message, whether it is started again or made the master."""
+    slave, held = pair.slave(), threading.Event()
+    slave.slave.follower._tables._worker.submit(held.wait)
+    wire = await connect(pair.broker(0))
+    try:
+        sending = asyncio.ensure_future(wire.send("Fresh", b"acknowledged"))
+        async with asyncio.timeout(30):  # of the real clock: the virtual one waits for the thread that is held
+            while slave.topics.get("Fresh") is None:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        assert not sending.done() and slave.topics.is_unsaved("Fresh")
+    finally:
+        held.set()
+    assert (await sending).code == ResponseCode.SUCCESS
+    await pair.kill_slave()
+    await pair.kill_broker(0)
+    master = await pair.promote_slave()
+    assert await bodies(master, "Fresh") == [b"acknowledged"]
+    await wire.close()
+
+
+async def test_a_killed_slave_acknowledges_what_it_has_only_once_its_topics_are_on_its_disk(pair: Cluster) -> None:
+    wire = await connect(pair.broker(0))
+    assert (await wire.send("Fresh", b"acknowledged")).code == ResponseCode.SUCCESS
+    await wire.close()
+    await pair.kill_slave()
+    for table in (pair._slaves[0, 1].root / "comet" / "tables").glob("topics*"):
+        table.unlink()
+    slave = await pair.start_slave()
+    slaves = pair.broker(0).ha.slaves
+    assert await wait_until(pair.clock, lambda: any(slave.has_begun for slave in slaves), PATIENCE_S)
+    assert slave.topics.get("Fresh") is not None and not slave.topics.is_unsaved("Fresh")
 
 
 async def test_messages_of_a_level_survive_their_log_file_at_master_and_slave(pair: Cluster) -> None:

@@ -3,7 +3,8 @@
 A connection begins with a report of the end of the slave's log. Each appended transfer is reported. If no report was
 sent for ``haSendHeartbeatInterval``, one is sent to show that the slave is alive. Any failure ends the connection, and
 the slave connects again five seconds later: its log is still a prefix of the master's. With SYNC_FLUSH the slave
-reports only what is on disk.
+reports only what is on disk. It never reports a message whose topic is not in its file of topics: if this broker were
+killed and became the master, it would hide the message.
 
 Apache's replication protocol shows neither where the master's log begins nor whether it is the same log. A slave
 without a log would receive only the master's last file, and a slave whose log has diverged from the master's (because
@@ -16,10 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, cast
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
 from cometmq.broker.replication.frames import (
     REPORT_FIELD,
@@ -139,12 +140,24 @@ async def _record(client: RemotingClient, master: str, offset: int) -> bytes:
 
 
 class HAClient:
-    """Follows one master until it is stopped."""
+    """Follows one master until it is stopped.
+
+    :param know_topics: called before the first report of each connection; adds the topics of this broker's messages to
+        its table of topics.
+    """
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, master: MasterAddress, client: RemotingClient
+        self,
+        broker: BrokerContext,
+        master: MasterAddress,
+        client: RemotingClient,
+        know_topics: Callable[[], Awaitable[None]],
     ) -> None:
-        self._store = store
+        config = broker.config
+        store = self._store = broker.store
+        self._topics = broker.topics
+        self._tables = broker.tables
+        self._know_topics = know_topics
         self._master = master
         self._client = client
         self.clock: Final = store.clock
@@ -237,6 +250,7 @@ class HAClient:
             signs_in = False
             if master is not None:
                 signs_in = await check_common_log(self._store, self._client, master)
+            await self._save_topics()
             connection.begin(self._sign_in if signs_in and self._client.credentials is not None else None)
             self.is_following = True
             raise await connection.ended
@@ -262,6 +276,19 @@ class HAClient:
         self._store.replicated.drop_tail()
         if self._store.sync_flush:
             await self._store.wait_flushed(self._store.max_physical_offset)
+
+    async def _save_topics(self) -> None:
+        """Write the topics of all messages that the first report acknowledges.
+
+        :raises ReplicationError: the file of topics cannot be written.
+        """
+        if self._store.replicated.is_empty:
+            return
+        await self._know_topics()
+        if self._topics.writer.has_new:
+            await self._tables.finish()
+        if self._topics.cannot_be_saved:
+            raise ReplicationError("the topics cannot be written, so messages in them cannot be acknowledged")
 
     def _sign_in(self, report: int) -> bytes:
         """Return the bytes with which this slave signs in, signed like its other requests to the master."""
@@ -296,6 +323,8 @@ class HAClient:
             transfer = self._compare(transfer)
             if not transfer.body:
                 return
+        if log.is_empty and transfer.offset != log.end and self._master.remoting is not None:
+            raise ReplicationError("the master's log has grown by a file since it was compared; will retry")
         if transfer.body or not log.is_empty:
             log.append(transfer.offset, transfer.body)
 
@@ -336,17 +365,24 @@ class HAClient:
         if log.end == before or self._compare_at is not None:
             return
         if not store.sync_flush:
-            connection.report(log.end)
+            self._report(connection, log.end)
             return
         position = store.max_physical_offset
 
         def flushed(failure: StoreError | None) -> None:
             if failure is None:
-                connection.report(position)
+                self._report(connection, position)
             else:
                 connection.end(failure)
 
         store.when_flushed(position, flushed)
+
+    def _report(self, connection: _Connection, end: int) -> None:
+        """Report the end of the log once the topics of all messages are on disk."""
+        if self._topics.writer.has_new:
+            self._tables.when_durable(lambda: connection.report(end))
+        else:
+            connection.report(end)
 
 
 class _Connection(asyncio.Protocol):
@@ -395,11 +431,14 @@ class _Connection(asyncio.Protocol):
             self.end(error)
 
     def report(self, end: int) -> None:
-        """Report the end of the slave's log. Repeat the report if none was sent for ``haSendHeartbeatInterval``."""
+        """Report the end of the slave's log, or the end that was reported last if it is larger.
+
+        The report is repeated if no other is sent for ``haSendHeartbeatInterval``.
+        """
         if self._transport is None or self._transport.is_closing():
             return
-        self._reported = end
-        self._transport.write(encode_report(end))
+        self._reported = max(end, self._reported)
+        self._transport.write(encode_report(self._reported))
         self._beat.after(self._client.heartbeat_s)
 
     def _listen(self) -> None:

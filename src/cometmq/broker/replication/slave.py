@@ -112,8 +112,9 @@ class Slave:
     def __init__(self, broker: BrokerContext, security: Security) -> None:
         self.master: Final = MasterAddress(broker.config.ha_master_address)
         self._client = RemotingClient(clock=broker.clock, security=security, max_frame_bytes=MAX_TABLE_ANSWER_BYTES)
-        self.follower: Final = HAClient(broker.config, broker.store, self.master, self._client)
+        self.follower: Final = HAClient(broker, self.master, self._client, self._know_topics)
         self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower)
+        self._store = broker.store
         self._unknown = UnknownTopics(broker.store, broker.topics)
         broker.store.batch.on_arrival.append(self._arrived)
 
@@ -150,6 +151,17 @@ class Slave:
         """Record which queues received messages."""
         if self._unknown.arrived(queues):
             self.tables.copy_soon()
+
+    async def _know_topics(self) -> None:
+        """Add the topics of this broker's messages to its table, which may lack them if this broker was killed.
+
+        :raises CometMQError: the master did not return its topics.
+        """
+        if self.master.remoting is not None:
+            await self.tables.copy_topics(self.master.remoting)
+        else:
+            by_topic = self._store.queues().values()
+            self._unknown.arrived(queue for queues in by_topic for queue in queues.values() if queue.max_offset())
 
     def start(self) -> None:
         """Start on the running loop."""

@@ -184,6 +184,15 @@ class SlaveSynchronize:
             self._all_due_at = self._store.clock.monotonic()
             await self._copy()
 
+    async def copy_topics(self, master: str) -> None:
+        """Copy the topics of a master whose log this broker's log is a part of.
+
+        :raises CometMQError: the master did not return them.
+        :raises BodyError: the answer is malformed.
+        """
+        async with self._copying:
+            await self._copy_topics(master)
+
     async def _copy(self) -> None:
         """Copy the parts that are due."""
         is_placed = await self._run_part("what was copied before", self._put_in_place)

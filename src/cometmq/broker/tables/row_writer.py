@@ -65,6 +65,11 @@ class RowWriter(Generic[K]):
         return key in self._unwritten.added or key in self._being_written.added
 
     @property
+    def has_new(self) -> bool:
+        """True while rows were added that are not on the disk yet."""
+        return bool(self._unwritten.added or self._being_written.added)
+
+    @property
     def new_rows(self) -> set[K]:
         """Keys of the rows in the current write that are new to the file and its journals."""
         return self._being_written.new

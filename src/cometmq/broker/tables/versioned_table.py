@@ -240,7 +240,10 @@ class VersionedTable(Generic[R]):
             for name, row in some:
                 if self.name_of(row) == name and self.wrong_name(name) is None:
                     gone.pop(name, None)
-                    if self._table.get(name) != row:
+                    before = self._table.get(name)
+                    if before is None:
+                        self.writer.added(name)
+                    if before != row:
                         self._table[name] = row
                         differing.append(name)
             self._took_over(differing)
