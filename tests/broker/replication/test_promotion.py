@@ -391,7 +391,8 @@ async def test_a_slave_acknowledges_a_message_of_a_new_topic_only_once_the_topic
             while slave.topics.get("Fresh") is None:
                 await asyncio.sleep(0)
         await asyncio.sleep(0.1)
-        assert not sending.done() and slave.topics.is_unsaved("Fresh")
+        assert not sending.done()
+        assert slave.topics.is_unsaved("Fresh")
     finally:
         held.set()
     assert (await sending).code == ResponseCode.SUCCESS
@@ -412,7 +413,8 @@ async def test_a_killed_slave_acknowledges_what_it_has_only_once_its_topics_are_
     slave = await pair.start_slave()
     slaves = pair.broker(0).ha.slaves
     assert await wait_until(pair.clock, lambda: any(slave.has_begun for slave in slaves), PATIENCE_S)
-    assert slave.topics.get("Fresh") is not None and not slave.topics.is_unsaved("Fresh")
+    assert slave.topics.get("Fresh") is not None
+    assert not slave.topics.is_unsaved("Fresh")
 
 
 async def test_messages_of_a_level_survive_their_log_file_at_master_and_slave(pair: Cluster) -> None:

@@ -14,7 +14,7 @@ from tests.interop.commands import Running
 from tests.interop.systems import Deployment
 
 from cometmq.client import ConsumeFromWhere, Message, MessageExt, PushConfig
-from cometmq.client.sync import SyncProducer, SyncPushConsumer
+from cometmq.client.sync import SyncAdmin, SyncProducer, SyncPushConsumer
 
 pytestmark = pytest.mark.interop
 
@@ -81,6 +81,17 @@ def until_consumed(
         raise AssertionError(f"{error}: {count} wanted, {consumed()}{held}") from error
 
 
+def until_committed(cluster: Deployment, topic: str, group: str, count: int) -> None:
+    """Wait until offsets of the group pass so many messages: a member that stops between the two hands out again."""
+    with SyncAdmin(cluster.address) as admin:
+
+        def committed() -> int:
+            progress = admin.consume_progress(group, topic)
+            return sum(max(queue.consumer_offset, 0) for queue in progress.queues)
+
+        wait_for(lambda: committed() >= count, f"{count} messages are committed", PATIENCE_S)
+
+
 def assert_in_order(*members: dict[int, list[int]]) -> None:
     """Each queue was consumed once from its beginning, and passed from member to member as a whole."""
     for queue in {queue for member in members for queue in member}:
@@ -109,6 +120,7 @@ def test_real_members_and_ours_hand_queues_to_each_other_in_order(
     wait_for(lambda: len(ours.consumer.assignment) == QUEUES // 2, "half of the queues are ours", HANDOVER_S)
     send(cluster, topic, 48, 48)
     until_consumed(96, HANDOVER_S, "both together consume everything", ours, member)
+    until_committed(cluster, topic, group, 96)
     member.stop()
     send(cluster, topic, 96, 48)
     until_consumed(144, HANDOVER_S, "ours takes over", ours, member)
