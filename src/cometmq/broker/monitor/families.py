@@ -142,7 +142,7 @@ TIMER_DEQUEUE_LATENCY: Final = Family(
 DELAY_LATENCY: Final = Family(
     "rocketmq_delay_message_latency_seconds",
     Kind.HISTOGRAM,
-    "Requested delays of messages with arbitrary delays.",
+    "Arbitrary delays requested for messages.",
     ("topic", *_STORAGE),
     DELAY_BOUNDS_S,
 )
