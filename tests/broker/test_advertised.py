@@ -148,7 +148,9 @@ async def test_an_address_on_the_machine_of_the_clients_is_not_called_wrong_wher
         namesrv_addr=nameserver.address, advertised_listeners=f"localhost,outside=localhost:{port}"
     )
     assert await looked(broker, clock) == {}
-    assert f"clients of the listener outside get the address localhost:{port} of their own machine" in caplog.text
+    assert (
+        f"clients of the listener outside get the address localhost:{port}, which is their own machine" in caplog.text
+    )
     assert "is wrong" not in caplog.text
 
 

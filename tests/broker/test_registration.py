@@ -361,13 +361,13 @@ async def test_a_nameserver_that_is_away_is_told_every_minute_and_its_return_onc
 
     await until(lambda: len(told()) == 4, clock=room.clock, step_s=5)
     began, failed, *later = told()
-    assert began == f"registered at nameserver {address}"
-    assert failed.startswith(f"cannot register at nameserver {address}: ")
+    assert began == f"registered with nameserver {address}"
+    assert failed.startswith(f"cannot register with nameserver {address}: ")
     for text in later:
-        assert text.startswith(f"not registered at nameserver {address} for ")
-        assert text.endswith("; clients that use it do not find this broker")
+        assert text.startswith(f"not registered with nameserver {address} for ")
+        assert text.endswith("; its clients cannot find this broker")
     await room.nameserver(port=port)
-    await until(lambda: told()[-1] == f"registered at nameserver {address} again", clock=room.clock)
+    await until(lambda: told()[-1] == f"registered with nameserver {address} again", clock=room.clock)
 
 
 async def test_a_broker_that_names_no_nameserver_says_so_every_minute(

@@ -1,4 +1,4 @@
-"""The broker: a folder for each capability, wired together by :mod:`cometmq.broker.controller`."""
+"""The broker, with a package for each capability; :mod:`cometmq.broker.controller` connects them."""
 
 from cometmq.errors import SERVER, require
 

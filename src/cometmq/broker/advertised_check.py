@@ -1,4 +1,4 @@
-"""Self-test of the broker's advertised addresses: clients that connect to them must reach this broker.
+"""Self-test of the broker's advertised addresses: clients that connect to these addresses must reach this broker.
 
 A wrong address is the most common fault in containers: the nameserver answers, but no client can send. The broker
 therefore connects to each of its addresses as a client does, when it starts and then every five minutes. It recognizes
@@ -27,22 +27,26 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 300.0
-"""Pause between two checks if all addresses are right, or after a fault has been logged."""
+"""Pause between two checks in seconds if all addresses are right, or after a fault has been logged."""
 FIRST_PAUSES_S: Final = (1.0, 2.0, 4.0)
-"""Pauses after the first failures. These are not logged, since the names and ports of containers may appear late."""
+"""Pauses in seconds after the first failures, which are not logged because container names and ports may appear
+late.
+"""
 _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
     "cometmq doctor --cluster checks it from the machine of a client"
 )
 _ELSEWHERE: Final = "nothing answers there on this machine"
-"""Result for a listener with a loopback address, as is normal for a tunnel or a port published on the clients' host."""
+"""Result for a listener with a loopback address, which is normal for a tunnel or a port published on the client's
+host.
+"""
 
 
 class AdvertisedCheck:
-    """Checks the addresses, and logs the results.
+    """Checks the advertised addresses and logs the results.
 
     :param addresses: ``host:port`` by listener.
-    :param boot_ms: the start time that this broker's runtime information contains.
+    :param boot_ms: the start time in this broker's runtime information.
     """
 
     def __init__(
@@ -56,17 +60,17 @@ class AdvertisedCheck:
         self._task: asyncio.Task[None] | None = None
         self._logged: dict[str, str] = {}
         self.wrong: dict[str, str] = {}
-        """The fault of each listener with a wrong address, by the listener's name."""
+        """The fault of each listener with a wrong address, by listener name."""
         self.looked = asyncio.Event()
         """Set once the result of a check has been logged."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """``host:port`` by listener."""
+        """The addresses to check, as ``host:port`` by listener name."""
         return self._addresses
 
     def start(self) -> None:
-        """Log faults that can be found without connecting. Start the checks if another machine may use an address."""
+        """Log faults that can be found without connecting; start the checks if another machine may use an address."""
         for line in hints(self._config, self._addresses, in_container=in_container()):
             _log.warning("%s", line)
         if any(parse_address(address)[0] != self._config.bind_address for address in self._addresses.values()):
@@ -97,7 +101,7 @@ class AdvertisedCheck:
         return dict(zip(self._addresses, found, strict=True))
 
     async def _find_fault(self, client: RemotingClient, name: str, address: str) -> str:
-        """Return what is wrong with an address; empty if the address is right or cannot be judged."""
+        """Return what is wrong with an address, or an empty text if the address is right or cannot be judged."""
         try:
             answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -129,7 +133,7 @@ class AdvertisedCheck:
             whose = f"clients of the listener {name}" if name else "clients"
             if reason == _ELSEWHERE:
                 _log.info(
-                    "%s get the address %s of their own machine; cometmq doctor --cluster checks it there",
+                    "%s get the address %s, which is their own machine; check it there with cometmq doctor --cluster",
                     whose,
                     address,
                 )
@@ -142,7 +146,7 @@ class AdvertisedCheck:
 
 
 def hints(config: BrokerConfig, addresses: Mapping[str, str], *, in_container: bool) -> list[str]:
-    """Return why clients probably cannot use the address, although this machine reaches it."""
+    """Return reasons why clients probably cannot use the address, although this machine can reach it."""
     host = parse_address(addresses[""])[0]
     nameservers = [parse_address(address)[0] for address in split_addresses(config.namesrv_addr)]
     if _is_loopback(host) and any(not _is_loopback(nameserver) for nameserver in nameservers):
@@ -153,7 +157,7 @@ def hints(config: BrokerConfig, addresses: Mapping[str, str], *, in_container: b
 
 
 def in_container() -> bool:
-    """Return whether this process runs in a container, as far as that is visible."""
+    """Return whether this process appears to run in a container."""
     marks = (Path("/.dockerenv"), Path("/run/.containerenv"))
     return "KUBERNETES_SERVICE_HOST" in os.environ or any(mark.exists() for mark in marks)
 

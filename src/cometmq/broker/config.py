@@ -1,6 +1,6 @@
-"""Configuration of a broker: the keys of Apache's ``broker.conf`` that have an effect.
+"""Broker configuration: the keys in Apache's ``broker.conf`` that have an effect.
 
-One flat dataclass, since Apache's file is flat: it adds ``BrokerConfig`` and ``NettyServerConfig`` to
+Like Apache's file, the configuration is flat: it adds ``BrokerConfig`` and ``NettyServerConfig`` to
 ``MessageStoreConfig`` (:class:`~cometmq.store.config.StoreConfig`), which is passed to the store.
 """
 
@@ -37,7 +37,7 @@ _SHOWN_CHARS: Final = 1_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
-    """The options of one broker process, including those of its store."""
+    """The options of a broker process, including those of its store."""
 
     # --- name and addresses ----------------------------------------------------------------------
     broker_cluster_name: str = option(
@@ -374,7 +374,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
 
 
 class LiveConfig:
-    """The configuration of a running broker; ``current`` is the configuration in force.
+    """The configuration of a running broker; ``current`` is the current configuration.
 
     Components read ``current`` for each use. Components that cache derived values listen to ``on_change``.
     """
@@ -384,7 +384,7 @@ class LiveConfig:
         self.on_change: list[Callable[[BrokerConfig], None]] = []
 
     def replace(self, config: BrokerConfig) -> None:
-        """Replace the configuration in force."""
+        """Replace the current configuration and notify the listeners."""
         self.current = config
         for listener in self.on_change:
             listener(config)
@@ -406,7 +406,7 @@ def with_host(config: BrokerConfig) -> BrokerConfig:
 
 
 def ip_of_clients(config: BrokerConfig) -> str:
-    """Return the address that records and message ids contain. If ``brokerIP1`` is a name, resolve it.
+    """Return the IP address for records and message IDs; if ``brokerIP1`` is a name, resolve it.
 
     :raises ConfigError: the name has no address.
     """
@@ -426,7 +426,7 @@ def _without_brackets(ip: str) -> str:
 
 
 def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
-    """Read a ``broker.conf``; ``overrides`` are attributes from the command line.
+    """Read a ``broker.conf`` file; ``overrides`` are attributes from the command line.
 
     Return the configuration, and warnings about unknown keys and keys that have no effect.
 

@@ -25,9 +25,9 @@ from cometmq.store.message_store import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The shared parts of a broker. They are assembled once the store is open and the port is known.
+    """The shared parts of a broker, assembled once the store is open and the port is known.
 
-    Each part receives the context and keeps the parts that it uses. Only ``config`` changes while the broker runs.
+    Only ``config`` changes while the broker is running.
     """
 
     live: LiveConfig
@@ -40,7 +40,7 @@ class BrokerContext:
     tables: TableWriter
     """Writes table changes before their requests are answered."""
     deletions: Deletions
-    """Removes everything that belonged to deleted topics and groups."""
+    """Removes everything that belongs to deleted topics and groups."""
     clients: ClientRegistry
     locks: RebalanceLockManager
     turn: StoreTurn
@@ -51,13 +51,13 @@ class BrokerContext:
     """Decides whether a failed message is retried or becomes a dead letter."""
     answers: SendAnswers
     schedule_round: Callable[[], None]
-    """Schedules the end of the current round of the loop."""
+    """Ends the current round of the loop soon."""
     limiter: Limiter
     """The quotas of accounts, addresses and groups."""
     address: str
-    """The ``host:port`` of this broker for clients."""
+    """The broker's ``host:port`` for clients."""
     host: bytes
-    """The broker's address in the form of stored records and message ids: 8 or 20 bytes."""
+    """The broker's address as encoded in stored records and message IDs: 8 or 20 bytes."""
 
     @property
     def config(self) -> BrokerConfig:

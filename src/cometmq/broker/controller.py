@@ -1,8 +1,8 @@
 """A broker: its parts, and the order in which they start and stop (``BrokerController``).
 
-Start: open the store and the tables, bind the port, build all parts, listen, start the background services, register at
-the nameservers. Stop: leave the nameservers, refuse sends, answer the waiting pulls, close connections, write the
-tables, close the store.
+To start, a broker opens the store and the tables, binds the port, builds all parts, listens, starts the background
+services and registers with the nameservers. To stop, it unregisters, refuses sends, answers the waiting pulls, closes
+connections, writes the tables and closes the store.
 """
 
 from __future__ import annotations
@@ -90,17 +90,17 @@ from cometmq.threads import look_up
 _log = logging.getLogger(__name__)
 
 HA_PORT_DISTANCE: Final = 1
-"""Distance of the port for slaves above the port for clients."""
+"""Difference between the port for slaves and the port for clients."""
 
 
 class Broker:
-    """One broker in this process.
+    """A broker in this process.
 
     The test kit and tests use its parts: ``live``, ``topics``, ``groups``, ``offsets``, ``filters``, ``clients``,
     ``locks``, ``processors``, ``server`` and ``stats`` exist from the beginning, the others once ``start`` is called; a
     master has ``transactions`` and ``timer``, a slave has ``slave``.
 
-    :param hooks: called before the hooks in the configuration (``hookNames``).
+    :param hooks: hooks to call before those in the configuration (``hookNames``).
     :param disk: writes the files of the store; tests replace it to simulate failures.
     :raises TlsError: a TLS file cannot be used.
     """
@@ -127,7 +127,7 @@ class Broker:
         disk: Disk | None = None,
         begin_anew: bool = False,
     ) -> None:
-        """Create a broker. :meth:`start` starts it.
+        """Create a broker, which :meth:`start` then starts.
 
         :param begin_anew: start even if the store's log is missing although its queues have messages.
         """
@@ -166,16 +166,16 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Return the ``host:port`` of this broker for clients that use no listener."""
+        """Return the broker's ``host:port`` for clients that use no listener."""
         return self._ports.address
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return the ``host:port`` of this broker for clients, by the nameserver's listener to which they connect."""
+        """Return the broker's ``host:port`` for clients, by the nameserver listener that the clients use."""
         return self._ports.addresses
 
     async def start(self) -> None:
-        """Open the store, listen and register; when this returns, the broker serves clients.
+        """Open the store, listen and register; after this the broker serves clients.
 
         :raises ConfigError: the name of the address for clients cannot be resolved.
         :raises StoreError: the store cannot be opened.
@@ -183,7 +183,8 @@ class Broker:
         """
         config = self.config
         _log.info(
-            "broker %s of cluster %s begins: %s with id %d, CometMQ %s, Python %s, code for plain sends: %s, store %s",
+            "broker %s of cluster %s is starting: %s with id %d, CometMQ %s, Python %s, code for plain sends: %s, "
+            "store %s",
             *(config.broker_name, config.broker_cluster_name, config.broker_role, config.broker_id),
             *(__version__, platform.python_version(), PATH, config.store_path_root_dir),
         )
@@ -209,7 +210,7 @@ class Broker:
             raise
         took = self.clock.monotonic() - began
         _log.info(
-            "broker %s serves at %s, for slaves at port %d; its start took %.2f s",
+            "broker %s serves clients at %s and slaves at port %d; started in %.2f s",
             config.broker_name,
             self.address,
             self.ha.port,
@@ -217,19 +218,17 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Leave the nameservers, answer the pending requests and close everything; do nothing before ``start``."""
+        """Unregister, answer the pending requests and close everything; do nothing if the broker was not started."""
         if not self._stops:
             return
         began = self.clock.monotonic()
         slow = await self._stops.run()
         took = self.clock.monotonic() - began
-        _log.info("broker %s has stopped in %.2f s%s", self.config.broker_name, took, f": {slow}" if slow else "")
+        _log.info("broker %s stopped in %.2f s%s", self.config.broker_name, took, f": {slow}" if slow else "")
 
     async def cut_off(self) -> None:
-        """Close every connection immediately and without answers, as if the process had been killed; ``stop`` must
+        """Close every connection immediately and without responses, as if the process had been killed; ``stop`` must
         still be called.
-
-        For the test kit.
         """
         self._ports.cut_off()
         self.ha.cut_off()
@@ -266,7 +265,7 @@ class Broker:
 
     # --- the parts ------------------------------------------------------------------------------
     def _build(self, host: bytes) -> BrokerContext:
-        """Create all parts that answer requests or work in the background.
+        """Create all parts that handle requests or work in the background.
 
         :param host: see :attr:`BrokerContext.host`.
         """
@@ -399,7 +398,7 @@ class Broker:
         )
 
     def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
-        """Create the parts that only a master has. Return its detours, in order, and the parts that answer requests."""
+        """Create the parts that only a master has; return its detours, in order, and the parts that handle requests."""
         self.transactions = TransactionalMessageService(context)
         if CORE is not None:
             guard = None if self.access is None else self.access.guard
@@ -484,7 +483,7 @@ class Broker:
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:
-        """Refuse new sends; answer the pending sends and the waiting pulls."""
+        """Refuse new sends, and answer the pending sends and the waiting pulls."""
         self.schedule.halt()
         if not self.is_slave:
             self.pops.halt()
@@ -497,4 +496,4 @@ class Broker:
 
 
 def _warn_of_no_nameserver() -> None:
-    _log.warning("namesrvAddr is not set: clients do not find this broker")
+    _log.warning("namesrvAddr is not set: clients cannot find this broker")

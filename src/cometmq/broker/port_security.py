@@ -1,4 +1,4 @@
-"""The protection of a broker's ports: accounts, audit log, quotas and TLS."""
+"""Security of a broker's ports: accounts, audit log, quotas and TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cometmq.remoting.tls.server import ServerTls
 
 
 class BrokerAccess:
-    """Accounts, audit log, quotas and TLS of a broker; disabled parts are ``None``.
+    """The accounts, audit log, quotas and TLS settings of a broker; disabled parts are ``None``.
 
     :param has_topic: returns whether a topic exists.
     :raises AuthError: the accounts cannot be read.
@@ -42,7 +42,7 @@ class BrokerAccess:
         """Return the account and TLS settings that the broker uses for requests to other servers."""
 
     def samples(self) -> Iterator[Sample]:
-        """Return the metrics of accounts, audit log and quotas."""
+        """Return the metrics samples for accounts, audit log and quotas."""
         return of_access(None if self.accounts is None else self.accounts.guard, self.limiter, self.audit)
 
     def start(self, stops: Stops) -> None:

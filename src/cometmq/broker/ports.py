@@ -1,4 +1,4 @@
-"""A broker's two ports for clients. Both have the same handlers, guard and quotas, and share the end of a turn.
+"""A broker's two client ports, which have the same handlers, guard and quotas, and share the end of a turn.
 
 The main port (``remotingServer``) is the broker's address. Clients with ``vipChannelEnabled`` send everything but pulls
 to the port :data:`FAST_PORT_DISTANCE` below it (``fastRemotingServer``).
@@ -25,13 +25,13 @@ from cometmq.remoting.server_connection import NewTaker
 _log = logging.getLogger(__name__)
 
 FAST_PORT_DISTANCE: Final = 2
-"""The port for clients with ``vipChannelEnabled`` is this far below the main port."""
+"""Difference between the main port and the lower port for clients with ``vipChannelEnabled``."""
 
 
 class ClientPorts:
-    """The ports of a broker: call ``bind``, then ``listen``; :class:`~cometmq.broker.stops.Stops` closes them.
+    """The client ports of a broker. Call ``bind``, then ``listen``; :class:`~cometmq.broker.stops.Stops` closes them.
 
-    :param latency: measures the requests.
+    :param latency: measures how long requests take.
     """
 
     def __init__(
@@ -53,23 +53,23 @@ class ClientPorts:
         self._has_quotas = access.limiter.is_active
         self.main: Final = self._server(processors)
         self.servers: Final = [self.main]
-        """The server of the main port, and that of the ``vipChannelEnabled`` port once it listens."""
+        """The server for the main port, and the one for the ``vipChannelEnabled`` port once it is listening."""
         access.limiter.table.on_change.append(self._quotas_changed)
 
     @property
     def address(self) -> str:
-        """Return the ``host:port`` of this broker for clients that use no listener."""
+        """Return the broker's ``host:port`` for clients that use no listener."""
         return self.addresses[EVERY_CLIENT]
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return the ``host:port`` of this broker for clients, by the nameserver's listener to which they connect."""
+        """Return the broker's ``host:port`` for clients, by the nameserver listener that the clients use."""
         config = self._live.current
         advertised = {EVERY_CLIENT: Advertised(config.broker_ip1, 0), **config.advertised}
         return {name: address.at(self.main.port) for name, address in advertised.items()}
 
     async def bind(self, stops: Stops) -> None:
-        """Bind the main port, whose number records and message ids contain.
+        """Bind the main port, whose number is part of records and message IDs.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -80,7 +80,7 @@ class ClientPorts:
     async def listen(
         self, stops: Stops, end_of_round: Sequence[Callable[[], None]], new_taker: NewTaker | None
     ) -> None:
-        """Serve clients.
+        """Start serving clients.
 
         :param end_of_round: called at the end of each round of the loop, in this order.
         """
@@ -99,7 +99,7 @@ class ClientPorts:
             stops.add("connections of old clients", fast.stop)
 
     def cut_off(self) -> None:
-        """End every connection immediately, without answers."""
+        """Close every connection immediately, without responses."""
         for server in self.servers:
             server.cut_off()
 
@@ -124,7 +124,7 @@ class ClientPorts:
         )
 
     def _quotas_changed(self) -> None:
-        """Let connections check quotas once the first quota exists, and stop once the last quota is removed."""
+        """Make connections check quotas when the first quota is set, and stop checking when the last one is removed."""
         if self._has_quotas != self._access.limiter.is_active:
             self._has_quotas = self._access.limiter.is_active
             for server in self.servers:

@@ -1,11 +1,11 @@
-"""Registers the broker's addresses and topics at every nameserver (``BrokerOuterAPI``).
+"""Registers the broker's addresses and topics with every nameserver (``BrokerOuterAPI``).
 
 Each nameserver has its own *link*, so that a dead nameserver does not delay the others. A link registers
 
 * at the start, with the complete table;
 * again every ``registerNameServerPeriod`` (10 to 60 s): it asks whether the nameserver knows this version of the table
-  (QUERY_DATA_VERSION, 322) and has this broker in its routes; if not, it sends the complete table. A slave
-  registers without its topics, since they do not count, and receives the address of its master;
+  (QUERY_DATA_VERSION, 322) and has this broker in its routes; if not, it sends the complete table. A slave registers
+  without topics, and receives the address of its master;
 * as soon as topics change, with only the changed topics if the nameserver knows the previous version of the table, else
   with the complete table. (Apache sends parts without this check; a nameserver that missed a part never receives its
   topics, because it already knows the version of the next complete table.)
@@ -62,21 +62,21 @@ _log = logging.getLogger(__name__)
 MIN_PERIOD_S: Final = 10.0
 MAX_PERIOD_S: Final = 60.0
 FIRST_WAIT_S: Final = 1.0
-"""Maximum time that a starting broker waits for its first registrations.
+"""Maximum time in seconds that a starting broker waits for its first registrations.
 
 Slower registrations continue in the background.
 """
 KNOWN_WAIT_S: Final = 1.0
-"""Maximum time for which the answer to an administrator who created a topic waits for the nameservers."""
+"""Maximum time in seconds that the response to a request that creates a topic waits for the nameservers."""
 LOOK_S: Final = 1.0
-"""Pause between two checks of a link's connection, and the link's first pause after a failure."""
+"""Pause in seconds between two checks of a nameserver connection, and the first pause after a failure."""
 UNREGISTER_TIMEOUT_S: Final = 2.0
 WARN_S: Final = 60.0
-"""Pause between two warnings that a link's nameserver does not accept this broker."""
+"""Pause in seconds between two warnings that a nameserver does not accept this broker."""
 
 
 class BrokerRegistration:
-    """Keeps a broker registered at all of its nameservers.
+    """Keeps a broker registered with all of its nameservers.
 
     :param addresses: the ``host:port`` of this broker for clients, by listener; the empty name is for all other
         clients.
@@ -102,16 +102,16 @@ class BrokerRegistration:
         self.client: Final = client
         self.clock: Final = clock
         self.on_answer: Final = on_answer
-        """Called with each successful answer; a slave's answer contains the master's address."""
+        """Called with each successful response; a slave's response contains its master's address."""
         self.rivals: dict[str, str] = {}
-        """The address of another live broker that has this name and id, by the nameserver that reports it."""
+        """The address of another live broker with the same name and ID, by the nameserver that reported it."""
         self._permission = live.current.broker_permission
         self._ordered: set[str] = set()
-        """Topics that the nameservers mark as ordered."""
+        """Topics that the nameservers list as ordered."""
         live.on_change.append(self._config_changed)
 
     async def start(self, ha_address: str) -> None:
-        """Register at all nameservers; return when all have answered or failed, or after :data:`FIRST_WAIT_S`.
+        """Register with all nameservers; return when all have answered or failed, or after :data:`FIRST_WAIT_S`.
 
         :param ha_address: the ``host:port`` of this broker for slaves.
         """
@@ -132,7 +132,7 @@ class BrokerRegistration:
             link.tried.set()
 
     async def stop(self) -> None:
-        """Leave every nameserver, and wait for the answers for at most :data:`UNREGISTER_TIMEOUT_S`."""
+        """Unregister from every nameserver, and wait at most :data:`UNREGISTER_TIMEOUT_S` for the responses."""
         if self._topic_changed in self.topics.on_change:
             self.topics.on_change.remove(self._topic_changed)
         for task in self._tasks:
@@ -143,9 +143,8 @@ class BrokerRegistration:
         self._links.clear()
 
     def when_known(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once every reachable nameserver knows the current topics.
-
-        The wait is at most :data:`KNOWN_WAIT_S`.
+        """Call ``then`` once every reachable nameserver knows the current topics, at the latest after
+        :data:`KNOWN_WAIT_S`.
         """
         version = self.topics.version
         waiting = [link for link in self._links if not link.failing and link.known != version]
@@ -181,7 +180,7 @@ class BrokerRegistration:
             link.wake.set()
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Register every topic immediately, because the broker's permission has changed."""
+        """Register every topic immediately if the broker's permission has changed."""
         if config.broker_permission != self._permission:
             self._permission = config.broker_permission
             for link in self._links:
@@ -191,7 +190,7 @@ class BrokerRegistration:
     # --- requests of the links ------------------------------------------------------------------
     @property
     def is_slave(self) -> bool:
-        """True for a slave, whose topics no nameserver accepts."""
+        """Return whether the broker is a slave, whose topics no nameserver accepts."""
         return self._live.current.broker_id != MASTER_ID
 
     @property
@@ -200,10 +199,11 @@ class BrokerRegistration:
         return min(MAX_PERIOD_S, max(MIN_PERIOD_S, self._live.current.register_name_server_period / 1000))
 
     async def knows(self, nameserver: str, version: DataVersion) -> bool:
-        """Return whether a nameserver has this version of the table and has this broker in its routes.
+        """Return whether a nameserver knows this version of the table and has this broker in its routes.
 
         Apache's nameserver checks only the version, even after another broker with this name and id has replaced this
-        one in the routes and left. So the route of the topic with the broker's name must contain this broker's address.
+        one in the routes and left. Therefore the route of the topic with the broker's name must contain this broker's
+        address.
 
         :raises RemotingError: the nameserver does not answer.
         """
@@ -230,15 +230,15 @@ class BrokerRegistration:
         )
 
     async def order_config(self, nameserver: str) -> KVTable | None:
-        """Return a nameserver's table of ordered topics, if any. The errors are those of :meth:`send`."""
+        """Return a nameserver's table of ordered topics, if any; raise the same errors as :meth:`send`."""
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_TOPIC_CONFIG)
         answer = await self.client.invoke(nameserver, RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         return decode_body(KVTable, answer.body) if answer.code == ResponseCode.SUCCESS and answer.body else None
 
     async def send(self, nameserver: str, names: Iterable[str] | None, version: DataVersion) -> KVTable | None:
-        """Register some or all topics. Return the nameserver's table of ordered topics, if any.
+        """Register some or all topics; return the nameserver's table of ordered topics, if any.
 
-        While the broker's own permission forbids reads or writes, its topics are registered with that permission.
+        While the broker's own permission forbids reads or writes, all topics are registered with that permission.
 
         :raises RemotingError: the nameserver does not answer.
         :raises RegistrationError: the nameserver refuses this broker.
@@ -273,7 +273,7 @@ class BrokerRegistration:
         return decode_body(KVTable, answer.body) if answer.body else None
 
     async def send_unregister(self, nameserver: str) -> None:
-        """Leave one nameserver.
+        """Unregister from a nameserver.
 
         :raises RemotingError: the nameserver does not answer.
         """
@@ -287,7 +287,7 @@ class BrokerRegistration:
         await self.client.invoke(nameserver, RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)
 
     def mark_ordered_topics(self, table: Mapping[str, str]) -> None:
-        """Mark the topics in a nameserver's ORDER_TOPIC_CONFIG, and only those, as ordered."""
+        """Mark exactly those topics as ordered that are in a nameserver's ORDER_TOPIC_CONFIG."""
         if self.is_slave:
             return
         for name in self._ordered ^ table.keys():
@@ -297,7 +297,7 @@ class BrokerRegistration:
 
 
 def _encode(version: DataVersion, topics: dict[str, TopicConfig], perm: int | None, *, compressed: bool) -> bytes:
-    """Return the body of a registration. Any thread may call this.
+    """Return the body of a registration.
 
     :param perm: the permission of all topics; by default each topic has its own.
     """
@@ -307,16 +307,16 @@ def _encode(version: DataVersion, topics: dict[str, TopicConfig], perm: int | No
 
 
 class RegistrationError(Exception):
-    """A nameserver answered a registration with an error."""
+    """Raised when a nameserver answered a registration with an error."""
 
 
 class _Link:
-    """Keeps the broker registered at one nameserver."""
+    """Keeps the broker registered with one nameserver."""
 
     def __init__(self, owner: BrokerRegistration, address: str, *, is_first: bool) -> None:
         self.address = address
         self.known: DataVersion | None = None
-        """The last version of the table that the nameserver has completely; ``None`` if it may lack topics."""
+        """The last version of the table that the nameserver has received completely; ``None`` if it may lack topics."""
         self.changed: set[str] = set()
         self.wake = asyncio.Event()
         self.tried = asyncio.Event()
@@ -327,7 +327,7 @@ class _Link:
         self._was_registered = False
         self._rival_told_at: float | None = None
         self.when_known: list[tuple[int, Callable[[], None]]] = []
-        """Version counters, each with a function to call once the nameserver knows the version or does not answer."""
+        """Table versions, each with a function to call once the nameserver knows that version or does not answer."""
         self._owner = owner
         self._is_first = is_first
 
@@ -371,7 +371,7 @@ class _Link:
             self._call_waiting(owner.topics.version.counter)
             return False
         if self.failing or not self._was_registered:
-            _log.info("registered at nameserver %s%s", self.address, " again" if self._was_registered else "")
+            _log.info("registered with nameserver %s%s", self.address, " again" if self._was_registered else "")
         self.failing = False
         self._was_registered = True
         self.known = version
@@ -386,16 +386,18 @@ class _Link:
         now = self._owner.clock.monotonic()
         if not self.failing:
             self._failing_since = self._warned_at = now
-            _log.warning("cannot register at nameserver %s: %s; will retry", self.address, error)
+            _log.warning("cannot register with nameserver %s: %s; will retry", self.address, error)
         elif now - self._warned_at >= WARN_S:
             self._warned_at = now
             _log.warning(
-                "not registered at nameserver %s for %.0f s: %s; clients that use it do not find this broker",
+                "not registered with nameserver %s for %.0f s: %s; its clients cannot find this broker",
                 *(self.address, now - self._failing_since, error),
             )
 
     def _warn_of_rival(self, address: str) -> None:
-        """Log another live broker with this name and id: immediately, then every minute, and when it has left."""
+        """Warn about another live broker with this name and ID immediately and then every minute, and log when it has
+        left.
+        """
         now = self._owner.clock.monotonic()
         if not address:
             if self._rival_told_at is not None:
@@ -418,10 +420,10 @@ class _Link:
                 self.when_known.append((wanted, then))
 
     async def unregister(self) -> None:
-        """Leave this nameserver if a connection to it is open."""
+        """Unregister from the nameserver if a connection to it is open."""
         if not self._is_connected:
             return
         try:
             await self._owner.send_unregister(self.address)
         except RemotingError as error:
-            _log.warning("cannot unregister at nameserver %s: %s", self.address, error)
+            _log.warning("cannot unregister from nameserver %s: %s", self.address, error)

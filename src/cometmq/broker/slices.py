@@ -1,10 +1,10 @@
-"""Long work, divided over many rounds of the loop, so that other requests are answered in between.
+"""Long work in slices over many rounds of the event loop, so that other requests are answered in between.
 
-All such work of a loop shares a *lane*. New work runs its first slice immediately, as long as the slices of this round
-have taken less than :data:`~cometmq.broker.limits.SLICES_SECONDS`; otherwise it waits for a later round. In each round
-new work runs first, for half of that time; then a few of the others (:data:`~cometmq.broker.limits.SLICED_WORKS`) run
-one slice each, and the next round begins with the remaining ones. So a thousand concurrent requests delay other clients
-no longer than one, and use no more memory than a few.
+All sliced work on a loop shares a *lane*. New work runs its first slice immediately if the slices of this round have
+taken less than :data:`~cometmq.broker.limits.SLICES_SECONDS`; otherwise it waits for a later round. In each round new
+work runs first, for half of that time. Then up to :data:`~cometmq.broker.limits.SLICED_WORKS` other works run one slice
+each, and the next round begins with the remaining ones. Thus a thousand concurrent requests delay other clients no
+longer than one does.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ T = TypeVar("T")
 _ENDED: Final = object()
 
 Steps = Generator[None, None, Response]
-"""Work that yields after each slice and finally returns its answer."""
+"""Work that yields after each slice and finally returns the request's response."""
 
 
 class _SliceQueue:
-    """The work in slices on one loop."""
+    """The sliced work on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._first: deque[Callable[[], bool]] = deque()
-        """Works whose first slice is pending and short."""
+        """Work whose first slice is pending and short."""
         self._long: deque[Callable[[], bool]] = deque()
         self._spent_s = 0.0
-        """Time of the new work in this round."""
+        """Time in seconds that new work has used in this round."""
         self._has_round = False
 
     def begin(self, step: Callable[[], bool]) -> None:
@@ -59,7 +59,7 @@ class _SliceQueue:
         self._spent_s += SYSTEM_CLOCK.monotonic() - began
 
     def add(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` as :meth:`begin` does, for work whose first slice is also long."""
+        """Call ``step`` like :meth:`begin`, for work whose first slice is long, too."""
         self._long.append(step)
         self._next_round()
 
@@ -112,13 +112,14 @@ def run_in_slices(
     at_once: bool = True,
     before_answer: Callable[[Callable[[], None]], None] = call_now,
 ) -> Response | None:
-    """Run the first slice; return the answer if the work is complete, else ``None``, and run more slices later.
+    """Run the first slice; if the work is then complete, return the response, otherwise return ``None`` and run more
+    slices later.
 
-    The connection is not read until the answer is sent, so that each client has only one sliced answer in progress. The
-    work ends when the connection closes.
+    The connection is not read until the response has been sent, so each client has only one sliced request in progress.
+    Closing the connection cancels the work.
 
-    :param at_once: False for work whose first slice is already long.
-    :param before_answer: receives the function that answers, and calls it now or later.
+    :param at_once: False if the first slice is already long.
+    :param before_answer: receives the function that sends the response, and calls it now or later.
     """
     answer: Response | None = None
     is_now = True
@@ -160,7 +161,7 @@ def run_in_slices(
 
 
 def do_in_slices(steps: Iterator[None]) -> None:
-    """Run work in slices for which no request waits; run its first slice now, if this round has time."""
+    """Run background work in slices; run its first slice now if this round has time left."""
 
     def step() -> bool:
         try:
@@ -173,7 +174,7 @@ def do_in_slices(steps: Iterator[None]) -> None:
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the items in lists with as many queues as one round handles."""
+    """Split the items into lists that together have as many queues as one round handles."""
     return batches(items, QUEUES_PER_SLICE)
 
 
@@ -192,7 +193,9 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def table_in_slices(
     version: DataVersion, field: str, table: Mapping[str, TopicConfig | SubscriptionGroupConfig]
 ) -> Steps:
-    """Yield the body with all topics or groups; a row that changes meanwhile may be newer than the version."""
+    """Yield after each slice, and return the body with all topics or groups. A row that changes meanwhile may be newer
+    than the version.
+    """
     parts: list[bytes] = []
     for names in batches(list(table), TABLE_ROWS_PER_SLICE):
         if parts:
@@ -203,7 +206,7 @@ def table_in_slices(
 
 
 def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
-    """Return the JSON between the brackets of a list."""
+    """Yield after each slice, and return the JSON of a list without its brackets."""
     parts: list[bytes] = []
     for some in slices(items):
         if parts:
@@ -213,5 +216,5 @@ def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
 
 
 def members(body: dict[Any, Any] | list[Any]) -> bytes:
-    """Return the JSON between the brackets of a map or list, to be joined with that of other slices."""
+    """Return the JSON of a map or list without its brackets, for joining with other slices."""
     return encode_body(body)[1:-1]

@@ -1,4 +1,4 @@
-"""The steps of a broker's stop, in reverse order of its start, with the duration of each step."""
+"""The steps of stopping a broker, in reverse order of its start, each with its duration."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from cometmq.clock import Clock
 
 SLOW_SECONDS: Final = 0.05
-"""Duration from which on a step is logged."""
+"""Minimum duration in seconds of a step that is logged as slow."""
 
 
 class Stops:
-    """Steps that stop the started parts; false if there are no steps."""
+    """The steps that stop the started parts of a broker; false if there are none."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class Stops:
         return self._left > 0
 
     def add(self, name: str, work: Callable[[], Awaitable[object] | None]) -> None:
-        """Add a step, which :meth:`run` executes before the steps that were added earlier."""
+        """Add a step; :meth:`run` executes it before the steps that were added earlier."""
 
         async def step() -> None:
             self._left -= 1
@@ -41,9 +41,9 @@ class Stops:
         self._steps.push_async_callback(step)
 
     async def run(self) -> str:
-        """Execute all steps, even when one fails; return the names and durations of slow steps.
+        """Execute all steps, even if one fails; return the names and durations of the slow ones.
 
-        The error of a step is raised after the last step.
+        An error in a step is raised after the last step.
         """
         await self._steps.aclose()
         slow, self._slow = self._slow, []

@@ -1,8 +1,7 @@
-"""Permissions for stored messages that requests identify by offset instead of topic.
+"""Permission checks for stored messages that requests identify by offset instead of topic.
 
-An account cannot find out whether a message exists that it may not access: the answer is the same as for a missing
-message. A producer may write the bytes of a record into a message's body, so a record is valid only if its queue points
-to it.
+For a message that the account may not access, the response is the same as for a missing message. A producer may write
+the bytes of a record into a message's body, so a record is valid only if its queue points to it.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ def may_access(store: MessageStore, record: StoredRecord | None, *actions: Actio
 
 
 def may_access_at(store: MessageStore, offset: int, *actions: Action) -> bool:
-    """Return whether the current request may access the message at a log offset; decode it only if necessary."""
+    """Return whether the current request may access the message at a log offset."""
     caller = CALLER.get()
     return caller is None or caller.is_super or may_access(store, store.decoded_at(offset), *actions)
 
 
 def _topic(record: StoredRecord) -> str:
-    """Return the topic of a message; for a waiting message, the topic to which it will be delivered."""
+    """Return the topic of a message; for a delayed or half message, the topic to which it will be delivered."""
     parked = record.topic in NOT_ALLOWED_SEND_TOPICS
     return record.properties.get(REAL_TOPIC, record.topic) if parked else record.topic
 
@@ -41,7 +40,7 @@ def _is_queued(store: MessageStore, record: StoredRecord) -> bool:
 
 
 def not_found(remark: str) -> str:
-    """Return the text for a message that is missing or that the account may not access."""
+    """Return the error text for a message that is missing or that the account may not access."""
     caller = CALLER.get()
     if caller is None or caller.is_super:
         return remark

@@ -306,7 +306,7 @@ async def test_without_the_masters_word_on_its_log_none_is_taken(
     slave = await start_slave(namesrv_addr="127.0.0.1:1")
     await clock.run_for(3 * REPLICATION_RETRY_SECONDS)
     assert master.connections == 0
-    assert "no nameserver knows its address" in (slave.slave.follower.trouble or "")
+    assert "no nameserver knows the master's address" in (slave.slave.follower.trouble or "")
 
 
 async def test_bytes_of_another_place_end_the_connection(

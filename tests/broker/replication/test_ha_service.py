@@ -236,8 +236,8 @@ async def test_a_slave_that_is_ahead_is_refused(
     slave = await connect_slave(broker)
     await slave.report(end + 1)
     assert slave.closed
-    assert f"its log ends at {end + 1}, this master's log at {end}" in caplog.text
-    assert "make the slave the master" in caplog.text
+    assert f"its log ends at {end + 1}, but this master's log ends earlier, at {end}" in caplog.text
+    assert "make it the master" in caplog.text
 
 
 async def test_a_slave_whose_next_byte_is_deleted_is_refused(
@@ -266,7 +266,7 @@ async def test_a_slave_is_closed_when_retention_takes_what_it_needs(
     slave.transport.resume_reading()
     await settle()
     assert slave.closed
-    assert "its next part of the log is deleted" in caplog.text
+    assert "the part of the log that it needs next has been deleted" in caplog.text
 
 
 async def _forget_the_past(broker: Broker) -> None:
@@ -285,7 +285,7 @@ async def test_a_report_of_more_than_was_sent_is_refused(
     await slave.report(0)
     await slave.report(2**62)
     assert slave.closed
-    assert f"its report {2**62} is beyond the last byte sent" in caplog.text
+    assert f"its report {2**62} is past the last byte sent" in caplog.text
 
 
 async def test_a_negative_report_is_refused(broker: Broker, connect_slave: ConnectSlave) -> None:

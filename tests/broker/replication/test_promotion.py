@@ -105,7 +105,7 @@ async def test_an_old_master_with_messages_of_its_own_says_so_and_is_filled_anew
         master = await fail_over(pair)
         slave = await pair.start_slave()
         follower = slave.slave.follower
-        assert await wait_until(clock, lambda: "only this broker has" in (follower.trouble or ""), PATIENCE_S)
+        assert await wait_until(clock, lambda: "ends earlier" in (follower.trouble or ""), PATIENCE_S)
         await pair.stop_slave()
         pair.empty_slave()
         wire = await connect(master)

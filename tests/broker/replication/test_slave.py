@@ -192,7 +192,7 @@ async def test_a_slave_whose_log_has_parted_stops_and_says_so(pair: Cluster) -> 
     _empty(pair.store_root(0))
     await pair.start_broker(0)
     follower = pair.slave().slave.follower
-    assert await wait_until(pair.clock, lambda: "only this broker has" in (follower.trouble or ""), PATIENCE_S)
+    assert await wait_until(pair.clock, lambda: "ends earlier" in (follower.trouble or ""), PATIENCE_S)
     await send(pair, 20, "Other")
     assert await wait_until(pair.clock, lambda: follower.trouble and "have diverged" in follower.trouble, PATIENCE_S)
     assert await bodies(pair.slave(), "T") == sent
@@ -241,7 +241,7 @@ async def test_a_slave_without_a_master_waits_for_one(clock: VirtualClock) -> No
         await pair.stop_slave()
         await pair.start_slave()
         await clock.run_for(60)
-        assert pair.slave().slave.follower.trouble == "no nameserver knows a master with this broker name"
+        assert pair.slave().slave.follower.trouble == "no nameserver knows a master for this broker name"
         await pair.start_broker(0)
         await send(pair, 3)
         await replicated(pair)

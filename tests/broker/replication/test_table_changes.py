@@ -193,5 +193,5 @@ async def test_an_unknown_table_is_refused(pair: Cluster) -> None:
 @pytest.mark.parametrize("body", [b"{}\n{", b"{}\n[]", b'{}\n{"a":1}', b'{}\n{"a":{"0":"x"}}', b"{}\n\xff"])
 def test_a_line_that_cannot_be_read_is_an_error(body: bytes) -> None:
     found = TableChanges("m", True, cometmq.broker.replication.table_changes.Head(), body, 3)
-    with pytest.raises(BodyError, match="malformed changes of a table at byte 3"):
+    with pytest.raises(BodyError, match="malformed table changes at byte 3"):
         list(found.rows(dict[int, int]))

@@ -111,7 +111,7 @@ async def test_a_store_that_knows_no_producers_is_not_read_at_start(broker: Brok
     await wire.send("T", b"1")
     answer = await wire.call(RequestCode.OPEN_PRODUCER, OpenProducerRequestHeader(producer="q-0", batch=0))
     assert answer.code == ResponseCode.SYSTEM_BUSY
-    assert "are being read from the log" in (answer.remark or "")
+    assert "are still being read from the log" in (answer.remark or "")
     assert (await open_producer(wire)).epoch == 1
     saved = Path(broker.config.store_path_root_dir) / "comet" / "producers.json"
     await until(saved.exists)  # once the log is flushed

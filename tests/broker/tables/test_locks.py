@@ -165,7 +165,7 @@ def test_what_is_no_file_of_locks_is_none(
     locks = RebalanceLockManager(clock=clock)
     file = LockFile(locks, path)
     file.load()
-    assert "locks of queues are forgotten" in caplog.text
+    assert "all queue locks are lost" in caplog.text
     assert locks.try_lock("g", "two", QUEUES) == QUEUES
     path.unlink()
     path.mkdir()

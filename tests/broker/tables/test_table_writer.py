@@ -219,7 +219,7 @@ async def test_while_too_many_changes_wait_further_ones_are_refused_and_change_n
     wire, waiting = await with_changes_that_wait(tables_disk, broker, connect_to, 4)
     answer = await ask(wire)
     assert answer.code == ResponseCode.SYSTEM_BUSY
-    assert "wait for the disk: check the disk of the broker, then try again" in (answer.remark or "")
+    assert "waiting for the disk; check the broker's disk, then try again" in (answer.remark or "")
     assert not is_done(broker)
     assert (await wire.send("Old")).code == 0, "others are served"
     await beat(wire, heartbeat("c1", "Old", group="new"))

@@ -119,7 +119,7 @@ def test_names_that_could_leave_the_store_are_left_out(tmp_path: Path, clock: Vi
     ("text", "why"),
     [
         ("{", "topics.json: cannot be used: .*; moved to"),
-        ('{"topicConfigTable":[]}', "its topicConfigTable is not a JSON object; moved to"),
+        ('{"topicConfigTable":[]}', "topicConfigTable is not a JSON object; moved to"),
         ('{"topicConfigTable":{"T":{"perm":"x"}}}', "topic 'T' left out"),
         ('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":-1}}}', "readQueueNums=-1"),
         ('{"topicConfigTable":{"T":{"topicName":"T","perm":1e99}}}', "topic 'T' left out"),

@@ -350,13 +350,13 @@ async def test_each_transaction_that_is_given_up_is_named_in_the_log_up_to_a_bou
     assert [record.properties["UNIQ_KEY"] for record in records] == keys
     lines = [record.getMessage() for record in caplog.records if "gave up" in record.getMessage()]
     assert [record.levelname for record in caplog.records if "gave up" in record.getMessage()][:3] == ["ERROR"] * 3
-    named = "gave up a transaction that nobody ended: topic TxTopic, group TxProducers, id "
+    named = "gave up a transaction that no producer ended: topic TxTopic, group TxProducers, id "
     assert [line.rsplit(", offset id", 1)[0] for line in lines[:-1]] == [
         f"{named}K1\\x1b[2J\\n",
         f"{named}K2",
         f"{named}K3",
     ]
-    assert lines[-1].startswith("gave up 5 transactions that nobody ended")
+    assert lines[-1].startswith("gave up 5 transactions that no producer ended")
     for key in ("K7", "K8"):
         await send_half(wire, key)
     await clock.run_for(5)

@@ -37,10 +37,10 @@ def test_a_life_is_told_in_a_file_that_logrotate_may_move(offline: CommandLine, 
         begun = "\n".join(messages(file))
         for part in (
             r"nameserver serves at 127\.0\.0\.1:\d+: CometMQ \d",
-            r"broker broker-0 of cluster DefaultCluster begins: ASYNC_MASTER with id 0, CometMQ .*: (compiled|Python)",
+            r"broker broker-0 of cluster DefaultCluster is starting: ASYNC_MASTER with id 0, .*: (compiled|Python)",
             r"opened the store in \d+\.\d\d s: 0 topics, log from 0 to 0",
-            r"registered at nameserver 127\.0\.0\.1:\d+\n",
-            r"broker broker-0 serves at 127\.0\.0\.1:\d+, for slaves at port \d+; its start took \d+\.\d\d s",
+            r"registered with nameserver 127\.0\.0\.1:\d+\n",
+            r"broker broker-0 serves clients at 127\.0\.0\.1:\d+ and slaves at port \d+; started in \d+\.\d\d s",
         ):
             assert re.search(part, begun), part
         with SyncProducer("tellers", namesrv) as producer:
@@ -57,8 +57,8 @@ def test_a_life_is_told_in_a_file_that_logrotate_may_move(offline: CommandLine, 
         process.terminate()
         assert process.wait(60) == 0
     assert messages(file)[-4] == "stopping: SIGTERM"
-    assert re.match(r"broker broker-0 has stopped in \d+\.\d\d s", messages(file)[-2])
-    assert re.match(r"nameserver has stopped in \d+\.\d\d s", messages(file)[-1])
+    assert re.match(r"broker broker-0 stopped in \d+\.\d\d s", messages(file)[-2])
+    assert re.match(r"nameserver stopped in \d+\.\d\d s", messages(file)[-1])
     assert "SIGHUP" not in moved.read_text()
 
 

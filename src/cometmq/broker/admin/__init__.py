@@ -1,1 +1,1 @@
-"""Requests from administration tools (AdminBrokerProcessor), with one module for each subject."""
+"""Requests from administration tools (AdminBrokerProcessor), one module per subject."""

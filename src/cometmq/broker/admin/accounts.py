@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class PlainAccountAdmin:
-    """Reads and changes the account files in a thread, one request at a time. Answers contain no secrets."""
+    """Reads and changes the account files in a thread, one request at a time. Responses contain no secrets."""
 
     def __init__(self, broker: BrokerContext, files: PlainFiles) -> None:
         self._config = broker.config
@@ -59,7 +59,7 @@ class PlainAccountAdmin:
     async def put(
         self, connection: ServerConnection, request: Request[CreateAccessConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Create or change an account. The change is in force when the request is answered."""
+        """Create or change an account. The change is in effect when the request is answered."""
         header = request.header
         given: dict[str, Any] = {
             "accessKey": header.access_key,
@@ -97,7 +97,7 @@ class PlainAccountAdmin:
     async def put_white_addresses(
         self, connection: ServerConnection, request: Request[UpdateGlobalWhiteAddrsConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Replace the addresses that need no signature, in one of the files."""
+        """Replace the addresses that need no signature in one of the account files."""
         header = request.header
         addresses = _split(header.global_white_addrs) or []
         try:

@@ -1,4 +1,4 @@
-"""Administrators' requests about the broker: runtime information, statistics, configuration, old files."""
+"""Administration of the broker: runtime information, statistics, configuration, and deletion of old files."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _ALWAYS_ZERO: Final = (
     "dispatchMaxBuffer",
     "EndTransactionThreadPoolQueueCapacity",
 )
-"""Keys about thread pools and locks, which do not exist in CometMQ (``prepareRuntimeInfo``)."""
+"""Runtime information about thread pools and locks, which do not exist in CometMQ (``prepareRuntimeInfo``)."""
 _NO_STORE_POOL: Final = 2**31 - 1
-"""Value of ``remainTransientStoreBufferNumbs``: there is no transient store pool."""
+"""Value of ``remainTransientStoreBufferNumbs``, since CometMQ has no transient store pool."""
 
 
 class ReportsRuntimeInfo(Protocol):
     """A part of the broker that contributes keys to the runtime information."""
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the keys with their current values."""
+        """Return the runtime information keys of this part, with their current values."""
 
 
 class BrokerAdmin:
-    """Answers requests about the running broker and its configuration (``AdminBrokerProcessor``).
+    """Handles requests about the running broker and its configuration (``AdminBrokerProcessor``).
 
     :param reporters: parts that contribute keys to the runtime information.
     """
@@ -65,7 +65,7 @@ class BrokerAdmin:
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO, permission=needs_cluster(Action.GET))
     def runtime_info(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the runtime information, with every key that tools parse."""
+        """Return the runtime information, including every key that tools parse."""
         table = self._broker.stats.runtime_info()
         table.update(self._of_store())
         for level, (offset, end) in self._schedule.offsets().items():
@@ -106,7 +106,7 @@ class BrokerAdmin:
     def view_stats(
         self, _connection: ServerConnection, request: Request[ViewBrokerStatsDataRequestHeader], _body: bytes
     ) -> Response:
-        """Return one statistic over the last minute, hour and day."""
+        """Return a statistic over the last minute, hour and day."""
         name, key = request.header.stats_name, request.header.stats_key
         data = self._broker.stats.view(name, key)
         if data is None:
@@ -132,11 +132,11 @@ class BrokerAdmin:
         RequestCode.UPDATE_BROKER_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
     def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Change the configuration, first in its file, then in the broker. The body is properties text.
+        """Change the configuration, first in its file, then in the broker.
 
-        Only keys that :mod:`cometmq.broker.config` marks as changeable at run time can change, and only within their
-        ranges. A request changes all its keys or none. Apache's other keys are stored and shown; the answer says that
-        they have no effect.
+        The request body is properties text. Only keys that :mod:`cometmq.broker.config` marks as changeable at run time
+        can change, and only within their ranges. A request changes all its keys or none. Apache's other keys are stored
+        and shown, but the response says that they have no effect.
         """
         before = self._broker.config
         try:
@@ -162,7 +162,7 @@ class BrokerAdmin:
 
 
 def _existing(path: Path) -> Path:
-    """Return the path itself, or its nearest existing parent directory."""
+    """Return a path or its nearest existing parent directory."""
     return next((place for place in _upwards(path) if place.exists()), Path("/"))
 
 
@@ -172,7 +172,7 @@ def _upwards(path: Path) -> Iterator[Path]:
 
 
 def _readable(size: int) -> str:
-    """Format a size as ``0 B``, ``6.4 KiB``, ``74.4 GiB`` (``UtilAll.humanReadableByteCount``)."""
+    """Format a size, for example ``0 B``, ``6.4 KiB`` or ``74.4 GiB`` (``UtilAll.humanReadableByteCount``)."""
     if size < 1024:
         return f"{size} B"
     value = float(size)

@@ -1,4 +1,4 @@
-"""Administration of groups: create, delete and list groups and their connected members."""
+"""Administration of groups: create, delete and list groups, and list their connected members."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def _group_needs(body: bytes) -> Iterator[Need]:
 
 
 def _listed(body: bytes) -> list[SubscriptionGroupConfig]:
-    """Return the groups that a request contains.
+    """Return the groups in a request.
 
-    :raises BodyError: the body is malformed, or contains too many groups.
+    :raises BodyError: the body is malformed or contains too many groups.
     """
     groups = decode_request(SubscriptionGroupList, body, MAX_LIST_BYTES).group_config_list
     if len(groups) > MAX_LISTED:
@@ -80,7 +80,7 @@ def _list_needs(body: bytes) -> Iterator[Need]:
 
 
 class GroupAdmin:
-    """Answers requests about groups and their connected clients (``AdminBrokerProcessor``)."""
+    """Handles requests about groups and their connected clients (``AdminBrokerProcessor``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -91,7 +91,7 @@ class GroupAdmin:
         permission=needs_of_body(_group_needs, "Group Create"),
     )
     def create(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change a group. Answer once it is on disk."""
+        """Create or change a group; answer once the change is durable."""
         return self._timed(
             connection, request, lambda: [decode_request(SubscriptionGroupConfig, body, MAX_GROUP_CONFIG_BYTES)]
         )
@@ -102,7 +102,7 @@ class GroupAdmin:
         permission=needs_of_body(_list_needs, "Group:`groupConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change many groups, all or none. Answer once they are on disk."""
+        """Create or change either all groups in a request or none; answer once the changes are durable."""
         return self._timed(connection, request, lambda: _listed(body))
 
     def _timed(
@@ -123,7 +123,7 @@ class GroupAdmin:
         return None
 
     def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> str | None:
-        """Create or change either all groups or none. Return the reason for a refusal."""
+        """Create or change either all groups or none; return the reason if the change is refused."""
         for group in groups:
             wrong = check_group(group.group_name)
             if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
@@ -144,7 +144,7 @@ class GroupAdmin:
     def delete(
         self, connection: ServerConnection, request: Request[DeleteSubscriptionGroupRequestHeader], _body: bytes
     ) -> None:
-        """Delete a group, and its offsets if requested. Answer once the deletion is on disk."""
+        """Delete a group, and its offsets if requested; answer once the deletion is durable."""
         self._broker.tables.require_room()
         group = request.header.group_name
         is_known = self._broker.groups.delete(group)
@@ -169,7 +169,7 @@ class GroupAdmin:
     def config_of(
         self, _connection: ServerConnection, request: Request[GetSubscriptionGroupConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Return one group, for tools of 5.x."""
+        """Return a group's configuration, for 5.x tools."""
         group = self._broker.groups.get(request.header.group)
         if group is None:
             return Response(
@@ -182,7 +182,7 @@ class GroupAdmin:
     def topics_of(
         self, _connection: ServerConnection, request: Request[QueryTopicsByConsumerRequestHeader], _body: bytes
     ) -> Response:
-        """List the topics in which a group has offsets, for tools of 5.x."""
+        """List the topics in which a group has offsets, for 5.x tools."""
         topics = sorted(topic for topic, _ in self._broker.offsets.of_group(request.header.group))
         return Response(body=encode_body(TopicList(topic_list=topics)))
 
@@ -191,7 +191,7 @@ class GroupAdmin:
     def consumers(
         self, connection: ServerConnection, request: Request[GetConsumerConnectionListRequestHeader], _body: bytes
     ) -> Response | None:
-        """List the connected consumers of a group and their subscriptions."""
+        """List a group's connected consumers and their subscriptions."""
         name = request.header.consumer_group
         group = self._broker.clients.consumers.get(name)
         if group is None:
@@ -211,7 +211,7 @@ class GroupAdmin:
     def producers(
         self, connection: ServerConnection, request: Request[GetProducerConnectionListRequestHeader], _body: bytes
     ) -> Response | None:
-        """List the connected producers of a group."""
+        """List a group's connected producers."""
         name = request.header.producer_group
         channels = self._broker.clients.producers.groups.get(name)
         if channels is None:
@@ -221,7 +221,7 @@ class GroupAdmin:
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO, limits=("QUEUES_PER_SLICE",), permission=needs_cluster(Action.GET))
     def all_producers(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> Response | None:
-        """List the producers of all groups. Producers that connect or leave during the request may be missing."""
+        """List the producers of all groups; producers that connect or leave in the meantime may be missing."""
         return run_in_slices(connection, request, self._all_producers())
 
     def _all_producers(self) -> Steps:
@@ -241,7 +241,7 @@ class GroupAdmin:
 
 
 def _with_connections(body: bytes, channels: Iterable[ClientChannel]) -> Steps:
-    """Return a body with its list of connections filled in."""
+    """Return a response body with its list of connections filled in."""
     listed = yield from list_in_slices(map(_describe, list(channels)))
     return Response(body=body.replace(_NO_CONNECTIONS, b'"connectionSet":[%s]' % listed, 1))
 

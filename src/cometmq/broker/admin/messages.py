@@ -1,4 +1,4 @@
-"""Administrators' requests about messages: consume queue units, open transactions, waiting messages."""
+"""Administration of messages: consume queue units, open transactions, and delayed messages."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _log = logging.getLogger(__name__)
 
 _CHECK_POINT: Final = struct.Struct(">qqqqqqq")
 _NO_FILTER_DATA: Final = "null"
-"""The text for a group without SQL filter data."""
+"""Response text for a group that has no SQL filter data."""
 
 
 class QueueAdmin:
-    """Answers requests for consume queue units (``AdminBrokerProcessor.queryConsumeQueue``)."""
+    """Handles requests for consume queue units (``AdminBrokerProcessor.queryConsumeQueue``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -108,7 +108,7 @@ class QueueAdmin:
 
 
 class TransactionAdmin:
-    """Answers requests for transactions that are neither committed nor rolled back."""
+    """Handles requests for transactions that are neither committed nor rolled back."""
 
     def __init__(self, table: OpenTransactions) -> None:
         self._table = table
@@ -121,9 +121,7 @@ class TransactionAdmin:
     def list(
         self, _connection: ServerConnection, request: Request[GetOpenTransactionsRequestHeader], _body: bytes
     ) -> Response:
-        """List the open transactions of one group or of all groups, starting at an offset. ``nextOffset`` is the offset
-        of the next page.
-        """
+        """List the open transactions of a group or of all groups, starting at an offset."""
         header = request.header
         most = min(max(header.max_num, 1), MAX_LISTED_TRANSACTIONS)
         listed: list[OpenTransaction] = []
@@ -160,9 +158,9 @@ class TransactionAdmin:
 
 
 class TimerAdmin:
-    """Answers requests about waiting messages. The timer log is read in its own thread.
+    """Handles requests about delayed messages, for which the timer log is read in its own thread.
 
-    The bodies are RocketMQ 5's (``TimerCheckpoint.encode``, ``TimerMetrics``).
+    The response bodies are RocketMQ 5's (``TimerCheckpoint.encode``, ``TimerMetrics``).
     """
 
     def __init__(self, timer: TimerMessageService) -> None:
@@ -171,13 +169,15 @@ class TimerAdmin:
 
     @answers(RequestCode.GET_TIMER_CHECK_POINT, permission=needs_cluster(Action.GET))
     def check_point(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the due time up to which messages were delivered, and the queue offset up to which they were read."""
+        """Return the due time up to which messages have been delivered, and the queue offset up to which they have been
+        read.
+        """
         position = self._timer.log.position
         return Response(body=_CHECK_POINT.pack(max(position.until_ms, 0), 0, position.serial, position.serial, 0, 0, 0))
 
     @answers(RequestCode.GET_TIMER_METRICS, limits=("MAX_TIMER_LOOKS",), permission=needs_cluster(Action.GET))
     async def metrics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Count the waiting messages of each topic, and those due within a minute, an hour, a day and thirty days."""
+        """Count the delayed messages for each topic, and those due within a minute, an hour, a day and thirty days."""
         return await self._read_in_thread(self._metrics())
 
     @answers(
@@ -188,7 +188,7 @@ class TimerAdmin:
     async def list(
         self, _connection: ServerConnection, request: Request[GetWaitingMessagesRequestHeader], _body: bytes
     ) -> Response:
-        """List the waiting messages of one topic or of all topics, ordered by due time (CometMQ's own request)."""
+        """List the delayed messages for one topic or all topics, ordered by due time (a CometMQ extension)."""
         return await self._read_in_thread(self._page(request.header))
 
     async def _read_in_thread(self, work: Coroutine[Any, Any, Body]) -> Response:
@@ -200,7 +200,7 @@ class TimerAdmin:
         try:
             return Response(body=encode_body(await work))
         except OSError as error:
-            _log.error("cannot read the waiting messages: %s", error)
+            _log.error("cannot read the delayed messages: %s", error)
             remark = f"messages that wait cannot be looked through: {error.strerror}"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         finally:
@@ -222,7 +222,9 @@ class TimerAdmin:
 
 
 def _tag_codes(subscription: SubscriptionData | None) -> frozenset[int] | None:
-    """Return a subscription's tag codes: empty if it selects all messages, ``None`` if it does not select by tags."""
+    """Return a subscription's tags codes, which are empty if it selects all messages, or ``None`` if it does not select
+    by tags.
+    """
     if subscription is None or not is_tag_type(subscription.expression_type):
         return None
     try:

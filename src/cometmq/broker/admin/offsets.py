@@ -1,4 +1,4 @@
-"""Administrators' requests to read, compare, clone and reset consumer offsets, and to show the progress of groups."""
+"""Administration of consumer offsets: read, compare, clone and reset them, and show the progress of groups."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 LATEST: Final = -1
-"""The timestamp that means the end of each queue."""
+"""The timestamp that stands for the end of each queue."""
 _OLDEST_RESET_VERSION: Final = 28
 """V3_0_7_SNAPSHOT, the first client version that understands RESET_CONSUMER_CLIENT_OFFSET."""
 _OVERTAKEN: Final = 2**63 - 1
 _LEAST_QUEUE_BYTES: Final = 98
-"""Minimum size of one queue's progress in an answer, in bytes."""
+"""Minimum size in bytes of a queue's progress in a response."""
 _TOO_LARGE: Final = (
     f"the progress of all groups is larger than an answer can be, {MAX_FRAME_BYTES} bytes: ask for each group alone, "
     "as consumerProgress -g does"
@@ -51,7 +51,7 @@ _TOO_LARGE: Final = (
 
 
 class OffsetAdmin:
-    """Answers requests about consumer offsets (``AdminBrokerProcessor``)."""
+    """Handles requests about consumer offsets (``AdminBrokerProcessor``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -82,8 +82,8 @@ class OffsetAdmin:
     ) -> Response:
         """Return the lowest offset that any group has in each queue of a topic.
 
-        Groups in ``filterGroups`` (separated by commas) are ignored. For a queue where ``compareGroup`` is behind that
-        offset, return the largest 64-bit number. (Apache also deletes the offsets of the ignored groups.)
+        Groups in ``filterGroups`` (separated by commas) are ignored. If ``compareGroup`` is behind that offset in a
+        queue, the largest 64-bit number is returned. (Apache's broker also deletes the offsets of the ignored groups.)
         """
         header = request.header
         ignored = set((header.filter_groups or "").split(","))
@@ -107,7 +107,7 @@ class OffsetAdmin:
     def clone(
         self, connection: ServerConnection, request: Request[CloneGroupOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Copy the offsets of one group to another, in one topic or in all topics."""
+        """Copy a group's offsets to another group, in one topic or in all topics."""
         header = request.header
         wrong = check_group(header.dest_group)
         if wrong is not None:
@@ -210,7 +210,7 @@ class OffsetAdmin:
     def of_group(
         self, connection: ServerConnection, request: Request[GetConsumeStatsRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the progress of one group, in one topic or in all topics for which it has offsets."""
+        """Return a group's progress, in one topic or in all topics in which it has offsets."""
         return run_in_slices(connection, request, self._of_group(request.header))
 
     def _of_group(self, header: GetConsumeStatsRequestHeader) -> Steps:
@@ -244,7 +244,9 @@ class OffsetAdmin:
         return run_in_slices(connection, request, self._of_all_groups(request.header.is_order))
 
     def _has_too_many_queues(self, is_order: bool) -> Generator[None, None, bool]:
-        """Return whether all groups together have too many queues for one answer, which would take seconds to build."""
+        """Return whether all groups together have too many queues for one response, which would take seconds to
+        build.
+        """
         room = MAX_FRAME_BYTES // _LEAST_QUEUE_BYTES
         seen = 0
         for group in list(self._broker.groups.table):
@@ -321,9 +323,10 @@ class OffsetAdmin:
     def in_time(
         self, connection: ServerConnection, request: Request[QueryConsumeTimeSpanRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the store times of the first, the last and the last consumed message in each queue.
+        """Return the store times of the first, last and last consumed message in each queue.
 
-        ``delayTime`` is the age, in ms, of the next message to consume; it is 0 if the group has consumed all messages.
+        ``delayTime`` is the age of the next message to consume in milliseconds, or 0 if all messages have been
+        consumed.
         """
         name, group = request.header.topic, request.header.group
         topic = self._broker.topics.get(name)
@@ -364,10 +367,10 @@ class OffsetAdmin:
 def consumed_topics(
     broker: BrokerContext, group: str, topic: str | None = None
 ) -> Iterator[tuple[TopicConfig, QueueOffsets]]:
-    """Yield the existing topics in which a group has offsets, with these offsets. If ``topic`` is not empty, yield only
-    it.
+    """Yield the existing topics in which a group has offsets, with these offsets.
 
-    If the group has members, topics to which they do not subscribe are skipped.
+    If ``topic`` is not empty, yield only this topic. If the group has members, skip topics to which they do not
+    subscribe.
     """
     online = broker.clients.consumers.get(group)
     found = [(topic, broker.offsets.of_queues(group, topic))] if topic else broker.offsets.of_group(group)
@@ -385,7 +388,7 @@ def _for_cpp(table: dict[MessageQueue, int]) -> list[MessageQueueForC]:
 
 
 def _local_text(timestamp_ms: int) -> str:
-    """Format a time as ``2026-11-21#03:49:47:528``, local time, like ``UtilAll.formatDate``."""
+    """Format a local time like ``UtilAll.formatDate``, for example ``2026-11-21#03:49:47:528``."""
     seconds, milliseconds = divmod(timestamp_ms, 1000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone()
     return f"{moment:%Y-%m-%d#%H:%M:%S}:{milliseconds:03d}"

@@ -35,7 +35,7 @@ class QuotaAdmin:
     async def put(
         self, connection: ServerConnection, request: Request[PutQuotaRequestHeader], _body: bytes
     ) -> Response:
-        """Create or change a subject's quota. The change is on disk and in force when the request is answered."""
+        """Create or change a subject's quota. The change is durable and in effect when the request is answered."""
         try:
             subject = Subject.parse(request.header.subject)
             async with self._lock:
@@ -66,7 +66,7 @@ class QuotaAdmin:
     async def delete(
         self, connection: ServerConnection, request: Request[DeleteQuotaRequestHeader], _body: bytes
     ) -> Response:
-        """Delete a subject's quota. Answer with code 22 if the subject has no quota."""
+        """Delete a subject's quota; the response code is 22 if the subject has none."""
         try:
             subject = Subject.parse(request.header.subject)
             async with self._lock:
@@ -80,7 +80,7 @@ class QuotaAdmin:
 
     @answers(RequestCode.GET_QUOTAS, limits=("MAX_SHOWN_SUBJECTS",), permission=needs_cluster(Action.GET))
     def get(self, _connection: ServerConnection, request: Request[GetQuotasRequestHeader], _body: bytes) -> Response:
-        """Return the quotas of one subject or of all subjects, with their usage and the number of denials."""
+        """Return the quotas of one subject or of all subjects, with their usage and the number of refused requests."""
         header = request.header
         if not header.subject:
             return Response(body=msgspec.json.encode(self._limiter.listed(each=header.each)))

@@ -1,6 +1,6 @@
-"""Requests that only a consumer can answer. The broker forwards them and returns the answers.
+"""Requests that only a consumer can answer; the broker forwards them and returns the responses.
 
-The requests read a consumer's running state or offsets, or make it consume one message
+These requests read a consumer's running state or offsets, or make it consume a message
 (``AdminBrokerProcessor.callConsumer``, ``Broker2Client``).
 """
 
@@ -53,8 +53,8 @@ _OLDEST_CALL_VERSION: Final = 62
 
 
 class InFlight:
-    """Limits the pending forwarded requests to :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS`, with a total of
-    ``max_bytes``.
+    """Limits the pending forwarded requests to :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS` and ``max_bytes``
+    bytes.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -82,7 +82,7 @@ class InFlight:
 
 
 class RelayAdmin:
-    """Forwards administrators' requests to consumers and returns their answers."""
+    """Forwards administrators' requests to consumers and returns the consumers' responses."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -113,7 +113,7 @@ class RelayAdmin:
     async def consume_directly(
         self, _connection: ServerConnection, request: Request[ConsumeMessageDirectlyResultRequestHeader], _body: bytes
     ) -> Response:
-        """Make a consumer consume one message now. The forwarded request contains the stored record."""
+        """Make a consumer consume a message immediately."""
         header = request.header
         try:
             _, _, offset = decode_offset_msg_id(header.msg_id or "")
@@ -167,7 +167,7 @@ class RelayAdmin:
     ) -> Response:
         """Ask the members of a group for their current offsets.
 
-        ``clientAddr`` is the client id of the member to ask. If it is empty, all members are asked.
+        ``clientAddr`` is the client ID of the member to ask; if it is empty, all members are asked.
         """
         header = request.header
         group = self._broker.clients.consumers.get(header.group)
@@ -193,22 +193,22 @@ class RelayAdmin:
                 self._statuses.enter(-len(sizes), -sum(sizes))
 
     async def _status(self, channel: ClientChannel, question: Header, sizes: list[int]) -> bytes:
-        """Return the body of one client's answer, and add its size to ``sizes``.
+        """Return the body of a client's response, and append its size to ``sizes``.
 
-        :raises InvokeError: the client does not answer, or its answer is too large.
+        :raises InvokeError: the client does not answer, or its response is too large.
         """
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         answer = await channel.connection.invoke(code, question, timeout_s=_STATUS_TIMEOUT_S)
         size = len(answer.body)
         if size > MAX_CONSUMER_STATUS_BYTES or not self._statuses.has_room(1, size):
-            raise InvokeError(f"the answer has {size} bytes, more than the remaining room")
+            raise InvokeError(f"the response has {size} bytes, more than the remaining limit")
         self._statuses.enter(1, size)
         sizes.append(size)
         return answer.body
 
 
 async def _merged(asked: list[ClientChannel], bodies: list[Any]) -> bytes:
-    """Merge the answers of all clients. Malformed answers are skipped."""
+    """Merge the responses of all clients; skip malformed ones."""
     table: dict[str, dict[MessageQueue, int]] = {}
     for channel, body in zip(asked, bodies, strict=True):
         try:

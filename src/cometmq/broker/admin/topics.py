@@ -50,15 +50,15 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 DEFAULT_REMARK: Final = "not set any response code"
-"""Apache's remark in some successful answers; tools show it."""
+"""Apache's remark in some successful responses, which tools show."""
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PERM_BITS: Final = PERM_PRIORITY | PERM_READ | PERM_WRITE | PERM_INHERIT
 
 
 def _listed(body: bytes) -> list[TopicConfig]:
-    """Return the topics that a request contains.
+    """Return the topics in a request.
 
-    :raises BodyError: the body is malformed, or contains too many topics.
+    :raises BodyError: the body is malformed or contains too many topics.
     """
     topics = decode_request(CreateTopicListRequestBody, body, MAX_LIST_BYTES).topic_config_list
     if len(topics) > MAX_LISTED:
@@ -72,7 +72,7 @@ def _list_needs(body: bytes) -> Iterator[Need]:
 
 
 class TopicAdmin:
-    """Answers requests about topics (``AdminBrokerProcessor``).
+    """Handles requests about topics (``AdminBrokerProcessor``).
 
     :param when_registered: calls the given function once the nameservers know the current topics.
     """
@@ -89,7 +89,7 @@ class TopicAdmin:
     def create(
         self, connection: ServerConnection, request: Request[CreateTopicRequestHeader], _body: bytes
     ) -> Response | None:
-        """Create or change a topic. Answer once it is on disk and the nameservers know it."""
+        """Create or change a topic; answer once the change is durable and the nameservers know it."""
         header = request.header
         asked = TopicConfig(
             topic_name=header.topic,
@@ -116,7 +116,9 @@ class TopicAdmin:
         permission=needs_of_body(_list_needs, "Topic:`topicConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change many topics, all or none. Answer once they are on disk and the nameservers know them."""
+        """Create or change either all topics in a request or none; answer once the changes are durable and the
+        nameservers know them.
+        """
         self._broker.tables.require_room()
         try:
             listed = _listed(body)
@@ -135,7 +137,7 @@ class TopicAdmin:
         return None
 
     def _changed(self, asked: TopicConfig, attribute_changes: str) -> TopicConfig:
-        """Return the configuration of a topic after a change.
+        """Return a topic's configuration after a change.
 
         :raises RefusedError: the change is not allowed.
         """
@@ -158,7 +160,7 @@ class TopicAdmin:
                 self._broker.topics.put(topic)
 
     def _when_known(self, respond: Callable[[Response], None], response: Response) -> None:
-        """Respond once the change is on disk and the nameservers know it. If it fails, respond with the reason."""
+        """Respond once the change is durable and the nameservers know it, or with the reason if it fails."""
 
         def written(failure: Exception | None) -> None:
             if failure is None:
@@ -174,7 +176,7 @@ class TopicAdmin:
     ) -> Response | None:
         """Delete a topic's configuration, queues and consumer offsets. The log keeps its records.
 
-        The request is answered once the deletion is on disk.
+        The request is answered once the deletion is durable.
         """
         topic = request.header.topic
         wrong = self._refuse_name(topic)
@@ -209,7 +211,7 @@ class TopicAdmin:
     def config_of(
         self, _connection: ServerConnection, request: Request[GetTopicConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Return one topic, for tools of 5.x."""
+        """Return a topic's configuration, for 5.x tools."""
         topic = self._broker.topics.get(request.header.topic)
         if topic is None:
             return Response(
@@ -259,7 +261,7 @@ class TopicAdmin:
 
     @answers(RequestCode.CLEAN_UNUSED_TOPIC, limits=("MAX_PENDING_CHANGES",), permission=needs_cluster(Action.UPDATE))
     def clean_unused(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> None:
-        """Drop the queues of topics that no longer have a configuration."""
+        """Delete the queues of topics that no longer have a configuration."""
         self._broker.tables.require_room()
         known = self._broker.topics.table.keys() | self._broker.topics.system_topics
         self._broker.turn.end()

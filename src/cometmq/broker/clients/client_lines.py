@@ -1,6 +1,6 @@
-"""Log lines about clients that join and leave groups.
+"""Log lines for clients that join and leave groups.
 
-In each period the first clients are named, the rest only counted.
+In each period, the first clients are logged by name, and the remaining ones are only counted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 10.0
 NAMED_IN_A_PERIOD: Final = 10
-"""Maximum number of lines in a period. Further clients are only counted: when a broker starts or the network fails,
-thousands join or leave at a time.
+"""Maximum number of clients logged by name in a period. Further clients are only counted, since thousands may join or
+leave when a broker starts or the network fails.
 """
 _MOST_CHARS: Final = 150
 
 
 class ClientLines:
-    """Logs members that join and leave groups. Call :meth:`log_counts` every :data:`PERIOD_SECONDS`.
+    """Logs members that join and leave groups; :meth:`log_counts` must be called every :data:`PERIOD_SECONDS`.
 
     System groups are skipped, since each Apache client is also a producer in ``CLIENT_INNER_PRODUCER``.
     """

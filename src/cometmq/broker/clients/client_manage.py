@@ -1,4 +1,4 @@
-"""Handles clients' heartbeats and departures, and notifies the members of changed groups."""
+"""Handles clients' heartbeats and unregistrations, and notifies the members of changed groups."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
     )
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Register or refresh the producers and consumers of one client. Many groups are spread over several rounds."""
+        """Register or refresh a client's producers and consumers; many groups are spread over several rounds."""
         steps = self._heartbeat(connection, request, body)
         return run_in_slices(
             connection,
@@ -122,7 +122,7 @@ class ClientManageProcessor:
         return Response()
 
     def _create_retry_topic(self, consumer: ConsumerData) -> None:
-        """Create the group and its retry topic; every consumer requests the retry topic's route."""
+        """Create a group and its retry topic, since every consumer requests the retry topic's route."""
         group = self._broker.groups.find(consumer.group_name)
         if group is not None and not self._broker.topics.is_full:
             self._broker.topics.create_retry(
@@ -135,7 +135,7 @@ class ClientManageProcessor:
     def unregister(
         self, connection: ServerConnection, request: Request[UnregisterClientRequestHeader], _body: bytes
     ) -> Response:
-        """Remove a client from its groups. Its queue locks are released before the other members are notified."""
+        """Remove a client from its groups, and release its queue locks before the other members are notified."""
         header = request.header
         if header.producer_group:
             self._broker.clients.producers.unregister(header.producer_group, connection)
@@ -151,7 +151,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_check_needs, "Group and Topic Sub"),
     )
     def check_config(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Check a subscription whose expression is not a tag expression, before its consumer starts."""
+        """Check a consumer's subscription before the consumer starts, unless it is a tag expression."""
         try:
             subscription = (
                 decode_request(CheckClientRequestBody, body, MAX_CHECK_CLIENT_BYTES).subscription_data if body else None
@@ -178,7 +178,7 @@ class ClientManageProcessor:
 
 
 class GroupNotices:
-    """Notifies the members of changed groups, which then rebalance (``DefaultConsumerIdsChangeListener``).
+    """Notifies the members of changed groups so that they rebalance (``DefaultConsumerIdsChangeListener``).
 
     If a group changes again before its notices are sent, its members are notified only once. Each round of the loop
     sends only a few notices, since a client that leaves hundreds of groups with hundreds of members each causes many.
@@ -189,7 +189,7 @@ class GroupNotices:
         self._consumers = consumers
         self._changed: dict[str, None] = {}
         self._work: Iterator[None] | None = None
-        """Notices that are sent in a later round."""
+        """Notices to be sent in a later round."""
 
     def send(self, group_name: str) -> None:
         """Notify all members of a group, except those that read slowly."""

@@ -1,4 +1,4 @@
-"""Consumers' requests about their group: its members, its offsets, and its queue locks for orderly consumption."""
+"""Consumers' requests about their group: its members, its offsets and its queue locks for orderly consumption."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from cometmq.store.queue.consume_queue import UNIT
 
 
 class ConsumerManageProcessor:
-    """Answers consumers' requests about their group and its offsets (``ConsumerManageProcessor``)."""
+    """Handles consumers' requests about their group and its offsets (``ConsumerManageProcessor``)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -49,7 +49,7 @@ class ConsumerManageProcessor:
     def consumer_list(
         self, _connection: ServerConnection, request: Request[GetConsumerListByGroupRequestHeader], _body: bytes
     ) -> Response:
-        """List the client ids of all live members of a group."""
+        """List the client IDs of all live members of a group."""
         name = request.header.consumer_group
         group = self._consumers.get(name)
         if group is None:
@@ -63,9 +63,9 @@ class ConsumerManageProcessor:
     def query_offset(
         self, connection: ServerConnection, request: Request[QueryConsumerOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Return the offset that a group committed for a queue.
+        """Return a group's committed offset in a queue.
 
-        If the group has never committed an offset, the answer is 0 for a young queue and QUERY_NOT_FOUND for any other.
+        If the group has never committed an offset, return 0 for a young queue, and QUERY_NOT_FOUND for any other queue.
         """
         header = request.header
         self._lives.record_reader(connection, header.consumer_group, header.topic, header.queue_id)
@@ -82,7 +82,7 @@ class ConsumerManageProcessor:
         return Response(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Return whether the queue still has its first message and the log after that message fits in memory."""
+        """Return whether a queue still has its first message and the log after that message fits in memory."""
         queue = self._store.queues().get(topic, {}).get(queue_id)
         if queue is None or queue.max_offset() == 0:
             return True
@@ -110,7 +110,7 @@ class ConsumerManageProcessor:
         return Response()
 
     def _is_of_deleted_topic(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
-        """Return whether the offset belongs to a deleted topic, since the consumer does not know the new one yet."""
+        """Return whether an offset belongs to a deleted topic, because the consumer does not know the new topic yet."""
         if self._lives.reads_earlier(connection, header.consumer_group, header.topic, header.queue_id):
             return True
         is_gone = header.topic in self._lives.deleted
@@ -125,7 +125,7 @@ def _lock_needs(body: bytes) -> Iterator[Need]:
 
 
 class LockProcessor:
-    """Answers lock requests of orderly consumers (``AdminBrokerProcessor``)."""
+    """Handles lock requests from orderly consumers (``AdminBrokerProcessor``)."""
 
     def __init__(self, locks: RebalanceLockManager, clients: ClientRegistry) -> None:
         self._locks = locks
@@ -137,9 +137,9 @@ class LockProcessor:
         permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
     )
     def lock(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Lock queues or renew their locks. Return the queues that the client now holds.
+        """Lock queues or renew their locks; return the queues that the client now holds.
 
-        The request is refused if the heartbeats of its connection name other groups or another client.
+        The request is refused if the heartbeats on its connection came from other groups or another client.
         """
         try:
             asked = _parse(body)
@@ -160,7 +160,7 @@ class LockProcessor:
         permission=needs_of_body(_lock_needs, "Group and each Topic Sub"),
     )
     def unlock(self, _connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Unlock queues."""
+        """Release a client's locks on queues."""
         try:
             asked = _parse(body)
         except BodyError as error:
@@ -170,10 +170,9 @@ class LockProcessor:
 
 
 def _parse(body: bytes) -> LockBatchRequestBody:
-    """Parse a lock or unlock request (codes 41 and 42). RocketMQ 5's ``onlyThisBroker`` has no effect, since only this
-    broker holds the locks.
+    """Parse a lock or unlock request (request codes 41 and 42).
 
-    :raises BodyError: the body is malformed, or lacks a group or client.
+    :raises BodyError: the body is malformed or lacks a group or client.
     """
     asked = decode_request(LockBatchRequestBody, body, MAX_LOCK_REQUEST_BYTES)
     wrong = check_group(asked.consumer_group)

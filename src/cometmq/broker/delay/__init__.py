@@ -1,1 +1,1 @@
-"""Delayed messages: delay levels (ScheduleMessageService), any delay (TimerMessageStore), recall."""
+"""Delayed messages: delay levels (ScheduleMessageService), arbitrary delays (TimerMessageStore), and recall."""

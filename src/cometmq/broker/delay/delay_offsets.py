@@ -1,13 +1,13 @@
-"""The progress of delay levels, on disk and after a crash (``DelayOffsetSerializeWrapper``).
+"""Persistence and crash recovery of the progress of delay levels (``DelayOffsetSerializeWrapper``).
 
-Apache's ``config/delayOffset.json`` has the next offset of each level's queue. In addition, ``comet/delayOffset.json``
-has the same offsets and the log position at which they were valid. Both files are written only after the log up to this
-position is on disk.
+Apache's ``config/delayOffset.json`` contains the next offset of each level's queue. In addition,
+``comet/delayOffset.json`` contains the same offsets and the log offset at which they were valid. Both files are written
+only after the log has been flushed up to that offset.
 
-After a crash, the log after this position shows the messages that were delivered after the files were written. Each
-level is delivered in the order of its queue, and a delivered record equals the parked one except for its position. So
-the log is read once from this position, and each level's offset advances past every record that is the level's next
-delivery, or its next message that was moved into the timer. (Apache delivers all of these again.)
+After a crash, the log after that offset contains the messages that were delivered later. Each level is delivered in the
+order of its queue, and a delivered record equals the parked one except for its position. The log is therefore read once
+from that offset, and each level's offset advances past every record that is the level's next delivery, or its next
+message that was moved into the timer. (Apache's broker delivers all of these again.)
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ NO_POSITION: Final = -1
 
 
 class DelayProgress(msgspec.Struct, frozen=True):
-    """The next offset of each level's queue, and the log position at which the offsets were valid."""
+    """The next offset of each level's queue, and the log position at which these offsets were valid."""
 
     offsets: dict[int, int]
     position: int = NO_POSITION
-    """The log position; ``NO_POSITION`` if another broker has delivered messages after it."""
+    """The log position, or ``NO_POSITION`` if another broker has delivered messages after it."""
     moved: dict[int, int] = {}
     """The offsets after messages that were moved into the timer before they were due."""
 
 
 class DelayOffsets:
-    """The two files of a store that contain the progress of delay levels.
+    """The two files that contain a store's progress of delay levels.
 
     :param root: the directory of the store.
     """
@@ -54,9 +54,9 @@ class DelayOffsets:
         self._saved: dict[int, int] = {}
 
     def load(self) -> tuple[DelayProgress, list[str]]:
-        """Return the progress of delivery, with one line for each problem found.
+        """Return the progress of delivery, and one line for each problem found.
 
-        If a file is damaged, the deliveries are read from the log, as far back as it goes.
+        If a file is damaged, the deliveries are read from the entire log.
         """
         offsets = self._file.load(_parse_offsets)
         findings = list(self._file.findings)
@@ -76,7 +76,7 @@ class DelayOffsets:
         return DelayProgress(offsets), findings
 
     def _load_exact(self) -> tuple[DelayProgress | None, str | None]:
-        """Read ``comet/delayOffset.json``. Return its content, or the reason why it cannot be used."""
+        """Read ``comet/delayOffset.json``; return its contents, or the reason why it cannot be used."""
         try:
             progress = msgspec.json.decode(self._exact.read_bytes(), type=DelayProgress)
         except FileNotFoundError:
@@ -89,9 +89,9 @@ class DelayOffsets:
         return progress, None
 
     def save(self, progress: DelayProgress) -> None:
-        """Write both files. A failure is logged, and the next call tries again.
+        """Write both files; a failure is logged, and the next call tries again.
 
-        The exact file is written first: :meth:`load` knows that it may be ahead.
+        The exact file is written first, and :meth:`load` handles the case that it is ahead.
         """
         try:
             replace_file(self._exact, msgspec.json.encode(progress))
@@ -109,11 +109,11 @@ def _parse_offsets(loaded: Any) -> dict[int, int]:
 
 
 def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, int]:
-    """Return the next offset of each level's queue, by level.
+    """Return the next offset of each level's queue, by level, including deliveries found in the log.
 
-    An offset is wrong if it is after the end of its queue, or after a message that is not due yet and was not moved
-    into the timer: then the deliveries are read from the log, as far back as it goes. The same is done for all levels
-    if the log has lost its end, and with it deliveries, since the offsets were saved.
+    An offset is wrong if it is past the end of its queue, or past a message that is not due yet and was not moved into
+    the timer. The deliveries are then read from the entire log. The same happens for all levels if the log has lost its
+    end, and with it deliveries, since the offsets were saved.
     """
     if store.lost_from is not None and progress.position > store.lost_from:
         progress = DelayProgress({}, 0)
@@ -151,21 +151,21 @@ def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, i
 
 
 def not_due(queue: ConsumeQueue, offset: int, now_ms: int) -> bool:
-    """Return whether the message before ``offset`` is due later than now."""
+    """Return whether the message before ``offset`` is not due yet."""
     last = queue.unit(offset - 1) if offset else None
     return last is not None and last[2] > now_ms
 
 
 class _Level:
-    """A level and its next message."""
+    """A delay level and its next message."""
 
     def __init__(self, queue: ConsumeQueue, offset: int, position: int, store: MessageStore, *, moved_to: bool) -> None:
         self.queue = queue
         self.offset = offset
         self.counts_from = position
-        """Records at or after this log offset may be deliveries of this level; ``NO_POSITION`` if none can be."""
+        """Log offset of the first record that may be a delivery for this level, or ``NO_POSITION`` if none can be."""
         self.parked_at = store.max_physical_offset
-        """The log offset of the next message."""
+        """Log offset of the next message."""
         self._store = store
         self._next: InnerMessage | None = None
         self._due_ms = 0
@@ -173,7 +173,7 @@ class _Level:
             self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
-        """Add the level to ``waited_for`` under the queue of its next delivery. Undeliverable messages are skipped."""
+        """Add the level to ``waited_for`` under the queue of its next delivery; skip undeliverable messages."""
         at = max(self.offset, self.queue.min_offset())
         while (unit := self.queue.unit(at)) is not None:
             self._next, self._due_ms = self._delivery_at(unit[0], unit[1]), unit[2]
@@ -192,7 +192,7 @@ class _Level:
             return None
 
     def matches(self, record: StoredRecord) -> bool:
-        """Return whether a record is this level's next delivery; Apache may order its properties differently."""
+        """Return whether a record is this level's next delivery, even if its properties are in a different order."""
         expected = self._next
         if expected is not None and record.topic == TIMER_TOPIC:
             expected = to_timer_message(expected, self._due_ms)
@@ -209,7 +209,7 @@ class _Level:
 
 
 def _real_place(record: StoredRecord | None) -> tuple[str, int]:
-    """Return the topic and queue to which a record of the timer is delivered."""
+    """Return the topic and queue to which a timer record is delivered."""
     queue_id = record.properties.get(REAL_QID, "") if record is not None else ""
     return (record.properties.get(REAL_TOPIC, ""), int(queue_id)) if record and queue_id.isdecimal() else ("", -1)
 

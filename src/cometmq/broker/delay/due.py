@@ -1,9 +1,9 @@
-"""DueMessages: the waiting messages in memory, in order of delivery.
+"""DueMessages: the delayed messages in memory, in order of delivery.
 
-They are windows loaded from the timer log (sorted arrays, 56 bytes per message) and messages that arrived later (one
-list for each second, and a heap once the second has begun). If more messages are due than one batch can deliver, the
-late messages are delivered in the order of their due times. Messages that become due during this time are delivered in
-the same batches, so that a burst does not delay all later messages.
+They consist of windows loaded from the timer log (sorted arrays, 56 bytes per message) and messages that arrived later
+(one list per second, and a heap once the second has begun). If more messages are due than fit into a batch, the late
+messages are delivered in the order of their due times. Messages that become due in the meantime are delivered in the
+same batches, so that a burst does not delay all later messages.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""A message that is at least this late belongs to the backlog."""
+"""Minimum delay in milliseconds after which a due message belongs to the backlog."""
 
 IN_LOG: Final = -1
 """Value of ``Waiting.crc`` for a message whose record is read from the log."""
 
 
 class Waiting(NamedTuple):
-    """A waiting message in memory: the position of its record, but not the record itself."""
+    """A delayed message in memory: the position of its record, but not the record itself."""
 
     due_ms: int
     serial: int
@@ -48,7 +48,7 @@ class DueMessages:
         self._heap: list[Waiting] = []
         self._seconds: dict[int, list[Waiting]] = {}
         self._order: list[int] = []
-        """The keys of ``_seconds``, a heap."""
+        """Heap of the keys in ``_seconds``."""
         self._begun = -(1 << 62)
         """The last second whose messages are in the heap."""
         self._windows: deque[Units] = deque()
@@ -56,7 +56,7 @@ class DueMessages:
         self._late_windows: deque[Units] = deque()
         self._recalled: set[tuple[int, int]] = set()
         self.taken_until_ms = -1
-        """Upper bound of the removed messages' due times, except for messages that will be loaded again."""
+        """Upper bound for the due times of removed messages, except messages that will be loaded again."""
 
     def __len__(self) -> int:
         return (
@@ -69,7 +69,7 @@ class DueMessages:
 
     # --- adding ---------------------------------------------------------------------------------
     def add(self, entry: TimerEntry) -> None:
-        """Add a message, or a recall, that has just arrived."""
+        """Add a newly arrived message or recall."""
         if entry.kind == RECALL:
             self.recall(entry.due_ms, entry.key)
             return
@@ -88,16 +88,16 @@ class DueMessages:
             arrived.append(waiting)
 
     def add_window(self, units: Units) -> None:
-        """Add sorted messages loaded from the timer log; they are due after the messages in earlier windows."""
+        """Add sorted messages loaded from the timer log; they must be due after those in earlier windows."""
         if len(units):
             self._windows.append(units)
 
     def put_back(self, messages: list[Waiting]) -> None:
-        """Put back messages that were removed but could not be stored, in their order."""
+        """Return removed messages that could not be stored, in order."""
         self._late.extendleft(reversed(messages))
 
     def forget_from(self, due_ms: int) -> None:
-        """Drop messages and recalls due at ``due_ms`` or later; they will be loaded again."""
+        """Drop messages and recalls due at ``due_ms`` or later, because they will be loaded again."""
         self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms]
         heapq.heapify(self._heap)
         for second, arrived in self._seconds.items():
@@ -112,7 +112,7 @@ class DueMessages:
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(self, due_ms: int, key: int) -> None:
-        """Do not deliver the message with this due time and key, even if it arrives later."""
+        """Prevent the delivery of the message with this due time and key, even if it arrives later."""
         self._recalled.add((due_ms, key))
 
     def undo_recall(self, due_ms: int, key: int) -> None:
@@ -120,13 +120,13 @@ class DueMessages:
         self._recalled.discard((due_ms, key))
 
     def forget_recalls(self, before_ms: int) -> None:
-        """Drop recalls of messages that are due before ``before_ms`` and before all remaining messages."""
+        """Drop recalls of messages due before ``before_ms`` and before all remaining messages."""
         if self._recalled:
             before_ms = min(before_ms, self._first_due())
             self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
 
     def _first_due(self) -> int:
-        """Return a lower bound of the due times in memory."""
+        """Return a lower bound for the due times in memory."""
         dues = [units["due"][0] for units in (*self._windows, *self._late_windows)]
         dues += [waiting.due_ms for waiting in (*self._heap[:1], *self._late)]
         dues += [second * 1000 for second in self._order[:1]]
@@ -150,7 +150,7 @@ class DueMessages:
         return min(heads, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Waiting]:
-        """Remove and return up to ``most`` due messages. Recalled messages are dropped."""
+        """Remove and return up to ``most`` due messages; drop recalled messages."""
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_seconds(now_ms // 1000)
         self._move_to_backlog(now_ms - LATE_MS)
@@ -188,7 +188,9 @@ class DueMessages:
                 self._windows.appendleft(units[count:])
 
     def _take_late(self, taken: list[Waiting], most: int) -> None:
-        """Remove the oldest late messages, and the youngest ones, which would otherwise wait for the entire backlog."""
+        """Remove the oldest late messages, and also the newest ones, which would otherwise wait for the entire
+        backlog.
+        """
         late = self._late
         youngest = (most - len(taken)) // 2
         while youngest and late and late[-1].due_ms > late[0].due_ms:
@@ -235,7 +237,7 @@ class DueMessages:
 
     # --- queries --------------------------------------------------------------------------------
     def due_until(self, due_ms: int) -> list[int]:
-        """Return the serials of all messages due by ``due_ms``."""
+        """Return the serial numbers of all messages due by ``due_ms``."""
         serials = [waiting.serial for waiting in self._late if waiting.due_ms <= due_ms]
         for units in (*self._late_windows, *self._windows):
             serials += units["serial"][units["due"] <= due_ms].tolist()

@@ -1,8 +1,9 @@
-"""Parked messages wait until their own due time and are then delivered (``HookUtils``, ``messageTimeup``; hot path).
+"""Parked messages, which are stored under another topic until they are due (``HookUtils``, ``messageTimeup``; hot
+path).
 
-A message waits under another topic, with its own topic and queue in REAL_TOPIC and REAL_QID. Delivery changes only the
-topic, the queue, the offsets, the store time and the store host, and sets the prepared transaction offset to 0. The
-properties remain the same byte for byte, including DELAY, REAL_TOPIC and REAL_QID.
+A parked message has its own topic and queue in REAL_TOPIC and REAL_QID. Delivery changes only the topic, the queue, the
+offsets, the store time and the store host, and sets the prepared transaction offset to 0. The properties, including
+DELAY, REAL_TOPIC and REAL_QID, remain unchanged.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ _log = logging.getLogger(__name__)
 
 _INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
-"""Maximum number of characters of an invalid number in an error."""
+"""Maximum number of characters of an invalid value in an error message."""
 _WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
-"""Properties about waiting. When a message waits again, the earlier values are removed."""
+"""Properties for delays, whose earlier values are removed when a message is parked again."""
 
 
 def delay_level(text: str) -> int:
-    """Return the level of a DELAY property, parsed in the same way as Java. Levels of 0 and below mean no delay.
+    """Return the level in a DELAY property, parsed as in Java; levels of 0 and below mean no delay.
 
     :raises RefusedError: the text is not a 32-bit number.
     """
@@ -65,15 +66,15 @@ def delay_level(text: str) -> int:
 
 
 class NotDeliverableError(Exception):
-    """A parked record has no valid topic and queue for its delivery."""
+    """Raised when a parked record has no valid topic and queue for its delivery."""
 
 
 class TimerDetour:
-    """Parks messages that have their own delay or due time in ``rmq_sys_wheel_timer``
+    """Parks messages with a delay or due time of their own in ``rmq_sys_wheel_timer``
     (``HookUtils.handleScheduleMessage``).
 
     TIMER_DELAY_SEC has precedence over TIMER_DELAY_MS, and TIMER_DELAY_MS over TIMER_DELIVER_MS; a DELAY level above 0
-    has precedence over all. A message that is already due is immediately stored in its own topic.
+    has precedence over all of them. A message that is already due is stored in its own topic immediately.
     """
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -82,9 +83,9 @@ class TimerDetour:
         self._traffic = broker.stats.traffic
 
     def __call__(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
-        """Return the parked message; see :data:`~cometmq.broker.turn.inner_message.Detour`.
+        """Return the parked message, or ``None`` if the message has no delay.
 
-        :raises RefusedError: a level or delay is not a number or too long, or any delay is switched off.
+        :raises RefusedError: a level or delay is too long or not a number, or arbitrary delays are disabled.
         """
         name = next((name for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS) if name in wanted), None)
         if name is None or (DELAY in wanted and delay_level(wanted[DELAY]) > 0):
@@ -119,7 +120,7 @@ class TimerDetour:
 
 
 def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Return the message in the form in which it waits until ``due_ms``."""
+    """Return the message in the form in which it is parked until ``due_ms``."""
     place = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), TIMER_OUT_MS: str(due_ms)}
     text = PropertiesText(message.properties).plus(place).text
     return msgspec.structs.replace(message, topic=TIMER_TOPIC, queue_id=0, properties=text)
@@ -131,12 +132,13 @@ def _number(name: str, text: str) -> int:
     except ValueError:
         raise RefusedError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"timer message illegal, {name} is a whole number, not {text[:_SHOWN_CHARS]!r}",
+            f"timer message illegal, {name} must be a whole number, not {text[:_SHOWN_CHARS]!r}",
         ) from None
 
 
 def delivered(record: StoredRecord) -> InnerMessage | None:
-    """Return the message to deliver for a parked record, or ``None`` for a half message, which Apache drops too.
+    """Return the message to deliver for a parked record, or ``None`` for a half message, which Apache's broker also
+    drops.
 
     :raises NotDeliverableError: REAL_TOPIC or REAL_QID is missing or invalid.
     """
@@ -147,7 +149,7 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
     if wrong is not None:
         raise NotDeliverableError(f"REAL_TOPIC: {wrong}")
     if not queue_id.isdecimal() or len(queue_id) > len(str(MAX_QUEUE_ID)) or int(queue_id) > MAX_QUEUE_ID:
-        raise NotDeliverableError(f"{queue_id[:20]!r} is not a queue id")
+        raise NotDeliverableError(f"invalid queue ID {queue_id[:20]!r}")
     if topic == TRANS_HALF_TOPIC:
         return None
     return InnerMessage(
@@ -164,8 +166,8 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
 
 
 def to_timer_message(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Return a delay level's message in the form in which it waits in the timer. Return it unchanged if its properties
-    have no room.
+    """Convert a delay level's message to one parked in the timer, or return it unchanged if its properties have no
+    room.
 
     :param message: the message in the form in which it would be delivered.
     """
@@ -175,7 +177,7 @@ def to_timer_message(message: InnerMessage, due_ms: int) -> InnerMessage:
 
 
 def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
-    """Return the handle that recalls a parked message, or ``None`` if it cannot be recalled."""
+    """Return the handle for recalling a parked message, or ``None`` if it cannot be recalled."""
     if message.topic != TIMER_TOPIC:
         return None
     properties = decode_properties(message.properties)
@@ -187,14 +189,14 @@ def recall_handle(message: InnerMessage, broker_name: str) -> str | None:
 
 
 def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> InnerMessage | None:
-    """Read a waiting message. If it cannot be delivered, log an error and return ``None``.
+    """Read a delayed message; if it cannot be delivered, log an error and return ``None``.
 
     :param queue: the queue of ``rmq_sys_wheel_timer``.
     """
     try:
         message = delivered(decode_record(_record(waiting, timer_log, queue, store), check_crc=False))
     except (RecordError, NotDeliverableError) as error:
-        _log.error("waiting message %d cannot be delivered and is lost: %s", waiting.serial, error)
+        _log.error("delayed message %d cannot be delivered and is lost: %s", waiting.serial, error)
         return None
     if message is None:
         return None
@@ -203,9 +205,9 @@ def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store
 
 
 def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> bytes | memoryview:
-    """Return the record of a waiting message from the timer log, or from the log if it is damaged there.
+    """Return a delayed message's record from the timer log, or from the commit log if the timer log is damaged.
 
-    :raises RecordError: the record is damaged or missing in both.
+    :raises RecordError: the record is damaged or missing in both logs.
     """
     record: bytes | memoryview | None
     if waiting.crc == IN_LOG:
@@ -213,9 +215,9 @@ def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: M
     else:
         record = timer_log.record(waiting.due_ms, waiting.place, waiting.size, waiting.crc)
         if record is None:
-            _log.error("waiting message %d is damaged in the timer log; reading the log instead", waiting.serial)
+            _log.error("delayed message %d is damaged in the timer log; reading the commit log instead", waiting.serial)
             unit = queue.unit(waiting.serial)
             record = store.record_at(unit[0], unit[1]) if unit is not None else None
     if record is None:
-        raise RecordError("its record is damaged or missing, and no longer in the log")
+        raise RecordError("its record is damaged or missing in the timer log and no longer in the commit log")
     return record

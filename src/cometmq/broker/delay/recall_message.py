@@ -1,7 +1,7 @@
-"""Recall of a waiting message: RECALL_MESSAGE (370, ``RecallMessageProcessor``).
+"""Recall of a delayed message: RECALL_MESSAGE (370, ``RecallMessageProcessor``).
 
-A recall is itself a message that waits until the same due time. It is stored before it is answered. A second recall of
-the same message and a recall of an unknown message get the same answer.
+A recall is itself a delayed message with the same due time, and is stored before it is answered. Recalls of unknown or
+already recalled messages get the same response.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BODY: Final = b"0"
 
 
 class RecallMessageProcessor:
-    """Answers requests to recall waiting messages."""
+    """Handles requests to recall delayed messages."""
 
     def __init__(self, broker: BrokerContext, timer: TimerMessageService) -> None:
         self._live = broker.live
@@ -48,7 +48,7 @@ class RecallMessageProcessor:
     def recall(
         self, connection: ServerConnection, request: Request[RecallMessageRequestHeader], _body: bytes
     ) -> Response | None:
-        """Cancel a waiting message. Answer once the recall is stored."""
+        """Cancel a delayed message; answer once the recall is stored."""
         try:
             handle = self._check_handle(request.header)
             key = text_hash(recall_key(handle.topic, handle.unique_key))
@@ -61,7 +61,7 @@ class RecallMessageProcessor:
         return None
 
     def _check_handle(self, header: RecallMessageRequestHeader) -> RecallHandle:
-        """Return the handle if its message may be recalled now.
+        """Return the recall handle if its message may be recalled now.
 
         :raises RefusedError: the recall is not allowed; code and text are Apache's.
         """

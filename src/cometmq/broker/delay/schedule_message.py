@@ -1,16 +1,16 @@
-"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, which has one queue for each level (``ScheduleMessageService``).
+"""Delay levels: messages are parked in SCHEDULE_TOPIC_XXXX, which has one queue per level (``ScheduleMessageService``).
 
 A parked message has its own topic and queue in REAL_TOPIC and REAL_QID, and is stored there when it is due. All
-messages of a level wait equally long, so they become due in the order of their queue. Each level sets an alarm for its
-first message; nothing is polled. Due messages are delivered in batches, one per round of the loop, so that other
-requests are answered in between.
+messages of a level have the same delay, so they become due in the order of their queue. Each level sets an alarm for
+its first message. Due messages are delivered in batches, one per round of the loop, so that other requests are answered
+in between.
 
-A delay level's message is stored only in the log. Apache deletes a log file when it has expired or when the disk is
-full, and the messages that wait in it are lost. CometMQ's retention asks first (``DelayHold``). A master then stores
-the waiting messages of the file again, as messages of any delay with the same due time
-(:mod:`cometmq.broker.delay.timer_message`), which has its own log. The level continues after these messages, and the
-next run of retention may delete the file. A slave cannot store anything: it keeps the file until its master has
-delivered or moved the messages. Only progress on disk counts: a power cut could undo the rest.
+Messages with a delay level are stored only in the commit log. Apache's broker deletes a log file when it has expired or
+when the disk is full, and the messages that wait in it are lost. CometMQ's retention asks first (``DelayHold``). A
+master then moves the waiting messages in the file into the timer, with the same due time
+(:mod:`cometmq.broker.delay.timer_message`). The level continues after these messages, and the next run of retention may
+delete the file. A slave cannot store anything, so it keeps the file until its master has delivered or moved the
+messages. Only durable progress counts, since a power cut could undo the rest.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _HOUR_MS: Final = 3_600_000
 
 
 class DelayLevel:
-    """The queue of one level, and the progress of its delivery (``DeliverDelayedMessageTimerTask``).
+    """The queue of a delay level, and the progress of its delivery (``DeliverDelayedMessageTimerTask``).
 
-    :param level: its number, starting at 1.
-    :param delay_ms: how long its messages wait; ``None`` for a level that was removed from ``messageDelayLevel``, whose
-        messages keep the due time from their arrival.
+    :param level: the level's number, starting at 1.
+    :param delay_ms: the delay of its messages; ``None`` for a level that was removed from ``messageDelayLevel``, whose
+    messages keep the due time from their arrival.
     :param offset: the queue offset of the first undelivered message.
     """
 
@@ -73,26 +73,29 @@ class DelayLevel:
         self._clock = store.clock
         self._alarm = Alarm(self.deliver_or_wait, clock=store.clock)
         self._recheck = Alarm(self.deliver_or_wait, clock=store.clock)
-        """Retries a refused batch, and checks the clock before the alarm, since it may move backwards."""
+        """Timer for retrying a refused batch, and for checking the clock before the alarm, since the clock may move
+        backwards.
+        """
         self._under_way = False
         """True while a batch is being stored or is about to be stored."""
         self._put: tuple[int, int] | None = None
-        """The end of the log before the batch, and the queue offset after it."""
+        """The end of the log before the batch, and the queue offset after the batch."""
         self._waits_for_store = False
         """True if the last batch was refused, which is logged once."""
         self._move_below = 0
-        """Messages below this log offset are moved into the timer, because retention is about to delete their log file.
+        """Log offset below which messages are moved into the timer, because retention is about to delete their log
+        file.
         """
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
 
     def set_alarm(self) -> None:
-        """Set the alarm: a message is about to be stored in the queue."""
+        """Set the alarm, because a message is about to be stored in the queue."""
         if not self._recheck.is_set and not self._under_way:
             self._wait_until(self._clock.now_ms() + (self._delay_ms or 0))
 
     def deliver_or_wait(self) -> None:
-        """Deliver due messages, or set the alarm for the first message."""
+        """Deliver the due messages, or set the alarm for the first message."""
         self._alarm.cancel()
         self._recheck.cancel()
         self._under_way = False
@@ -110,7 +113,7 @@ class DelayLevel:
                 self._wait_until(first_ms)
 
     def move_below(self, end: int) -> None:
-        """Move the messages below a log offset into the timer, unless they become due before that."""
+        """Move the messages below a log offset into the timer, except messages that become due first."""
         self._move_below = max(self._move_below, end)
         if not self._under_way and not self._stopped:
             self.deliver_or_wait()
@@ -123,13 +126,13 @@ class DelayLevel:
 
     @property
     def delivered_offset(self) -> int:
-        """Return the next offset according to the log, including a batch that waits for the disk or a slave."""
+        """Return the next offset according to the log, including a batch that is not durable or replicated yet."""
         if self._put is not None and self._store.max_physical_offset > self._put[0]:
             return self._put[1]
         return self.offset
 
     async def stop(self) -> None:
-        """Stop delivering, and wait until the batch in progress is stored."""
+        """Stop delivering, and wait until the current batch is stored."""
         self.halt()
         if self._under_way:
             self._idle = asyncio.get_running_loop().create_future()
@@ -145,8 +148,8 @@ class DelayLevel:
 
     # --- due ----------------------------------------------------------------------------------
     def _count_due(self) -> tuple[int, int | None]:
-        """Return the number of due messages, limited to one batch. If no message is due, return the due time of the
-        first message.
+        """Return the number of due messages, at most one batch; if there is none, return the due time of the first
+        message.
         """
         queue = self.queue
         self.offset = min(max(self.offset, queue.min_offset()), queue.max_offset())
@@ -164,7 +167,7 @@ class DelayLevel:
         return count, None
 
     def _find_to_move(self) -> dict[int, int]:
-        """Return the due times of the first messages to move, by log offset, limited to one batch."""
+        """Return the due times of the first messages to be moved, at most one batch, by log offset."""
         held: dict[int, int] = {}
         raw = self.queue.units(self.offset, DELAY_BATCH_MESSAGES) if self._move_below else b""
         for place, _, due in UNIT.iter_unpack(raw):
@@ -175,7 +178,7 @@ class DelayLevel:
 
     # --- delivery -----------------------------------------------------------------------------
     def _deliver(self, count: int, move: Mapping[int, int] = _NOTHING) -> None:
-        """Store the next messages in their topics, and the messages in ``move`` in the timer, with their due times."""
+        """Store the next messages in their topics, and the messages in ``move`` in the timer with their due times."""
         found = self._store.get_message(self.queue, self.offset, count, max_bytes=DELAY_BATCH_BYTES)
         messages: list[InnerMessage] = []
         for chunk in found.chunks:
@@ -224,15 +227,15 @@ class DelayLevel:
         else:
             if not self._waits_for_store:
                 self._waits_for_store = True
-                _log.warning("delayed messages of level %d wait for the store: %s", self.level, refused.remark)
+                _log.warning("cannot store delayed messages of level %d yet: %s", self.level, refused.remark)
             self._recheck.after(DELAY_RETRY_SECONDS)
 
 
 class DelayHold:
-    """Keeps retention from deleting the first waiting message and the log after it
+    """Prevents retention from deleting the log starting at the first waiting message
     (:class:`cometmq.store.retention.LogHolder`).
 
-    :param move: starts moving the messages that wait below a log offset.
+    :param move: starts moving the waiting messages below a log offset.
     """
 
     name = "messages of delay levels"
@@ -243,7 +246,9 @@ class DelayHold:
         self.let_go = move
 
     def needed_from(self) -> int:
-        """Return the first undelivered message's log offset, according to the files; the log's end if there is none."""
+        """Return the log offset of the first message whose delivery is not durable, or the end of the log if there is
+        none.
+        """
         progress, _ = self._files.load()
         needed = self._store.max_physical_offset
         for queue_id, queue in self._store.queues().get(SCHEDULE_TOPIC, {}).items():
@@ -254,7 +259,7 @@ class DelayHold:
 
 
 class ScheduleMessageService:
-    """Parks messages with a delay level, and delivers them when they are due.
+    """Parks messages that have a delay level, and delivers them when they are due.
 
     ``delays_ms`` are the delays of ``messageDelayLevel``; level 1 comes first.
     """
@@ -272,15 +277,15 @@ class ScheduleMessageService:
 
     # --- parking ------------------------------------------------------------------------------
     def detour(self, message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage | None:
-        """Park a message with a delay level; see :data:`~cometmq.broker.turn.inner_message.Detour`."""
+        """Park a message that has a delay level; see :data:`~cometmq.broker.turn.inner_message.Detour`."""
         text = wanted.get(DELAY)
         level = 0 if text is None else delay_level(text)
         return self.park(message, level, wait=wanted.get(WAIT)) if level > 0 else None
 
     def park(self, message: InnerMessage, level: int, *, wait: str | None = None) -> InnerMessage:
-        """Return the message that waits in ``level``; a level above the last counts as the last.
+        """Return the message to be parked in ``level``; a level above the last counts as the last.
 
-        :param wait: the producer's WAIT property, which only parked messages keep.
+        :param wait: the producer's WAIT property, which is kept only while a message is parked.
         """
         level = min(level, len(self.delays_ms))
         properties = decode_properties(message.properties)
@@ -298,7 +303,7 @@ class ScheduleMessageService:
 
     # --- delivery -----------------------------------------------------------------------------
     def start(self) -> None:
-        """Read the progress of delivery, and continue there.
+        """Read the progress of delivery, and continue from there.
 
         Messages of a level that was removed from ``messageDelayLevel`` are also delivered when they are due.
         """
@@ -317,26 +322,28 @@ class ScheduleMessageService:
         self._warn_of_long_levels()
 
     def _warn_of_long_levels(self) -> None:
-        """Warn about levels whose messages wait longer than log files are kept."""
+        """Warn about levels whose delay is longer than the retention time of log files."""
         kept_ms = self._kept_hours * _HOUR_MS
         numbers = [number for number, delay_ms in enumerate(self.delays_ms, 1) if delay_ms > kept_ms]
         if numbers:
             _log.warning(
-                "delay levels %s of messageDelayLevel wait for longer than log files are kept (fileReservedTime=%d "
+                "delay levels %s of messageDelayLevel are longer than log files are kept (fileReservedTime=%d "
                 "hours): their messages are copied to the timer before their log file is deleted",
                 ", ".join(map(str, numbers)),
                 self._kept_hours,
             )
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Warn again when the retention time of log files changes."""
+        """Warn again if the retention time of log files has changed."""
         if config.file_reserved_time != self._kept_hours:
             self._kept_hours = config.file_reserved_time
             if self._running:
                 self._warn_of_long_levels()
 
     def _move_below(self, end: int) -> None:
-        """Move messages that wait below a log offset into the timer; a slave keeps them, since it delivers nothing."""
+        """Move waiting messages below a log offset into the timer; do nothing on a slave, which delivers no
+        messages.
+        """
         for level in self._running.values():
             level.move_below(end)
 
@@ -352,7 +359,7 @@ class ScheduleMessageService:
             await self.save()
 
     async def save(self) -> None:
-        """Write the progress of delivery after all deliveries are on disk. After a failed flush this does nothing."""
+        """Write the progress of delivery once all deliveries are durable; do nothing after a failed flush."""
         progress = self._progress()
         with contextlib.suppress(StoreError):
             await self._store.wait_flushed(progress.position)
@@ -368,7 +375,7 @@ class ScheduleMessageService:
 
     # --- queries ------------------------------------------------------------------------------
     def offsets(self) -> Mapping[int, tuple[int, int]]:
-        """Return the next offset and the end of the queue for each level that was ever used."""
+        """Return the next offset and the end of the queue for each level that has ever been used."""
         return {
             number: (level.offset, level.queue.max_offset())
             for number, level in self._running.items()
@@ -377,5 +384,5 @@ class ScheduleMessageService:
 
     @answers(RequestCode.GET_ALL_DELAY_OFFSET, permission=needs_cluster(Action.GET))
     def all_offsets(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """Return the offset of each delay level up to which its messages are delivered."""
+        """Return the offset up to which each delay level has been delivered."""
         return Response(body=fastjson.dumps({"offsetTable": self._progress().offsets}))

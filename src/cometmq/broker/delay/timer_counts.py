@@ -1,4 +1,4 @@
-"""Counts the messages with any delay that arrived, wait or were delivered (``TimerMetrics``)."""
+"""Counts of the messages with arbitrary delays that arrived, wait or were delivered (``TimerMetrics``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from cometmq.store.timer.unit import RECALL, TimerEntry
 
 
 class TimerCounts:
-    """Counts messages with any delay. Each arriving recall decreases ``waiting`` by one, as in Apache's broker."""
+    """Counts messages with arbitrary delays. Each arriving recall decreases ``waiting`` by one, as in Apache's
+    broker.
+    """
 
     def __init__(self, broker: BrokerContext) -> None:
         cluster = broker.config.broker_cluster_name
@@ -22,20 +24,20 @@ class TimerCounts:
         self.waiting = 0
 
     def arrived(self, entry: TimerEntry) -> None:
-        """Count a message, or a recall, that has arrived."""
+        """Count a message or recall that has arrived."""
         self._enqueued.add(1)
         self.waiting += -1 if entry.kind == RECALL else 1
 
     def delivered(self, messages: int, topics: Iterable[str]) -> None:
-        """Count messages that have been stored in their topics. ``waiting`` has already been decreased for them."""
+        """Count messages that have been stored in their topics; ``waiting`` has already been decreased for them."""
         self._dequeued.add(messages)
         if self._traffic is not None:
             for topic in topics:
                 self._traffic.count(Event.TIMER_OUT, topic)
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the number of waiting messages, and the arrivals and deliveries per second in the last minute (code
-        28).
+        """Return runtime information: the number of waiting messages, and the arrivals and deliveries per second in the
+        last minute.
         """
         return {
             "timerCongestNum": str(max(self.waiting, 0)),

@@ -1,4 +1,5 @@
-"""Any delay: messages wait for their due time, to the millisecond, for years (``TimerMessageStore``).
+"""Arbitrary delays: messages are delivered at their due time, to the millisecond, even after years
+(``TimerMessageStore``).
 
 Theory of operation. A message with any delay is parked in ``rmq_sys_wheel_timer``; its queue offset there identifies
 it, as its *serial*. The states of a waiting message:
@@ -73,7 +74,9 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READ_UNITS: Final = 256
-"""Maximum number of messages read after one turn; fewer if they are large. The rest is read after the next turn."""
+"""Maximum number of messages read after a turn; fewer if they are large. The remaining ones are read after the next
+turn.
+"""
 _LONG_AGO_MS: Final = -(1 << 62)
 
 
@@ -87,7 +90,7 @@ class _Batch(NamedTuple):
 
 
 class TimerMessageService:
-    """Delivers a master's waiting messages; see the module's theory of operation.
+    """Delivers the delayed messages on a master; the module's docstring explains its theory of operation.
 
     Call ``end_round`` at the end of every round of the loop, after the turn's commit.
     """
@@ -105,16 +108,16 @@ class TimerMessageService:
         self.due: Final = DueMessages()
         self._counts: Final = TimerCounts(broker)
         self._is_counted = not self.log.exists
-        """True once the messages that were in the timer log at the start are counted."""
+        """True once the messages found in the timer log at the start have been counted."""
         position = self.log.position
         self._read = max(self.log.read_from, self._queue.min_offset())
         """Serial number of the next message to read."""
         self._found_until: Final = self._queue.max_offset()
-        """Messages below this serial existed when the broker started."""
+        """Messages with a lower serial number existed when the broker started."""
         self._unwritten: list[TimerEntry] = []
         self._unwritten_bytes = 0
         self.horizon_ms = _LONG_AGO_MS
-        """The horizon and the next due time beyond it; see the invariants in the module's docstring."""
+        """The horizon and the next due time after it; the module's docstring explains the invariants."""
         self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
         self._loading = False
         self._load_alarm = Alarm(self._schedule_rounds, clock=clock)
@@ -125,28 +128,30 @@ class TimerMessageService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._until_ms = self.log.delivered.until_ms
-        """Messages due until this time are delivered, except for those that are near or in progress."""
+        """Messages due by this time have been delivered, except those that are near or in progress."""
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._save_alarm = Alarm(self._schedule_rounds, clock=clock)
         self._save_at = store.max_physical_offset if self.log.exists else FOREVER_MS
-        """The position is saved when the log has grown beyond this offset, even if no message is waiting."""
+        """Log size at which the position is saved, even if no message is waiting."""
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
         self._pause_s = TIMER_SAVE_SECONDS
-        """Seconds between two saves; longer if the disk is slow and the messages belong to many days."""
+        """Minimum time in seconds between two saves, which grows if the disk is slow and the messages belong to many
+        days.
+        """
         self._log_pin = LogPin("delayed messages")
         if self.log.exists:
             self._log_pin.offset = position.log_offset
         store.hold_log(self._log_pin)
 
     def start(self) -> None:
-        """Start on the running loop."""
+        """Start delivering messages, on the running loop."""
         self._schedule()
         if self.log.exists:
             self._schedule_rounds()
 
     async def stop(self) -> None:
-        """Stop delivering, wait until the batches in progress are stored, and save the position."""
+        """Stop delivering, wait until the current batches are stored, and save the position."""
         self._stopped = True
         for alarm in (self._due_alarm, self._retry_alarm, self._load_alarm, self._save_alarm):
             alarm.close()
@@ -158,13 +163,13 @@ class TimerMessageService:
             if position is not None:
                 await self._save(position)
         except (OSError, StoreError) as error:
-            _log.error("cannot complete the timer log; the next start reads the log again: %s", error)
+            _log.error("cannot complete the timer log; the next start reads the commit log again: %s", error)
         self._worker.shutdown()
         self.log.close()
 
     # --- queries --------------------------------------------------------------------------------
     def runtime_info(self) -> dict[str, str]:
-        """Return the keys about waiting messages in RocketMQ 5's runtime information; the first is in seconds."""
+        """Return the keys for delayed messages in RocketMQ 5's runtime information."""
         return {
             "timerReadBehind": str(self.behind_ms // 1000),
             "timerOffsetBehind": str(self.unread),
@@ -172,12 +177,14 @@ class TimerMessageService:
         }
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run a function that uses the timer log in the timer log's thread."""
+        """Run a function that accesses the timer log in the timer log's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     @property
     def behind_ms(self) -> int:
-        """Return for how many milliseconds the first undelivered message has been due; 0 if no message is due."""
+        """Return the number of milliseconds since the first undelivered message became due, or 0 if no message is
+        due.
+        """
         due_ms = self.due.next_due()
         return max(self.clock.now_ms() - due_ms, 0) if due_ms is not None else 0
 
@@ -188,12 +195,12 @@ class TimerMessageService:
 
     @property
     def unread(self) -> int:
-        """Return the number of messages in the log that have not been read yet."""
+        """Return the number of delayed messages in the log that have not been read yet."""
         return self._queue.committed - self._read
 
     @property
     def unread_ms(self) -> int:
-        """Return the age of the first unread message in milliseconds; 0 if all messages are read."""
+        """Return the age of the first unread message in milliseconds, or 0 if all messages have been read."""
         stored_ms = self._store.store_time(TIMER_TOPIC, 0, self._read) if self.unread else -1
         return max(self.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0
 
@@ -201,7 +208,7 @@ class TimerMessageService:
     def recall(
         self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored, late: Late | None = None
     ) -> None:
-        """Store a recall. Its message is no longer delivered, unless the recall cannot be stored.
+        """Store a recall. The recalled message is not delivered unless storing the recall fails.
 
         ``late`` is as for :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`.
 
@@ -220,7 +227,7 @@ class TimerMessageService:
 
     # --- reading the topic ----------------------------------------------------------------------
     def end_round(self) -> None:
-        """Read the messages that the turn stored (hot path if there are none)."""
+        """Read the delayed messages that the turn stored (hot path if there are none)."""
         if self._queue.committed > self._read:
             self._read_new()
         elif self._store.max_physical_offset > self._save_at and not self._stopped:
@@ -240,10 +247,10 @@ class TimerMessageService:
             record = self._store.record_at(physical_offset, size)
             try:
                 if record is None:
-                    raise ValueError(f"the log has no timer record at {physical_offset}")
+                    raise ValueError(f"the log has no timer record at offset {physical_offset}")
                 entry = entry_of(record, serial, physical_offset)
             except ValueError as error:
-                _log.error("message %d of %s cannot be delivered and is skipped: %s", serial, TIMER_TOPIC, error)
+                _log.error("cannot deliver message %d of %s, skipped it: %s", serial, TIMER_TOPIC, error)
                 continue
             if self.log.needs(serial, entry.due_ms):
                 self._to_entry(entry)
@@ -268,7 +275,7 @@ class TimerMessageService:
             self._set_load_alarm()
 
     def _move_horizon(self) -> None:
-        """Extend the horizon for arriving messages up to the next message in the timer log."""
+        """Extend the horizon for arriving messages to the next message in the timer log."""
         if not self._loading and self._read >= self._found_until:
             self.horizon_ms = max(self.horizon_ms, min(self._next_ms, self.clock.now_ms() + TIMER_WINDOW_MS))
 
@@ -316,7 +323,7 @@ class TimerMessageService:
         if isinstance(result, RefusedError):
             self._put_back(batch.waiting)
             if not self._retry_alarm.is_set and not self._stopped:
-                _log.warning("%d due messages wait for the store: %s", len(batch.waiting), result.remark)
+                _log.warning("cannot store %d due messages yet: %s", len(batch.waiting), result.remark)
                 self._retry_alarm.after(TIMER_RETRY_SECONDS)
         else:
             self._counts.delivered(len(batch.waiting), batch.topics)
@@ -357,7 +364,7 @@ class TimerMessageService:
                 except Exception as error:
                     foreseen = isinstance(error, (OSError, StoreError))
                     trace = None if foreseen else error
-                    _log.error("cannot write or read the timer log now; will retry: %s", error, exc_info=trace)
+                    _log.error("cannot write or read the timer log; will retry: %s", error, exc_info=trace)
                     self._again = False
                     self._save_alarm.after(TIMER_RETRY_SECONDS)
         finally:
@@ -375,7 +382,7 @@ class TimerMessageService:
             self._save_soon()
 
     async def _write(self) -> TimerPosition | None:
-        """Copy the unwritten messages into the timer log; return the position when the copy began."""
+        """Copy the unwritten messages to the timer log; return the position at which the copy began."""
         batch, size = self._unwritten, self._unwritten_bytes
         self._unwritten, self._unwritten_bytes = [], 0
         position = self._position()
@@ -391,7 +398,7 @@ class TimerMessageService:
         return position
 
     async def _load(self) -> None:
-        """Load windows until the next one is not near, or enough messages are in memory."""
+        """Load windows until the next one is not near, or until enough messages are in memory."""
         if self._read < self._found_until:
             return
         while self._next_ms <= (now := self.clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:
@@ -417,7 +424,7 @@ class TimerMessageService:
         self._set_load_alarm()
 
     def _position(self) -> TimerPosition | None:
-        """Return the position to save now, or ``None`` while some messages due until the last delivery are not in
+        """Return the position to save now, or ``None`` while some messages due by the last delivery are not in
         memory.
         """
         self._move_horizon()
@@ -434,10 +441,10 @@ class TimerMessageService:
         return self.due.due_until(self._until_ms) + in_flight
 
     def _notice_clock_moved_back(self) -> None:
-        """After the clock has moved backwards, keep only messages in memory that are near at the new time.
+        """If the clock has moved backwards, drop the messages in memory that are not near at the new time.
 
-        Otherwise all messages due until the old time would stay in memory and in each saved position. They are loaded
-        again later.
+        Otherwise all messages due by the old time would remain in memory and in each saved position. The dropped
+        messages are loaded again later.
         """
         now_ms = self.clock.now_ms()
         horizon_ms = now_ms + TIMER_WINDOW_MS

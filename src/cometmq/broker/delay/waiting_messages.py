@@ -1,4 +1,4 @@
-"""Queries about waiting messages, in the timer log and in memory."""
+"""Queries for delayed messages, in the timer log and in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cometmq.store.timer.waiting import DUE_WITHIN_SECONDS, Listed, Place, Waiti
 async def count_waiting(
     timer: TimerMessageService, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count the waiting messages in the timer log by topic. A new message is in the timer log after about a second.
+    """Count the delayed messages in the timer log by topic. A new message is in the timer log after about a second.
 
     :param within: seconds; messages due within that time are counted separately.
     :raises OSError: the timer log cannot be read.
@@ -31,9 +31,9 @@ async def count_waiting(
 async def list_waiting(
     timer: TimerMessageService, wanted: Wanted, topic: str | None
 ) -> tuple[list[Listed], Place | None]:
-    """Return the first ``wanted`` messages, and the position to continue from.
+    """Return the first ``wanted`` delayed messages, and the position from which to continue.
 
-    :param topic: only messages for this topic.
+    :param topic: return only messages for this topic.
     :raises OSError: the timer log cannot be read.
     """
     horizon_ms, near = timer.horizon_ms, np.array(timer.due.due_until(wanted.end_ms), np.int64)

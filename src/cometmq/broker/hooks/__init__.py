@@ -1,1 +1,1 @@
-"""Hooks of a broker: functions of installed packages that see requests and messages."""
+"""Broker hooks: functions in installed packages that receive requests and messages."""

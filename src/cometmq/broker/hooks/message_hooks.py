@@ -1,13 +1,12 @@
-"""Hooks of a broker for requests, incoming messages and outgoing messages.
+"""Broker hooks for requests, incoming messages and outgoing messages.
 
-They are the ``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` of RocketMQ's broker. The server's hooks call
-them: if no hooks are configured, requests and answers skip this module. An exception in a hook is logged and ignored,
-except that ``before`` of an RPC or a send hook refuses the request by raising
+They correspond to ``RPCHook``, ``SendMessageHook`` and ``ConsumeMessageHook`` in RocketMQ's broker. An exception in a
+hook is logged and ignored, except that ``before`` in an RPC or send hook can refuse the request by raising
 :class:`~cometmq.remoting.processors.RpcRejectedError` (``AbortProcessException``).
 
-A distribution offers hooks with an entry point of the group ``cometmq.hooks``: a function that takes the broker's
-configuration and returns :class:`BrokerHooks`. The key ``hookNames`` selects entry points by name; its text is never
-imported or executed.
+A distribution offers hooks with an entry point in the group ``cometmq.hooks``, which is a function that accepts the
+broker's configuration and returns :class:`BrokerHooks`. The key ``hookNames`` selects entry points by name; its text is
+never imported or executed.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ _STORED: Final = frozenset(
 
 
 class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """An incoming message or batch (``SendMessageContext`` of the broker)."""
+    """An incoming message or batch (the broker's ``SendMessageContext``)."""
 
     producer_group: str
     topic: str
     queue_id: int
-    """The requested queue; -1 lets the broker choose."""
+    """The requested queue, or -1 to let the broker choose."""
     body_bytes: int
     properties: Mapping[str, str]
-    """The properties of the message, or of the whole batch."""
+    """The properties of the message, or of the entire batch."""
     unique_key: str | None
     batch: bool
     msg_type: MessageType
@@ -74,19 +73,19 @@ class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     props: dict[str, object]
     """Values that a hook's ``before`` passes to its ``after``."""
     success: bool = False
-    """In ``after``: whether the message is stored."""
+    """In ``after``: whether the message was stored."""
     code: int = 0
-    """In ``after``: the answer's code."""
+    """In ``after``: the response code."""
     error_message: str | None = None
-    """In ``after``: the answer's error message, if any."""
+    """In ``after``: the error message in the response, if any."""
     msg_id: str | None = None
-    """In ``after``: the broker's id for the stored message; for a batch all ids, separated by commas."""
+    """In ``after``: the broker's ID for the stored message; for a batch, all IDs, separated by commas."""
     queue_offset: int = -1
     """In ``after``: the queue offset of the message, or of the first message in a batch."""
 
 
 class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that are sent to a consumer, or sent back by a consumer (``ConsumeMessageContext`` of the broker)."""
+    """Messages that are sent to a consumer, or sent back by a consumer (the broker's ``ConsumeMessageContext``)."""
 
     consumer_group: str
     topic: str
@@ -95,24 +94,24 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     client_host: str
     broker_address: str
     message_ids: Mapping[str, int]
-    """Queue offset by the broker's message id; for a message that is sent back, its log offset."""
+    """Queue offset by the broker's message ID; for a message that is sent back, its log offset."""
     body_bytes: int
-    """Size of the records in the answer, in bytes."""
+    """Size of the records in the response in bytes."""
 
 
 @dataclass(frozen=True)
 class SendMessageHook:
-    """Two functions, each optional; they run on the broker's event loop and must not block."""
+    """Two optional functions for sends, which run on the broker's event loop and must not block."""
 
     before: Callable[[SendMessageContext], None] | None = None
-    """Called before a message is stored; may refuse it."""
+    """Called before a message is stored, and may refuse it."""
     after: Callable[[SendMessageContext], None] | None = None
-    """Called when the request is answered; also called for oneway requests."""
+    """Called when the request is answered, and also for oneway requests."""
 
 
 @dataclass(frozen=True)
 class ConsumeMessageHook:
-    """Two functions, each optional; they run on the broker's event loop and must not block."""
+    """Two optional functions for consumption, which run on the broker's event loop and must not block."""
 
     before: Callable[[ConsumeMessageContext], None] | None = None
     """Called when messages are sent to a consumer."""
@@ -122,7 +121,7 @@ class ConsumeMessageHook:
 
 @dataclass(frozen=True)
 class BrokerHooks:
-    """All hooks of one broker."""
+    """All hooks of a broker."""
 
     rpc: Sequence[RpcHook] = ()
     send: Sequence[SendMessageHook] = ()
@@ -133,7 +132,7 @@ class BrokerHooks:
         return BrokerHooks((*self.rpc, *other.rpc), (*self.send, *other.send), (*self.consume, *other.consume))
 
     def for_server(self, broker_address: Callable[[], str], region_id: str) -> list[RpcHook]:
-        """Return the server's hooks; empty if no hooks for messages or requests are configured."""
+        """Return the hooks for the server, which are empty if no hooks for messages or requests are configured."""
         if not self.send and not self.consume:
             return list(self.rpc)
         watching = MessageHooks(self.send, self.consume, broker_address, region_id)
@@ -141,7 +140,7 @@ class BrokerHooks:
 
 
 def load_hooks(config: BrokerConfig) -> BrokerHooks:
-    """Load the hooks of ``hookNames``, in that order.
+    """Load the hooks in ``hookNames``, in that order.
 
     :raises ConfigError: no installed distribution offers the hook, or its function does not return BrokerHooks.
     """
@@ -162,7 +161,7 @@ def load_hooks(config: BrokerConfig) -> BrokerHooks:
 
 
 class MessageHooks:
-    """Creates contexts from requests and answers, and passes them to the message hooks."""
+    """Creates contexts from requests and responses, and passes them to the message hooks."""
 
     def __init__(
         self,
@@ -176,8 +175,8 @@ class MessageHooks:
         self._broker_address = broker_address
         self._region_id = region_id
         self._under_way: dict[int, SendMessageContext] = {}
-        """Contexts of pending sends, by the identity of their requests. Every send is answered when the broker stops,
-        or earlier.
+        """Contexts of pending sends, by the identity of their requests. Every send is answered at the latest when the
+        broker stops.
         """
 
     def before(self, peer: str, request: Request[Any], body: bytes) -> None:
@@ -266,6 +265,6 @@ def _call(functions: Iterable[Callable[[C], None] | None], context: C, *, may_re
         except RpcRejectedError:
             if may_refuse:
                 raise
-            _log.exception("hook %r refuses a request that can no longer be refused", function)
+            _log.exception("hook %r refused a request that can no longer be refused", function)
         except Exception:
             _log.exception("hook %r failed", function)

@@ -1,4 +1,4 @@
-"""Measures the durations of requests that create topics and groups, by result (``InvocationStatus``)."""
+"""The duration of requests that create topics and groups, by result (``InvocationStatus``)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cometmq.remoting.processors import Response
 CREATION_BOUNDS_MS: Final = (10, 100, 1_000, 3_000, 5_000)
 
 Ended = Callable[[Response], Response]
-"""A function that is called with the answer to a request and returns the answer."""
+"""A function that receives the response to a request and returns it."""
 
 
 class CreationTimes:
-    """Durations of the requests in milliseconds, by label values."""
+    """Durations of create requests in milliseconds, by label values."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.topics: Final[dict[tuple[str, ...], Histogram]] = {}
-        """Durations by status, and by whether one of the topics is a system topic."""
+        """Durations by status and by whether one of the topics is a system topic."""
         self.groups: Final[dict[tuple[str, ...], Histogram]] = {}
 
     def topic(self, *, is_system: bool) -> Ended:
-        """Start measuring a request for topics."""
+        """Start measuring a request that creates topics."""
         return self._start(self.topics, "true" if is_system else "false")
 
     def group(self) -> Ended:
-        """Start measuring a request for groups."""
+        """Start measuring a request that creates groups."""
         return self._start(self.groups)
 
     def _start(self, times: dict[tuple[str, ...], Histogram], *labels: str) -> Ended:

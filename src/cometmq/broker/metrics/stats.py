@@ -1,9 +1,8 @@
 """Statistics of a running broker: by topic and group, and totals.
 
-There are two families, as in Apache's broker: *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a
-topic, GROUP_GET_NUMS of ``topic@group``, …) over the last minute, hour and day; and *totals* of the broker
-(``StoreStatsService``) over 10, 60 and 600 seconds. Counting is a few additions per turn or per pull;
-everything else is sampled at intervals.
+As in Apache's broker, there are *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
+GROUP_GET_NUMS of ``topic@group``, …) over the last minute, hour and day, and broker *totals* (``StoreStatsService``)
+over 10, 60 and 600 seconds. Counting takes a few additions per turn or pull; everything else is sampled.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
 TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
 _OF_THE_BROKER: Final = (BROKER_PUT_NUMS, BROKER_GET_NUMS, TIMER_ENQUEUE_NUMS, TIMER_DEQUEUE_NUMS)
-"""Statistics items with these names are never dropped."""
+"""Names of broker-wide statistics items, which are never dropped."""
 _BYTES_OF: Final = {TOPIC_PUT_SIZE: TOPIC_PUT_NUMS, GROUP_GET_SIZE: GROUP_GET_NUMS}
-"""Names of byte counts, each with the name that counts the messages."""
+"""Names of byte counts, each with the name of the matching message count."""
 
 _TOTAL_SAMPLES: Final = 601
 
@@ -58,11 +57,11 @@ _PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 500
 
 
 Counted = tuple[str, str]
-"""A topic and a message type (:mod:`cometmq.broker.metrics.traffic`), by which stored messages are counted."""
+"""A topic and a message type (:mod:`cometmq.broker.metrics.traffic`) for which stored messages are counted."""
 
 
 class _Total:
-    """The messages of a turn by topic and type."""
+    """The messages in a turn, by topic and type."""
 
     __slots__ = ("large", "messages", "size_bytes")
 
@@ -72,18 +71,18 @@ class _Total:
 
 
 class Delivered(NamedTuple):
-    """The messages of a topic that a group received."""
+    """The messages from a topic that a group received."""
 
     topic: str
     group: str
     is_retry: bool
-    """True for messages delivered again."""
+    """True for messages that were delivered again."""
     messages: int
     size_bytes: int
 
 
 class BrokerStats:
-    """All statistics of one broker; ``start`` begins sampling, ``stop`` ends it.
+    """All statistics of a broker; ``start`` begins sampling and ``stop`` ends it.
 
     :param do: runs work in slices.
     """
@@ -103,8 +102,7 @@ class BrokerStats:
         self._topic_put: dict[str, StatsItem] = {}
         self._group_get: dict[tuple[str, str], StatsItem] = {}
         self._retried: dict[tuple[str, str], tuple[int, int]] = {}
-        """Messages and bytes from POP retry topics, counted for the original topic; the counts above include them.
-        """
+        """Messages and bytes from POP retry topics, for the original topic; the other counts include them."""
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
         self._broker_get = self.item(BROKER_GET_NUMS, cluster)
         self.boot_ms: Final = clock.now_ms()
@@ -128,11 +126,11 @@ class BrokerStats:
 
     # --- counting -----------------------------------------------------------------------------
     def stored(self, counts: Iterable[tuple[Counted, int, int, Sequence[int]]], took_ms: int) -> None:
-        """Count the messages of a turn.
+        """Count the messages in a turn.
 
         :param counts: topic and type, messages, their bytes, and the sizes of those above
             :data:`~cometmq.broker.metrics.traffic.SMALL_BYTES`; a topic and type may occur several times.
-        :param took_ms: milliseconds that the messages waited for the write.
+        :param took_ms: time in milliseconds that the messages waited for the write.
         """
         totals: dict[Counted, _Total] = {}
         last, total = None, _Total()
@@ -154,7 +152,7 @@ class BrokerStats:
         self._count_put_time(took_ms, stored)
 
     def put(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Count messages stored for one topic; call once per topic and turn."""
+        """Count messages stored in a topic; called once per topic and turn."""
         item = self._topic_put.get(topic)
         if item is None:
             item = self._topic_put[topic] = self.item(TOPIC_PUT_NUMS, topic)
@@ -164,14 +162,14 @@ class BrokerStats:
         self.put_bytes += size_bytes
 
     def _count_put_time(self, milliseconds: int, messages: int) -> None:
-        """Count the time that ``messages`` messages waited for their turn's write."""
+        """Count the time that messages waited for their turn's write."""
         if milliseconds > self.put_ms_max:
             self.put_ms_max = milliseconds
         place = 1 + bisect_right(_PUT_TIME_BOUNDS_MS, milliseconds) if milliseconds > 0 else 0
         self.put_times[place] += messages
 
     def get(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
-        """Count one pull that returned messages."""
+        """Count a pull that returned messages."""
         item = self._group_get.get((topic, group))
         if item is None:
             item = self._group_get[topic, group] = self.item(GROUP_GET_NUMS, f"{topic}@{group}")
@@ -181,12 +179,12 @@ class BrokerStats:
         self.get_messages += messages
 
     def retried(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
-        """Count the messages of a pop that came from a retry topic. :meth:`get` counts all of its messages."""
+        """Count the messages in a pop that came from a retry topic."""
         before = self._retried.get((topic, group), (0, 0))
         self._retried[topic, group] = before[0] + messages, before[1] + size_bytes
 
     def taken(self) -> Iterator[Delivered]:
-        """Yield the number of messages that each group received from each topic."""
+        """Yield the number of messages that each group has received from each topic."""
         for (topic, group), item in list(self._group_get.items()):
             retried, retried_bytes = self._retried.get((topic, group), (0, 0))
             yield Delivered(
@@ -196,29 +194,29 @@ class BrokerStats:
                 yield Delivered(topic, group, True, retried, retried_bytes)
 
     def count_pull_miss(self) -> None:
-        """Count one pull that returned no messages."""
+        """Count a pull that returned no messages."""
         self.get_missed += 1
 
     def count_read_time(self, seconds: float) -> None:
-        """Count the duration of one read from the store, which blocks the loop."""
+        """Count the duration of a read from the store, which blocks the loop."""
         if seconds > self.get_s_max:
             self.get_s_max = seconds
 
     def send_back(self, topic: str, group: str) -> None:
-        """Count one message that a group sent back."""
+        """Count a message that a group sent back."""
         self.item(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """Return the counter for a name and key. Create it if necessary."""
+        """Return the counter for a name and key; create it if necessary."""
         return self._items.item(name, key)
 
     # --- forgetting ---------------------------------------------------------------------------
     def forget_topic(self, topic: str) -> None:
-        """Drop the items of a deleted topic (``BrokerStatsManager.onTopicDeleted``)."""
+        """Drop a deleted topic's items (``BrokerStatsManager.onTopicDeleted``)."""
         self._items.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
-        """Drop the items of a deleted group (``BrokerStatsManager.onGroupDeleted``)."""
+        """Drop a deleted group's items (``BrokerStatsManager.onGroupDeleted``)."""
         self._items.forget_group(group)
 
     def _forgotten(self, name: str, key: str) -> None:
@@ -261,7 +259,9 @@ class BrokerStats:
 
     # --- answers ------------------------------------------------------------------------------
     def view(self, name: str, key: str) -> BrokerStatsData | None:
-        """Return one item over the last minute, hour and day, or ``None`` if nothing was ever counted (code 315)."""
+        """Return an item's values over the last minute, hour and day, or ``None`` if it has never been counted (request
+        code 315).
+        """
         found = self._items.get(_BYTES_OF.get(name, name), key)
         if found is None:
             return None
@@ -269,13 +269,13 @@ class BrokerStats:
         return BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     def per_minute(self, name: str, key: str) -> BrokerStatsItem:
-        """Return one item over the last minute; zeros if nothing was counted."""
+        """Return an item's values over the last minute, which are zero if nothing was counted."""
         found = self._items.get(_BYTES_OF.get(name, name), key)
         return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
-        """Return the sum of some columns, as averages per second over 10, 60 and 600 s or over the time since the
-        start.
+        """Return the sum of some columns as averages per second over 10, 60 and 600 s, or since the start if that is
+        shorter.
         """
         newest = self._samples[-1]
         figures = []
@@ -287,7 +287,7 @@ class BrokerStats:
         return " ".join(figures)
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the totals under the keys that GET_BROKER_RUNTIME_INFO uses."""
+        """Return the totals under the keys used by GET_BROKER_RUNTIME_INFO."""
         uptime_s = (self._clock.now_ms() - self.boot_ms) // 1000
         days, rest = divmod(uptime_s, 86_400)
         hours, rest = divmod(rest, 3_600)
@@ -324,7 +324,7 @@ class BrokerStats:
         }
 
     def _put_latency(self, share: float) -> float:
-        """Return an upper bound, in ms, for the put times of this ``share`` of the messages."""
+        """Return an upper bound in milliseconds for the put times of this ``share`` of messages."""
         wanted = sum(self.put_times) * share
         below = 0
         for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):

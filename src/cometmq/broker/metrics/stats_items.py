@@ -8,9 +8,8 @@ hour       10 min           7
 day        1 h              25
 ========== ================ ============
 
-A sample is a number and a time, the same for all items, so its cost does not depend on the number of items. An item
-that is counted for the first time after a sample records its previous value, which the sample would have recorded; so
-an unused item costs nothing.
+A sample consists of a number and a time, which are the same for all items. When an item is counted for the first time
+after a sample, it records its value at that sample, so an unused item costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from cometmq.remoting.admin_bodies import BrokerStatsItem
 
 SAMPLE_SECONDS: Final = 10
 _EVERY: Final = (1, 60, 360)
-"""Number of minute samples between two samples of a window."""
+"""Number of minute samples between two samples of each window."""
 _KEPT: Final = (7, 7, 25)
 _DAY: Final = len(_EVERY) - 1
 _SEPARATOR: Final = "@"
@@ -40,7 +39,7 @@ class Windows:
         self._times_ms = [deque[int](maxlen=kept) for kept in _KEPT]
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample for each window that is due; return whether the day was one of them."""
+        """Take a sample for each window that is due; return whether the day window was one of them."""
         self.number += 1
         for every, times in zip(_EVERY, self._times_ms, strict=True):
             if self.number % every == 0:
@@ -50,17 +49,17 @@ class Windows:
         return self.number % _EVERY[_DAY] == 0
 
     def oldest(self, window: int) -> int:
-        """Return the number, in its window, of the oldest sample kept; 0 stands for the time before the first one."""
+        """Return the number of the oldest sample kept in a window; 0 means the time before the first sample."""
         return self.number // _EVERY[window] + 1 - len(self._times_ms[window])
 
     def span_ms(self, window: int, number: int) -> int:
-        """Return the milliseconds from a sample of a window to the last one."""
+        """Return the milliseconds between a sample in a window and the last one."""
         times = self._times_ms[window]
         return times[-1] - times[number - self.oldest(window)]
 
 
 class StatsItem:
-    """One counter: value, bytes, number of calls, and their values at the kept samples."""
+    """A counter: value, bytes, number of calls, and their values at the kept samples."""
 
     __slots__ = ("_born", "_counted_after", "_stood", "_windows", "size", "times", "value")
 
@@ -70,12 +69,12 @@ class StatsItem:
         self.times = 0
         self._windows = windows
         self._born = self._counted_after = windows.number
-        """Numbers of the last samples before the item was first counted, and before it was last counted."""
+        """The last sample before the item was first counted, and the last sample before it was last counted."""
         self._stood: list[list[tuple[int, int, int, int]]] | None = None
-        """For each window: numbers of samples, with value, bytes and calls from that sample on."""
+        """For each window: sample numbers, with the value, bytes and calls starting at each sample."""
 
     def add(self, value: int, size: int = 0) -> None:
-        """Add ``value`` and bytes from one call."""
+        """Add a value and bytes from one call."""
         if self._counted_after != self._windows.number:
             self._note()
         self.value += value
@@ -96,14 +95,14 @@ class StatsItem:
         self._counted_after = windows.number
 
     def _entry_at(self, window: int, number: int) -> tuple[int, int, int, int]:
-        """Return the entry for a sample of a window."""
+        """Return the entry for a sample in a window."""
         if number > self._counted_after // _EVERY[window]:
             return number, self.value, self.size, self.times
         stood = () if self._stood is None else self._stood[window]
         return next((entry for entry in reversed(stood) if entry[0] <= number), (number, 0, 0, 0))
 
     def seen(self, window: int, *, in_bytes: bool = False) -> BrokerStatsItem:
-        """Return sum, rate per second and average per call over the last minute (0), hour (1) or day (2)."""
+        """Return the sum, rate per second and average per call over the last minute (0), hour (1) or day (2)."""
         windows = self._windows
         every = _EVERY[window]
         first, last = max(self._born // every, windows.oldest(window)), windows.number // every
@@ -127,7 +126,7 @@ class StatsItem:
 
 
 class StatsItems:
-    """The items by name and key.
+    """The statistics items by name and key.
 
     :param permanent: names whose items are never dropped; the keys of other items are a topic or ``topic@group``.
     :param forgotten: called with name and key of each dropped item.
@@ -140,14 +139,14 @@ class StatsItems:
         self._items: dict[str, dict[str, StatsItem]] = {}
         self._of_topic: MultiMap[str, tuple[str, str]] = MultiMap()
         self._of_group: MultiMap[str, tuple[str, str]] = MultiMap()
-        """Names and keys by the topic and by the group of keys that have both."""
+        """Names and keys by topic and by group, for keys that contain both."""
 
     def get(self, name: str, key: str) -> StatsItem | None:
-        """Return the item for a name and key, if it exists."""
+        """Return the item for a name and key, or ``None`` if it does not exist."""
         return self._items.get(name, {}).get(key)
 
     def item(self, name: str, key: str) -> StatsItem:
-        """Return the item for a name and key. Create it if necessary."""
+        """Return the item for a name and key; create it if necessary."""
         items = self._items.setdefault(name, {})
         found = items.get(key)
         if found is None:
@@ -180,11 +179,11 @@ class StatsItems:
         self._forgotten(name, key)
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample; called every ``SAMPLE_SECONDS``. Return whether it is time to drop idle items."""
+        """Take a sample, every ``SAMPLE_SECONDS``; return whether it is time to drop idle items."""
         return self._windows.sample(now_ms)
 
     def drop_idle(self) -> Generator[None, None, None]:
-        """Drop the items that have been idle for a day. Pause after each slice."""
+        """Drop items that have been idle for a day; pause after each slice."""
         looked = 0
         for name, items in list(self._items.items()):
             if name in self._permanent:

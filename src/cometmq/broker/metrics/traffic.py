@@ -1,7 +1,4 @@
-"""Incoming and outgoing messages for metrics, counted once per topic and turn, and once per pull.
-
-Sizes are recorded only above the first bound of the histogram, so most messages cost nothing here.
-"""
+"""Incoming and outgoing messages for metrics, counted once per topic and turn, and once per pull."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC,
 from cometmq.metrics.family import Histogram, Steps
 
 SIZE_BOUNDS: Final = (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304)
-"""Upper bounds of ``rocketmq_message_size``, in bytes."""
+"""Upper bounds of ``rocketmq_message_size`` in bytes."""
 SMALL_BYTES: Final = SIZE_BOUNDS[0]
 
 NORMAL: Final = "normal"
 FIFO: Final = "fifo"
 DELAY: Final = "delay"
 TRANSACTION: Final = "transaction"
-"""Message types (``TopicMessageType.getMetricsValue``)."""
+"""Message types in the metrics (``TopicMessageType.getMetricsValue``)."""
 _TYPE_OF: Final[Mapping[str, str]] = {
     SCHEDULE_TOPIC: DELAY,
     TIMER_TOPIC: DELAY,
@@ -34,14 +31,14 @@ _TYPE_OF: Final[Mapping[str, str]] = {
 
 
 class Event(Enum):
-    """Events that are counted by topic, besides incoming messages."""
+    """Events that are counted by topic, apart from incoming messages."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     TIMER_IN = "timer in"
-    """A message with any delay arrived."""
+    """A message with an arbitrary delay arrived."""
     TIMER_OUT = "timer out"
-    """A message with any delay was delivered."""
+    """A message with an arbitrary delay was delivered."""
 
 
 FINISH_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
@@ -49,7 +46,7 @@ DELAY_BOUNDS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
 class MessagesIn:
-    """Counts the messages of one type in a topic."""
+    """Counts messages of one type in a topic."""
 
     __slots__ = ("bytes", "count", "large")
 
@@ -57,7 +54,7 @@ class MessagesIn:
         self.count = 0
         self.bytes = 0
         self.large: Final = Histogram(SIZE_BOUNDS)
-        """The sizes of messages above :data:`SMALL_BYTES`."""
+        """The sizes of messages larger than :data:`SMALL_BYTES`."""
 
     @property
     def sizes(self) -> Histogram:
@@ -70,27 +67,27 @@ class MessagesIn:
 
 
 class Traffic:
-    """Counters that RocketMQ 5 has in addition to :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
+    """Counters that RocketMQ 5 has in addition to those in :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
 
     def __init__(self) -> None:
         self._in: dict[tuple[str, str], MessagesIn] = {}
         self._plain: dict[str, MessagesIn] = {}
-        """Counters for messages of the usual type, by topic; they make :meth:`stored` faster."""
+        """Counters for messages of the usual type, by topic, which speed up :meth:`stored`."""
         self._dead: dict[tuple[str, str], int] = {}
         self._events: dict[tuple[Event, str], int] = {}
         self.finishes: Final[dict[str, Histogram]] = {}
-        """Seconds from a half message to its commit, by topic."""
+        """Time in seconds from a half message to its commit, by topic."""
         self.delays: Final[dict[str, Histogram]] = {}
-        """Delays, in seconds, of messages with any delay, by topic."""
+        """Delay in seconds of messages with arbitrary delays, by topic."""
         self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
-        """By topic and group: queue id → the offset after the last message that was sent to the group."""
+        """For each topic and group: by queue ID, the offset after the last message sent to the group."""
         self._pulled_queues = 0
         self.pops: Final = PopCounts()
 
     def stored(self, topic: str, kind: str, messages: int, size_bytes: int, large: Sequence[int]) -> None:
-        """Count the messages of one topic, type and turn.
+        """Count the messages of one topic and type in a turn.
 
-        :param large: sizes of the messages above :data:`SMALL_BYTES`.
+        :param large: sizes of the messages larger than :data:`SMALL_BYTES`.
         """
         if kind is not NORMAL:
             found = self._messages_of(topic, kind)
@@ -104,28 +101,28 @@ class Traffic:
             found.large.observe(size)
 
     def count(self, event: Event, topic: str) -> None:
-        """Count an event in a topic."""
+        """Count an event for a topic."""
         self._events[event, topic] = self._events.get((event, topic), 0) + 1
 
     def committed(self, topic: str, after_ms: int) -> None:
-        """Count a commit, ``after_ms`` after its half message."""
+        """Count a commit that came ``after_ms`` milliseconds after its half message."""
         self.count(Event.COMMIT, topic)
         self.finishes.setdefault(topic, Histogram(FINISH_BOUNDS_S)).observe(after_ms // 1000)
 
     def delayed(self, topic: str, delay_ms: int) -> None:
-        """Count a message with any delay."""
+        """Count a message with an arbitrary delay."""
         self.count(Event.TIMER_IN, topic)
         self.delays.setdefault(topic, Histogram(DELAY_BOUNDS_S)).observe(delay_ms // 1000)
 
     def died(self, topic: str, group: str) -> None:
-        """Count a group's dead letter.
+        """Count a dead letter for a group.
 
-        :param topic: the topic from which the group failed to consume it.
+        :param topic: the topic from which the group failed to consume the message.
         """
         self._dead[topic, group] = self._dead.get((topic, group), 0) + 1
 
     def sent_to(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
-        """Record the offset up to which a group has received a queue's messages."""
+        """Record the offset up to which a queue's messages have been sent to a group."""
         queues = self.pulled.get((topic, group))
         if queues is None:
             if self._pulled_queues >= MAX_CONSUMER_OFFSETS:
@@ -138,11 +135,11 @@ class Traffic:
         queues[queue_id] = next_offset
 
     def messages_in(self) -> list[tuple[tuple[str, str], MessagesIn]]:
-        """Return the incoming messages by topic and type."""
+        """Return the number of incoming messages by topic and type."""
         return list(self._in.items())
 
     def waiting(self) -> dict[str, int]:
-        """Return the messages with any delay that arrived since the start, minus those delivered, by topic."""
+        """Return the number of delayed messages that arrived since the start, minus those delivered, by topic."""
         found: dict[str, int] = {}
         for event, sign in ((Event.TIMER_IN, 1), (Event.TIMER_OUT, -1)):
             for (counted, topic), count in self._events.items():
@@ -151,19 +148,19 @@ class Traffic:
         return found
 
     def ended_transactions(self) -> set[str]:
-        """Return the topics of transactions that were committed or rolled back."""
+        """Return the topics of committed or rolled-back transactions."""
         return {topic for event, topic in self._events if event in (Event.COMMIT, Event.ROLLBACK)}
 
     def events(self) -> list[tuple[tuple[Event, str], int]]:
-        """Return all events by topic."""
+        """Return the number of events by topic."""
         return list(self._events.items())
 
     def dead_letters(self) -> list[tuple[tuple[str, str], int]]:
-        """Return all dead letters by topic and group."""
+        """Return the number of dead letters by topic and group."""
         return list(self._dead.items())
 
     def keep(self, topics: Set[str], groups: Set[str]) -> Steps:
-        """Drop topics and groups that no longer exist."""
+        """Remove topics and groups that no longer exist."""
         counted = iter(list(self._in))
         while some := list(islice(counted, METRIC_SAMPLES_PER_SLICE)):
             for topic, kind in some:

@@ -1,1 +1,1 @@
-"""Metrics of a broker for Prometheus (``BrokerMetricsManager``), and the port that serves them."""
+"""Broker metrics for Prometheus (``BrokerMetricsManager``), and the port that serves them."""

@@ -1,6 +1,6 @@
-"""A broker's metric families: those of Apache RocketMQ 5, with the same names, labels and bounds, and CometMQ's own.
+"""A broker's metric families: those of Apache RocketMQ 5 under the same names, and CometMQ's own.
 
-Names with ``rocketmq_`` are those of Apache's broker 5.5.0; a test compares them with a recording.
+Names that begin with ``rocketmq_`` are those of Apache's broker 5.5.0, with the same labels and bounds.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Lags of groups, in each topic for which they have offsets.
+"""Consumer group lags in each topic in which the group has offsets.
 
-The pairs of group and topic with the largest lags have their own samples, up to the maximum number of series in a
-metric family. To limit the cost of an answer if there are a million offsets, each answer reads these pairs, and only
-the next :data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues of all other pairs, in rounds. A pair that falls behind
-replaces one that does not. The sum of the other pairs' lags is from the last round.
+The topic-group pairs with the largest lags have their own samples, up to the maximum number of series in a metric
+family. To limit the cost of a scrape, each one reads these pairs, and only the next
+:data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues of all other pairs, in rounds. A pair that falls behind replaces
+one that does not. The sum of the other pairs' lags is from the last complete round.
 
-The age of a lag is the age of the message that a group reads next. If thousands of queues have not been read since the
-start, an answer opens files for only :data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; later answers contain the
-ages of other pairs.
+The age of a lag is the age of the next message that a group will read. A scrape opens files for at most
+:data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; later scrapes contain the ages of other pairs.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 
 class _Behind(NamedTuple):
-    """The position of a group in a queue."""
+    """A group's position in a queue."""
 
     queue: ConsumeQueue
     offset: int
-    """Offset of the first message that is not consumed."""
+    """Offset of the first message that has not been consumed."""
     sent: int
-    """Offset of the first message that was not sent to the group."""
+    """Offset of the first message that has not been sent to the group."""
     end: int
     in_flight: int
-    """Number of popped messages before the offset."""
+    """Number of popped, unacknowledged messages before the offset."""
 
 
 class _Sum:
-    """Sums of lags over several pairs of group and topic."""
+    """Sums of lags over several topic-group pairs."""
 
     __slots__ = ("in_queues", "lag", "ready")
 
@@ -52,7 +51,7 @@ class _Sum:
         self.ready = 0
 
     def add(self, queues: list[_Behind]) -> int:
-        """Add a pair to the sums, and return its lag."""
+        """Add a pair to the sums; return its lag."""
         in_queues = sum(one.end - one.offset for one in queues)
         lag = in_queues + sum(one.in_flight for one in queues)
         self.in_queues += in_queues
@@ -62,9 +61,9 @@ class _Sum:
 
 
 class _StoreTimes:
-    """Store times of the messages that groups read next.
+    """Store times of the next messages that groups will read.
 
-    They are cached between answers because most remain the same.
+    They are cached between scrapes because most of them remain the same.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -74,13 +73,13 @@ class _StoreTimes:
         self._left = 0
 
     def begin(self) -> None:
-        """Begin an answer, which may read a limited number of store times."""
+        """Begin a scrape, which may read a limited number of store times."""
         self._before, self._now = self._now, {}
         self._left = AGES_PER_ANSWER
 
     def of(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """Return the store time of a message in ms, -1 if it does not exist, or ``None`` if this answer may read no
-        more.
+        """Return a message's store time in milliseconds, -1 if the message does not exist, or ``None`` if the scrape
+        has reached its limit.
         """
         place = queue, offset
         found = self._now.get(place, self._before.get(place))
@@ -95,7 +94,7 @@ class _StoreTimes:
 
 
 class GroupLags:
-    """Keeps the pairs with the largest lags from answer to answer."""
+    """Selects the pairs with the largest lags, and keeps them between scrapes."""
 
     def __init__(self, broker: BrokerContext, traffic: Traffic) -> None:
         self._broker = broker
@@ -103,11 +102,11 @@ class GroupLags:
         self._own: dict[str, int] = {}
         """Lags of the pairs that have their own samples."""
         self._round: list[str] = []
-        """Pairs that the current round has not read yet."""
+        """Pairs that have not been read yet in the current round."""
         self._seen = _Sum()
-        """Sums for the pairs that the current round has read."""
+        """Sums for the pairs that have been read in the current round."""
         self._all: _Sum | None = None
-        """Sums for all pairs in the last round."""
+        """Sums for all pairs in the last complete round."""
         self._times = _StoreTimes(broker.store)
 
     def steps(self, limit: int) -> Steps:
@@ -151,7 +150,7 @@ class GroupLags:
             yield [(f.QUEUE_LAG, OVERFLOW, max(known.in_queues - by_queue.in_queues, 0))]
 
     def _read_next_pairs(self, limit: int) -> Steps:
-        """Read the round's next pairs, and choose the pairs that have their own samples."""
+        """Read the next pairs of the round, and choose the pairs that have their own samples."""
         if not self._round:
             self._round = list(self._broker.offsets.table)
             self._seen = _Sum()
@@ -180,7 +179,7 @@ class GroupLags:
             self._all = self._seen
 
     def _queues(self, key: str) -> list[_Behind]:
-        """Return the positions of a pair; empty for a pair that has no samples."""
+        """Return the positions of a pair, which are empty if the pair has no samples."""
         return list(self._places(key))
 
     def _places(self, key: str) -> Iterator[_Behind]:
@@ -199,7 +198,9 @@ class GroupLags:
                 yield _Behind(queue, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
 
     def _age_ms(self, one: _Behind, offset: int) -> int | None:
-        """Return the age of the message at an offset in ms, 0 if there is none, or ``None`` if it is not known yet."""
+        """Return the age in milliseconds of the message at an offset, 0 if there is none, or ``None`` if it is not
+        known yet.
+        """
         if offset >= one.end:
             return 0
         stored_ms = self._times.of(one.queue, offset)
@@ -209,7 +210,7 @@ class GroupLags:
 
 
 def _older(one_ms: int | None, other_ms: int | None) -> int | None:
-    """Return the greater age; ``None`` if one is unknown."""
+    """Return the greater age, or ``None`` if either one is unknown."""
     return None if one_ms is None or other_ms is None else max(one_ms, other_ms)
 
 

@@ -1,4 +1,4 @@
-"""Half messages by their real topic, read from their records (``TransactionMetrics``)."""
+"""Half messages by real topic, as read from their records (``TransactionMetrics``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.metrics.family import Sample, Steps
 
 
 class HalfMessages:
-    """Counts open transactions by topic; each record is read once.
+    """Counts open transactions by topic, reading each record once.
 
     If there are more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC`, all half messages count for the
     half topic.
@@ -26,9 +26,9 @@ class HalfMessages:
         self._traffic = traffic
         self._transactions: Final = transactions
         self._topics: dict[int, str] = {}
-        """Real topic by offset in the half queue."""
+        """Real topics by offset in the half queue."""
         self._seen: set[str] = set()
-        """Topics that ever had a half message; they report 0 if no half message is open."""
+        """Topics that have ever had a half message; they report 0 if none is open."""
 
     def steps(self) -> Steps:
         """Yield the current samples."""
@@ -51,5 +51,5 @@ class HalfMessages:
         yield samples
 
     def keep(self, topics: set[str]) -> None:
-        """Drop topics that no longer exist."""
+        """Remove topics that no longer exist."""
         self._seen &= topics

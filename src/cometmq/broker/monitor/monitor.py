@@ -1,7 +1,7 @@
 """A broker's metrics and the port that serves them (``BrokerMetricsManager``).
 
-Each part of the broker has its own counters, which cost a few additions in each turn. The answer to a scrape is
-collected and written over many rounds of the loop.
+Each part of the broker has its own counters. The response to a scrape is collected and written over many rounds of the
+loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOP_LOOK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class MonitoredParts:
-    """The parts of a broker that have metrics. A slave does not have the last three."""
+    """The parts of a broker that have metrics; a slave does not have the last three."""
 
     traffic: Traffic
     latency: RpcLatency
@@ -50,14 +50,14 @@ class MonitoredParts:
     ha: HAService
     advertised: AdvertisedCheck
     access: Callable[[], Iterable[Sample]]
-    """Returns the samples of accounts, quotas and the audit log."""
+    """Returns the samples for accounts, quotas and the audit log."""
     transactions: OpenTransactions | None = None
     timer: TimerMessageService | None = None
     pops: PopLog | None = None
 
 
 class BrokerMonitor:
-    """Collects the metrics of a broker and serves them."""
+    """Collects and serves a broker's metrics."""
 
     def __init__(self, broker: BrokerContext, parts: MonitoredParts) -> None:
         self._broker = broker
@@ -80,13 +80,13 @@ class BrokerMonitor:
         self._probe = Alarm(self._measure_delay, clock=broker.clock)
         self._stops = AsyncExitStack()
         self.not_ready = "the broker starts"
-        """The reason why clients are not served; empty if they are served."""
+        """The reason why the broker is not serving clients, or an empty text if it is."""
         self._sender = OtlpSender(config, self._steps, clock=broker.clock) if config.sends_metrics else None
         self.server: Final = MonitorServer(self.pieces, lambda: self.not_ready, clock=broker.clock)
 
     @property
     def url(self) -> str:
-        """Return the address of the metrics; empty if they are not served."""
+        """Return the URL of the metrics, or an empty text if they are not served."""
         return self.server.url
 
     async def start(self) -> None:
@@ -109,7 +109,7 @@ class BrokerMonitor:
             self._stops.push_async_callback(self._sender.stop)
 
     async def stop(self) -> None:
-        """Close the port."""
+        """Close the metrics port."""
         await self._stops.aclose()
 
     # --- the delay of the loop ------------------------------------------------------------------
@@ -127,7 +127,7 @@ class BrokerMonitor:
 
     # --- collecting -----------------------------------------------------------------------------
     def pieces(self) -> Iterator[bytes]:
-        """Yield the current metrics as text, in pieces of about a millisecond's work."""
+        """Yield the current metrics as text, in pieces that take about a millisecond each."""
         return exposition(self._steps(), self._common)
 
     def _steps(self) -> Steps:

@@ -1,4 +1,4 @@
-"""Yields the samples of a broker's metrics, part by part, in lists that take about a millisecond each."""
+"""The samples of a broker's metrics, collected part by part in lists that take about a millisecond each."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _EVENTS: Final = {
 
 
 def text(value: bool) -> str:
-    """Return a boolean as the value of a label."""
+    """Format a boolean as a label value."""
     return "true" if value else "false"
 
 
 def sample_tables(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield the broker's permission, the numbers of topics and groups, and the durations of creating them."""
+    """Yield samples of the broker's permission, the numbers of topics and groups, and how long creating them takes."""
     yield f.BROKER_PERMISSION, (), broker.config.broker_permission
     yield f.TOPIC_NUMBER, (), len(broker.topics.table)
     yield f.GROUP_NUMBER, (), len(broker.groups.table)
@@ -52,7 +52,7 @@ def sample_tables(broker: BrokerContext) -> Iterator[Sample]:
 
 
 def sample_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]:
-    """Yield incoming and outgoing messages."""
+    """Yield samples of incoming and outgoing messages."""
     for (topic, kind), counted in traffic.messages_in():
         labels = (topic, kind, text(is_system_topic(topic)))
         yield f.MESSAGES_IN, labels, counted.count
@@ -75,7 +75,7 @@ def sample_messages(broker: BrokerContext, traffic: Traffic) -> Iterator[Sample]
 
 
 def sample_clients(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield connected producers and consumers, by language and version."""
+    """Yield samples of connected producers and consumers, by language and version."""
     clients = broker.clients
     producers = Counter((channel.language, channel.version) for channel in clients.producers.channels())
     for (language, version), count in producers.items():
@@ -93,11 +93,11 @@ def _client(language: str, version: int) -> tuple[str, str]:
 
 
 _MAX_LANGUAGE_CHARS: Final = 16
-"""Longer language names are cut, since clients may send any text as their language."""
+"""Maximum length of a language name, since clients may send any text as their language."""
 
 
 def sample_store(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield the size of the log, and the distances of the flush and the queues behind its end."""
+    """Yield samples of the log's size, and of how far the flush and the queues are behind its end."""
     store = broker.store
     earliest_ms = store.earliest_store_time()
     yield f.STORAGE_SIZE, f.STORAGE, store.max_physical_offset - store.min_physical_offset
@@ -109,7 +109,7 @@ def sample_store(broker: BrokerContext) -> Iterator[Sample]:
 
 
 def sample_queue_entries(broker: BrokerContext) -> Steps:
-    """Yield the number of queue entries that have no message."""
+    """Yield samples of queue entries that have no message."""
     missing = 0
     for number, count in enumerate(broker.store.missing_entries_by_topic(), 1):
         missing += count
@@ -119,13 +119,13 @@ def sample_queue_entries(broker: BrokerContext) -> Steps:
 
 
 def sample_addresses(check: AdvertisedCheck) -> Iterator[Sample]:
-    """Yield the addresses that clients get."""
+    """Yield samples of the addresses that clients receive."""
     for listener, address in check.addresses.items():
         yield f.ADDRESS_WRONG, (listener, address), int(listener in check.wrong)
 
 
 def sample_replication(ha: HAService) -> Iterator[Sample]:
-    """Yield the number of bytes that each slave is behind."""
+    """Yield samples of how many bytes each slave is behind."""
     slaves = [slave for slave in ha.slaves if slave.has_begun]
     yield f.SLAVES, (), len(slaves)
     for slave in slaves:
@@ -135,9 +135,9 @@ def sample_replication(ha: HAService) -> Iterator[Sample]:
 def sample_timer(
     broker: BrokerContext, timer: TimerMessageService | None, waiting: WaitingMessages
 ) -> Iterator[Sample]:
-    """Yield messages with any delay.
+    """Yield samples of messages with arbitrary delays.
 
-    :param waiting: numbers of waiting messages by topic, from the last count.
+    :param waiting: number of waiting messages by topic, from the last count.
     """
     if timer is None:
         return
@@ -152,7 +152,7 @@ def sample_timer(
 
 
 def sample_pops(log: PopLog | None, counts: PopCounts, now_ms: int) -> Steps:
-    """Yield popped messages; Apache's queue id is that of its POP log, which has one queue here."""
+    """Yield samples of popped messages; Apache's queue ID refers to its POP log, which has only one queue here."""
     if log is None:
         return
     messages = latency = in_flight = 0

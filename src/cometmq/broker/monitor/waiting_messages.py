@@ -1,4 +1,6 @@
-"""Waiting messages with any delay, by topic (``TimerMetrics``): counted periodically and updated between counts."""
+"""Waiting messages with arbitrary delays, by topic (``TimerMetrics``), counted periodically and updated between
+counts.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from cometmq.broker.metrics.traffic import Traffic
 from cometmq.store.timer.waiting import WaitingOfTopic
 
 _SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
-"""Bounds in ``rocketmq_timer_message_snapshot``, in seconds."""
+"""Bounds of ``rocketmq_timer_message_snapshot`` in seconds."""
 
 
 class WaitingMessages:
-    """The last count, updated with the messages that have arrived or been delivered after it.
+    """The last count of delayed messages, updated with messages that have since arrived or been delivered.
 
     A recalled message is included until the next count.
     """
@@ -24,10 +26,10 @@ class WaitingMessages:
         self._traffic = traffic
         self._counted: Mapping[str, WaitingOfTopic] = {}
         self._before: Mapping[str, int] = {}
-        """The traffic counters at the time of the count."""
+        """The traffic counters at the time of the last count."""
 
     async def count(self, timer: TimerMessageService) -> None:
-        """Count the messages in the timer log.
+        """Count the delayed messages in the timer log.
 
         :raises OSError: the timer log cannot be read.
         """
@@ -36,7 +38,7 @@ class WaitingMessages:
         self._before = before
 
     def by_topic(self, topics: Container[str]) -> dict[str, int]:
-        """Return the number of waiting messages for each topic; 0 for a topic whose messages are all delivered."""
+        """Return the number of waiting messages for each topic, including topics that have none left."""
         now = self._traffic.waiting()
         found = {topic: counted.count for topic, counted in self._counted.items() if topic in topics}
         for topic, count in now.items():
@@ -44,7 +46,7 @@ class WaitingMessages:
         return found
 
     def due_within(self) -> dict[int, int]:
-        """Return the number of messages in the last count that are due within each of these numbers of seconds."""
+        """For each number of seconds, return how many messages in the last count are due within that time."""
         return {
             seconds: sum(counted.due_within[seconds] for counted in self._counted.values())
             for seconds in _SNAPSHOT_SECONDS

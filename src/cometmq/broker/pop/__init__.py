@@ -1,4 +1,4 @@
-"""POP: the broker hands out messages for a limited time.
+"""POP: the broker hands out messages to a consumer for a limited time.
 
-Messages not acknowledged within that time are handed out again.
+A message that is not acknowledged within that time is handed out again.
 """

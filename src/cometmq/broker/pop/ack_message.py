@@ -1,9 +1,9 @@
-"""Acknowledgements of popped messages and changes of their invisible time: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE
+"""Acknowledgements of popped messages and changes to their invisible time: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE
 (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
 
-(``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A handle is valid while its message is invisible and has
-the same pop time. As in Apache's broker, an old, used or unknown handle gets the same answer, but changes nothing. A
-change returns a handle with a later pop time, even if two changes happen in one millisecond.
+(``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A receipt handle is valid while its message is invisible
+and has the same pop time. As in Apache's broker, an invalid handle gets the same response, but changes nothing. A
+change returns a handle with a later pop time, even if two changes happen in the same millisecond.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class BatchAck(Body, kw_only=True):
-    """Acknowledgement of messages from one pop of one queue (``BatchAck``)."""
+    """An acknowledgement of messages from one pop from one queue (``BatchAck``)."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
     retry: str = msgspec.field(name="r", default="0")
-    """The topic type that receipt handles contain."""
+    """The topic type, as stored in receipt handles."""
     start_offset: int = msgspec.field(name="so")
     queue_id: int = msgspec.field(name="q")
     revive_queue: int = msgspec.field(name="rq", default=0)
@@ -61,14 +61,14 @@ class BatchAck(Body, kw_only=True):
 
 
 class BatchAckMessageRequestBody(Body):
-    """BATCH_ACK_MESSAGE (200151)."""
+    """The request body of BATCH_ACK_MESSAGE (200151)."""
 
     broker_name: str | None = None
     acks: list[BatchAck] = msgspec.field(default_factory=list)
 
 
 def batch_needs(body: bytes) -> Iterator[Need]:
-    """Yield the permissions that a batch of acknowledgements needs."""
+    """Yield the permissions required by a batch of acknowledgements."""
     pairs = {(ack.topic, ack.group, ack.retry) for ack in _batch(body).acks}
     for topic, group, retry in sorted(pairs):
         yield on_group(group, Action.SUB)
@@ -112,13 +112,13 @@ class AckMessageProcessor:
         permission=needs_of_body(batch_needs, "Topic and Group:`acks` Sub"),
     )
     def batch_ack(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Acknowledge many messages."""
+        """Acknowledge a batch of messages."""
         acks = _batch(body).acks
         if not acks:
             return Response(ResponseCode.NO_MESSAGE)
         if len(acks) > MAX_ACKS:
             raise RefusedError(
-                ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; at most {MAX_ACKS} are allowed"
+                ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; the maximum is {MAX_ACKS}"
             )
         ends: list[tuple[PopQueue, list[int], int]] = []
         room = MAX_ACKED_MESSAGES
@@ -146,14 +146,14 @@ class AckMessageProcessor:
         permission=needs_popped(Action.SUB),
     )
     def change(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
-        """Make a message become visible again ``invisibleTime`` from now."""
+        """Make a message visible again ``invisibleTime`` from now."""
         header: ChangeInvisibleTimeRequestHeader = request.header
         self._check_offset(connection, header.topic, header.queue_id, header.offset)
         handle = read_handle(header.extra_info)
         if not 0 <= header.invisible_time <= MAX_POP_INVISIBLE_MS:
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime[{header.invisible_time}] is illegal, from 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
+                f"invisibleTime[{header.invisible_time}] is illegal, use 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
             )
         now_ms = self._clock.now_ms()
         found = self._find_queue(header.topic, header.consumer_group, header.queue_id)
@@ -221,7 +221,7 @@ class AckMessageProcessor:
 
 
 def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:
-    """Return whether a message is currently handed out with this pop time."""
+    """Return whether a message is currently invisible and has this pop time."""
     times = queue.invisible.find(offset)
     if times is not None and times[0] == pop_time:
         return True
@@ -229,7 +229,7 @@ def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:
 
 
 def read_handle(text: str) -> ReceiptHandle:
-    """Parse the receipt handle of a request.
+    """Parse the receipt handle in a request.
 
     :raises RefusedError: the handle is malformed.
     """
@@ -240,22 +240,23 @@ def read_handle(text: str) -> ReceiptHandle:
 
 
 def acked_offsets(ack: BatchAck, most: int) -> list[int]:
-    """Return the offsets that a batch acknowledges, at most ``most``.
+    """Return the offsets that a batch acknowledges.
 
     :raises RefusedError: the bits are not Base64, or too many bits are set.
     """
     if len(ack.bits) > MAX_ACK_BITS_CHARS:
         raise RefusedError(
             ResponseCode.INVALID_PARAMETER,
-            f"the bits (b) of an ack have {len(ack.bits)} characters; at most {MAX_ACK_BITS_CHARS} are allowed",
+            f"the bits (b) of an ack have {len(ack.bits)} characters; the maximum is {MAX_ACK_BITS_CHARS}",
         )
     try:
         bits = base64.b64decode(ack.bits, validate=True)
     except (binascii.Error, ValueError):
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, "the bits (b) of an ack are not base64") from None
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, "the bits (b) of an ack are not valid base64") from None
     if int.from_bytes(bits, "little").bit_count() > most:
         raise RefusedError(
-            ResponseCode.INVALID_PARAMETER, f"acks of more than {MAX_ACKED_MESSAGES} messages in one request"
+            ResponseCode.INVALID_PARAMETER,
+            f"a request may acknowledge at most {MAX_ACKED_MESSAGES} messages; send smaller batches",
         )
     return [
         ack.start_offset + 8 * at + bit for at, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1

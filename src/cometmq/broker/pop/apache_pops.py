@@ -1,4 +1,4 @@
-"""ApachePops: hands out again the messages that Apache's broker of RocketMQ 5 had popped when it wrote this store.
+"""ApachePops: makes messages visible again that Apache's RocketMQ 5 broker had popped when it wrote this store.
 
 Theory of operation. Apache's broker stores each pop as a record with the tag ``ck``, and each acknowledgement as one
 with the tag ``ack`` or ``bAck``, as delayed messages of the topic ``rmq_sys_REVIVE_LOG_CLUSTER``: they wait in
@@ -43,18 +43,20 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 GRACE_MS: Final = 5_000
-"""Acknowledgements are delivered a second after their pop; the timer may deliver both a second late."""
+"""Extra time in milliseconds: acknowledgements are delivered a second after their pop, and the timer may deliver both
+late.
+"""
 COPIES: Final = 1_000
-"""Number of messages in a retry topic that are checked; Apache's broker saves its position every few seconds."""
+"""Number of messages in a retry topic that are checked, since Apache's broker saves its position every few seconds."""
 MAX_POPPED: Final = 32
-"""Maximum number of messages in one pop of Apache's broker, which records acknowledgements as bits of a number."""
+"""Maximum number of messages in one pop by Apache's broker, which records acknowledgements as the bits of a number."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-"""An offset, or milliseconds since 1970."""
+"""An offset, or a time in milliseconds since 1970."""
 
 
 class CheckPoint(msgspec.Struct, frozen=True):
-    """A pop (``PopCheckPoint``)."""
+    """A pop by Apache's broker (``PopCheckPoint``)."""
 
     topic: str = msgspec.field(name="t")
     group: str = msgspec.field(name="c")
@@ -67,13 +69,13 @@ class CheckPoint(msgspec.Struct, frozen=True):
     """Distance of each message's offset from the first offset; empty if the offsets are consecutive."""
 
     def offsets(self) -> list[int]:
-        """Return the offsets that were not acknowledged when the record was written, ascending."""
+        """Return the offsets that had not been acknowledged when the record was written, ascending."""
         distances = range(self.count) if self.distances is None else self.distances
         return sorted(self.start + far for at, far in enumerate(distances) if not self.acked_bits >> at & 1)
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """An acknowledgement (``AckMsg``), or several of one pop (``BatchAckMsg``)."""
+    """One acknowledgement (``AckMsg``), or several for one pop (``BatchAckMsg``)."""
 
     topic: str = msgspec.field(name="t")
     group: str = msgspec.field(name="c")
@@ -88,7 +90,7 @@ _ACK: Final = msgspec.json.Decoder(Ack)
 
 
 class ApachePops:
-    """Adds the pops of Apache's broker to the POP log."""
+    """Adds pops by Apache's broker to the POP log."""
 
     def __init__(self, broker: BrokerContext, log: PopLog) -> None:
         self._topic = REVIVE_TOPIC_PREFIX + broker.config.broker_cluster_name
@@ -99,12 +101,12 @@ class ApachePops:
         self._log = log
         self._alarm = Alarm(self._read, clock=broker.clock)
         self._written_there: dict[int, int] = {}
-        """Ends of the queues when the broker started: Apache's broker may have handled the records before them."""
+        """Ends of the queues when the broker started; Apache's broker may have handled the records before them."""
         self._copies: dict[str, set[_Mark]] = {}
-        """The last messages of retry topics when the broker started."""
+        """The last messages in each retry topic when the broker started."""
 
     def start(self) -> None:
-        """Read the records that are available at the start."""
+        """Start reading the available records."""
         config = self._topics.get(self._topic)
         if config is not None:
             queues = range(config.read_queue_nums)
@@ -129,11 +131,11 @@ class ApachePops:
                 if self._read_queue(self._store.queue(self._topic, queue_id)):
                     self._alarm.after(0)
         except RefusedError as refused:
-            _log.warning("popped messages of Apache's broker wait until they can be stored: %s", refused)
+            _log.warning("cannot store messages popped by Apache's broker yet, will retry: %s", refused)
             self._alarm.after(POP_RETRY_SECONDS)
 
     def _read_queue(self, queue: ConsumeQueue) -> bool:
-        """Read some records. Return whether there are more.
+        """Read some records; return whether there are more.
 
         :raises RefusedError: nothing can be stored now.
         """
@@ -163,7 +165,7 @@ class ApachePops:
                 return self._to_popped(_CHECK_POINT.decode(record.body), is_known_there=is_known_there)
             ack = _ACK.decode(record.body)
         except msgspec.MsgspecError as error:
-            _log.warning("record %d of %s queue %d is skipped: %s", offset, self._topic, queue_id, error)
+            _log.warning("skipped record %d of %s queue %d: %s", offset, self._topic, queue_id, error)
             return None
         if self._log.state.find(ack.topic, ack.group, ack.queue_id) is None:
             return None
@@ -205,9 +207,9 @@ _Mark = tuple[str, int, int, int]
 
 
 def _mark(record: StoredRecord, reconsume_times: int) -> _Mark:
-    """Return the fields that a message and its retry copy have in common."""
+    """Return the fields that are the same in a message and its retry copy."""
     return record.properties.get(UNIQ_KEY, ""), record.born_timestamp, record.body_crc, reconsume_times
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:
-    """Ignore the outcome of a write, because nothing waits for it."""
+    pass

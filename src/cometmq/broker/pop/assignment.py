@@ -1,7 +1,7 @@
-"""Rebalance by the broker: QUERY_ASSIGNMENT (400) and the request modes (``QueryAssignmentProcessor``).
+"""Rebalancing by the broker: QUERY_ASSIGNMENT (400) and the request modes (``QueryAssignmentProcessor``).
 
 A RocketMQ 5 client that does not rebalance itself asks which of a topic's queues on all brokers it should consume, and
-how. In POP mode each member receives its share of the queues, or one message queue with id -1 for each broker.
+how. In POP mode, each member receives its share of the queues, or one message queue with ID -1 for each broker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Strategy = Callable[[str, Queues, Sequence[str]], list[MessageQueue]]
 
 
 class QueryAssignmentRequestBody(Body):
-    """QUERY_ASSIGNMENT (400)."""
+    """The request body of QUERY_ASSIGNMENT (400)."""
 
     topic: str
     consumer_group: str
@@ -50,14 +50,14 @@ class QueryAssignmentRequestBody(Body):
 
 
 class MessageQueueAssignment(Body):
-    """A queue assigned to a client, and how to consume it."""
+    """A queue assigned to a client, and the mode in which to consume it."""
 
     message_queue: MessageQueue
     mode: str
 
 
 class QueryAssignmentResponseBody(Body):
-    """Answer to QUERY_ASSIGNMENT."""
+    """The response body of QUERY_ASSIGNMENT."""
 
     message_queue_assignments: list[MessageQueueAssignment] = []  # noqa: RUF012 - msgspec copies it
 
@@ -73,9 +73,9 @@ def _mode_needs(body: bytes) -> Iterator[Need]:
 
 
 class QueryAssignmentProcessor:
-    """Answers clients that let the broker rebalance.
+    """Handles clients that leave rebalancing to the broker.
 
-    :param client: reads the queues on other brokers from the nameservers.
+    :param client: queries the nameservers for queues on other brokers.
     """
 
     def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager, client: RemotingClient) -> None:
@@ -95,7 +95,7 @@ class QueryAssignmentProcessor:
         permission=needs_of_body(_assignment_needs, "Topic and Group Sub"),
     )
     async def query(self, _connection: ServerConnection, _request: Request[Any], body: bytes) -> Response:
-        """Return the queues of a topic that a client consumes."""
+        """Return the queues of a topic that a client should consume."""
         asked = _read(QueryAssignmentRequestBody, body)
         mode = self._modes.get(asked.topic, asked.consumer_group) or self._default_mode(asked)
         queues = await self._cached_queues(asked.topic)
@@ -114,7 +114,7 @@ class QueryAssignmentProcessor:
         permission=needs_of_body(_mode_needs, "Group Update"),
     )
     def set_mode(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
-        """Set how a group consumes a topic. Answer once the mode is on disk."""
+        """Set the mode in which a group consumes a topic; answer once the mode is durable."""
         mode = _read(RequestMode, body)
         if mode.topic.startswith(RETRY_PREFIX):
             raise RefusedError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -123,7 +123,7 @@ class QueryAssignmentProcessor:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, wrong)
         self._tables.require_room()
         if not self._modes.put(mode):
-            raise RefusedError(ResponseCode.SYSTEM_ERROR, "the broker cannot store more request modes")
+            raise RefusedError(ResponseCode.SYSTEM_ERROR, "the broker already has the maximum number of request modes")
         self._tables.answer(connection, request)
 
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, permission=needs_cluster(Action.GET))
@@ -157,7 +157,7 @@ class QueryAssignmentProcessor:
         return allocate_for_pop(asked.client_id, queues, clients, mode.pop_share_queue_num, strategy)
 
     async def _cached_queues(self, topic: str) -> list[MessageQueue]:
-        """Return a topic's readable queues on all brokers. The result is cached for a limited time."""
+        """Return a topic's readable queues on all brokers, from a cache whose entries expire."""
         now = self._clock.monotonic()
         known = self._routes.get(topic)
         if known is not None and now < known[0]:
@@ -192,7 +192,7 @@ class QueryAssignmentProcessor:
 
 
 def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    """Return the readable queues of a route, sorted as RocketMQ's clients sort them."""
+    """Return the readable queues in a route, sorted like in RocketMQ's clients."""
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
@@ -202,7 +202,7 @@ def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
 
 
 def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Return consecutive queues; the first clients may receive one more (``AllocateMessageQueueAveragely``)."""
+    """Divide the queues into consecutive shares and return this client's (``AllocateMessageQueueAveragely``)."""
     if client_id not in clients:
         return []
     index = clients.index(client_id)
@@ -212,7 +212,7 @@ def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -
 
 
 def allocate_by_circle(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Assign the queues to the clients in turn; return this client's (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Assign the queues to the clients in turn and return this client's (``AllocateMessageQueueAveragelyByCircle``)."""
     return list(queues[clients.index(client_id) :: len(clients)]) if client_id in clients else []
 
 
@@ -223,9 +223,9 @@ def allocate_for_pop(
     client_id: str, queues: Queues, clients: Sequence[str], sharing: int, strategy: Strategy
 ) -> list[MessageQueue]:
     """Return the queues from which a client pops (``allocate4Pop``): queue -1 on all brokers, or its own queues and
-    those of other clients.
+    those of some other clients.
 
-    :param sharing: number of other clients that also pop from a client's queues; 0 for all.
+    :param sharing: number of other clients that share each client's queues; 0 for all.
     """
     if sharing <= 0 or sharing >= len(clients) - 1:
         return list(dict.fromkeys(MessageQueue(queue.topic, queue.broker_name, -1) for queue in queues))

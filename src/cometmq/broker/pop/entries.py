@@ -1,6 +1,6 @@
-"""Entries of the POP log: the events of popped messages, as the log stores them.
+"""Entries in the POP log: the events of popped messages, in their stored form.
 
-A record in the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` (queue 0) contains the entries of one turn. Its body
+A record in queue 0 of the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` contains the entries of one turn. Its body
 is a MessagePack array of entries; an entry is an array that begins with its number, topic, group and queue id. Entries
 with unknown numbers are skipped, so that a later version may add new kinds. ``docs/store.md`` has the layout.
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The group and queue that an entry is about; the topic may be a POP retry topic."""
+    """The topic, group and queue of an entry; the topic may be a POP retry topic."""
 
     topic: str
     group: str
@@ -28,28 +28,28 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Popped(Entry, frozen=True, array_like=True, gc=False, tag=1):
-    """Messages were handed out."""
+    """Entry for messages that were handed out."""
 
     start: int
     """Offset of the first message."""
     steps: list[int]
-    """Distance of each further message from the previous one."""
+    """Distance of each later message from the previous one."""
     next_offset: int
     """The group's new offset in the queue."""
     pop_time: int
-    """Milliseconds since 1970."""
+    """Time of the pop in milliseconds since 1970."""
     invisible_ms: int
 
 
 class Acked(Entry, frozen=True, array_like=True, gc=False, tag=2):
-    """Messages were acknowledged."""
+    """Entry for messages that were acknowledged."""
 
     pop_time: int
     offsets: list[int]
 
 
 class Changed(Entry, frozen=True, array_like=True, gc=False, tag=3):
-    """The invisible time of a message was changed."""
+    """Entry for a change to a message's invisible time."""
 
     pop_time: int
     offset: int
@@ -58,39 +58,41 @@ class Changed(Entry, frozen=True, array_like=True, gc=False, tag=3):
 
 
 class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):
-    """The invisible time of a message ended: a copy was stored after this entry in the log."""
+    """Entry for a message whose invisible time has ended; its copy is stored after this entry in the log."""
 
     pop_time: int
     offset: int
     copy_topic: str
-    """The retry topic, or the dead-letter topic; empty if the message was no longer in the log."""
+    """The retry or dead-letter topic; empty if the message was no longer in the log."""
     copy_offset: int
-    """Offset of the copy in queue 0."""
+    """Offset of the copy in queue 0 of ``copy_topic``."""
 
 
 class Moved(Entry, frozen=True, array_like=True, gc=False, tag=5):
-    """An administrator moved the offset of the group back; messages from the new offset on are handed out again."""
+    """Entry for a group's offset that an administrator moved back; messages starting at the new offset are handed out
+    again.
+    """
 
     next_offset: int
 
 
 class Forgotten(Entry, frozen=True, array_like=True, gc=False, tag=6):
-    """A topic or a group was deleted; an empty name means all topics or all groups, and the queue id is ignored."""
+    """Entry for a deleted topic or group; an empty name means all topics or all groups, and the queue ID is ignored."""
 
     position: int = 0
     """The end of the log at the time of the deletion; 0 in entries of earlier versions."""
     with_offsets: bool = False
-    """True if the offsets of the group were also removed."""
+    """True if the group's offsets were removed as well."""
 
 
 class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
-    """Messages were handed out in order."""
+    """Entry for messages that were handed out in order."""
 
     offsets: list[int]
     counts: list[int]
-    """Number of earlier deliveries of each message; -1 for a message that waits for its message group."""
+    """Number of earlier deliveries of each message; -1 for a message that is waiting for its message group."""
     next_offset: int
-    """The offset after all messages that were ever handed out or that are waiting."""
+    """The offset after all messages that have been handed out or are waiting."""
     pop_time: int
     invisible_ms: int
     attempt_id: str
@@ -105,12 +107,12 @@ _one: Final = msgspec.msgpack.Decoder(AnyEntry)
 
 
 def encode_entries(entries: Sequence[AnyEntry]) -> bytes:
-    """Return the body of a record."""
+    """Encode entries as the body of a POP log record."""
     return _encoder.encode(entries)
 
 
 def decode_entries(body: bytes | memoryview) -> list[AnyEntry]:
-    """Return the entries of a body; invalid entries are logged and skipped.
+    """Decode the entries in the body of a POP log record; log and skip invalid ones.
 
     A body of zeros belongs to a record that replaces a lost one (:mod:`cometmq.store.recovery.end_of_log`).
     """
@@ -126,15 +128,15 @@ def decode_entries(body: bytes | memoryview) -> list[AnyEntry]:
             try:
                 found.append(_one.decode(raw))
             except msgspec.MsgspecError as error:
-                _log.warning("an entry of the POP log is skipped: %s", error)
+                _log.warning("skipped an entry in the POP log: %s", error)
     except msgspec.MsgspecError as error:
-        _log.error("a record of the POP log cannot be read: %s", error)
+        _log.error("cannot read a record in the POP log: %s", error)
     return found
 
 
 def popped(
     topic: str, group: str, queue_id: int, offsets: Sequence[int], next_offset: int, pop_time: int, invisible_ms: int
 ) -> Popped:
-    """Return the entry for popped messages at ascending offsets."""
+    """Return the entry for messages popped at ascending offsets."""
     steps = [after - before for before, after in pairwise(offsets)]
     return Popped(topic, group, queue_id, offsets[0], steps, next_offset, pop_time, invisible_ms)

@@ -1,8 +1,8 @@
-"""InvisibleMessages: the messages of one queue that a group has received and not acknowledged.
+"""InvisibleMessages: the messages in one queue that a group has received but not acknowledged.
 
-Three arrays, sorted by offset, use 24 bytes a message; new messages are nearly always added at the end. The place of a
-removed message is only marked as removed; marked places are freed once they are half of all places. Messages are not
-Python objects: a million of them need 24 to 55 MB.
+Three arrays, sorted by offset, use 24 bytes a message; new messages are nearly always added at the end. The slot of a
+removed message is only marked; marked slots are freed once they are half of all slots. Messages are not Python objects:
+a million of them need 24 to 55 MB.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 import numpy as np
 
 OVER: Final = -(2**63)
-"""Marks the place of a removed message."""
+"""Marks the slot of a removed message."""
 NEVER: Final = 2**63 - 1
 _COMPACT_MIN: Final = 64
 
 
 class InvisibleMessages:
-    """Offset, pop time and due time of each message; times are milliseconds since 1970."""
+    """The offset, pop time and due time of each invisible message; times are in milliseconds since 1970."""
 
     __slots__ = ("_due", "_offsets", "_pop_times", "count", "first_due")
 
@@ -31,11 +31,11 @@ class InvisibleMessages:
         self._due = array("q")
         self.count = 0
         self.first_due = NEVER
-        """Lower bound of the due times."""
+        """Lower bound of all due times."""
 
     # --- adding and removing --------------------------------------------------------------------
     def add(self, offsets: Sequence[int], pop_time: int, due: int) -> None:
-        """Add messages at ascending offsets. A message that was already added gets the new times."""
+        """Add messages at ascending offsets; a message that is already present gets the new times."""
         count = len(offsets)
         if not self._offsets or offsets[0] > self._offsets[-1]:
             self._offsets.extend(offsets)
@@ -64,7 +64,7 @@ class InvisibleMessages:
         return None if at < 0 else (self._pop_times[at], self._due[at])
 
     def remove(self, offset: int, pop_time: int) -> int | None:
-        """Remove a message if it has this pop time. Return its due time, or ``None`` if it was not removed."""
+        """Remove a message if it has this pop time; return its due time, or ``None`` if it was not removed."""
         at = self._place(offset)
         if at < 0 or self._pop_times[at] != pop_time:
             return None
@@ -78,7 +78,7 @@ class InvisibleMessages:
         return due
 
     def remove_from(self, offset: int) -> int:
-        """Remove all messages at or after an offset. Return their latest pop time, or 0 if there are none."""
+        """Remove all messages at or after an offset; return their latest pop time, or 0 if there are none."""
         at = bisect_left(self._offsets, offset)
         latest = max((self._pop_times[i] for i in range(at, len(self._offsets)) if self._due[i] != OVER), default=0)
         self.count -= sum(due != OVER for due in self._due[at:])
@@ -119,7 +119,7 @@ class InvisibleMessages:
         return found
 
     def overdue(self, now_ms: int) -> tuple[int, int]:
-        """Return the number of due messages, and for how many milliseconds the first of them has been due."""
+        """Return the number of due messages and how long the first of them has been due, in milliseconds."""
         if not self.count or self.first_due > now_ms:
             return 0, 0
         due = np.frombuffer(self._due, np.int64)
@@ -134,7 +134,7 @@ class InvisibleMessages:
 
     @classmethod
     def load(cls, offsets: bytes, pop_times: bytes, due: bytes) -> InvisibleMessages:
-        """Load what :meth:`dump` returned.
+        """Load the arrays that :meth:`dump` returned.
 
         :raises ValueError: the arrays have different lengths.
         """
@@ -142,7 +142,7 @@ class InvisibleMessages:
         for target, data in ((made._offsets, offsets), (made._pop_times, pop_times), (made._due, due)):
             target.frombytes(data)
         if not len(made._offsets) == len(made._pop_times) == len(made._due):
-            raise ValueError("arrays of different lengths")
+            raise ValueError("the arrays have different lengths")
         made.count = len(made._offsets)
         made.first_due = min(made._due, default=NEVER)
         return made

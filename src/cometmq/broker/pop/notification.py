@@ -1,4 +1,4 @@
-"""Queries about pops: NOTIFICATION (200054), PEEK_MESSAGE (200052) and POLLING_INFO (200055).
+"""Queries about waiting messages: NOTIFICATION (200054), PEEK_MESSAGE (200052) and POLLING_INFO (200055).
 
 (``NotificationProcessor``, ``PeekMessageProcessor``, ``PollingInfoProcessor``.) These requests do not hand out
 messages.
@@ -37,7 +37,7 @@ _HAS_MESSAGES = Response(0, NotificationResponseHeader(has_msg=True))
 
 
 class NotificationProcessor:
-    """Answers queries about messages that a pop would find."""
+    """Handles queries about the messages that a pop would find."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NotificationProcessor:
         return True
 
     def _has_messages(self, header: NotificationRequestHeader, wanted: MessageFilter) -> bool:
-        """Return whether a pop would find a message, or would have to read further than this query does."""
+        """Return whether a pop would find a message, or would have to read further than this query."""
         group, in_order = header.consumer_group, bool(header.order)
         retry = self._pops.retry_topic(header.topic, group, in_order=in_order)
         if retry is not None:
@@ -110,7 +110,9 @@ class NotificationProcessor:
         return False
 
     def _count_unwanted(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
-        """Return the number of messages if the filter rejects all; ``None`` if a pop finds one or must read further."""
+        """Return the number of messages if the filter rejects all of them, or ``None`` if a pop would find one or read
+        further.
+        """
         begin = offset = self._pops.offset(group, queue)
         if wanted.wants_all or offset == queue.max_offset():
             return None if offset < queue.max_offset() else 0

@@ -1,12 +1,12 @@
-"""OrderedMessages: the messages of one queue that a group receives in order (``ConsumerOrderInfoManager``).
+"""OrderedMessages: the messages in one queue that a group receives in order (``ConsumerOrderInfoManager``).
 
-In queue order, no further message is handed out while a message is neither acknowledged nor past its invisible time. In
-message group order, the same rule holds within each message group: messages of a locked group wait, and later messages
-of other groups are handed out. Messages without a message group form one group. A repeated attempt does not have to
-wait: a client that did not receive the answer and repeats its request gets the same messages again. An acknowledged
-message is not handed out again, even if a message before it was not acknowledged.
+In queue order, no further message is handed out while an unacknowledged message is invisible. In message group order,
+the same rule holds within each message group: messages in a locked group wait, and later messages in other groups are
+handed out. Messages without a message group form one group. A client that did not receive the response and repeats its
+attempt gets the same messages again. An acknowledged message is not handed out again, even if an earlier message was
+not acknowledged.
 
-Both orders share this state, so a group may switch between them.
+Both orders share this state, so a consumer group may switch between them.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ class HandedOut(NamedTuple):
     pop_time: int
     due: int
     times: int
-    """Number of earlier deliveries; negative for a waiting message that was never handed out."""
+    """Number of earlier deliveries; negative for a waiting message that has never been handed out."""
 
 
 WAITING: Final = HandedOut(-1, 0, -1)
-"""A message that waits for its message group while later messages of other groups were handed out."""
+"""State of a message that waits for its message group while later messages in other groups are handed out."""
 
 
 class OrderedMessages:
-    """The unacknowledged messages of one queue: at most ``MAX_ORDERED_MESSAGES`` plus those of one pop."""
+    """The unacknowledged messages in one queue, at most ``MAX_ORDERED_MESSAGES`` plus those from one pop."""
 
     __slots__ = ("attempts", "groups", "messages", "next_offset")
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        """The offset after all messages that were ever handed out or that wait."""
+        """The offset after all messages that have been handed out or are waiting."""
         self.messages: dict[int, HandedOut] = {}
         self.attempts: dict[int, str] = {}
-        """Attempt ids by pop time; each pop of a queue has its own pop time."""
+        """Attempt IDs by pop time; each pop from a queue has its own pop time."""
         self.groups: dict[int, str] = {}
-        """Message groups by offset, if they have been read from the log."""
+        """Message groups by offset, for messages whose group has been read from the log."""
 
     @property
     def committed(self) -> int:
-        """Return the committed offset of the group: everything before it is acknowledged."""
+        """Return the group's committed offset, before which all messages are acknowledged."""
         return min(self.messages, default=self.next_offset)
 
     @property
     def latest(self) -> int:
-        """Return the latest pop time."""
+        """Return the latest pop time of the messages."""
         return max((handed.pop_time for handed in self.messages.values()), default=0)
 
     @property
     def in_flight(self) -> int:
-        """Return the number of messages that were handed out."""
+        """Return the number of messages that are handed out."""
         return sum(handed.times >= 0 for handed in self.messages.values())
 
     def held(self, offset: int, pop_time: int) -> HandedOut | None:
@@ -67,7 +67,7 @@ class OrderedMessages:
 
     # --- locks ----------------------------------------------------------------------------------
     def is_locked(self, now_ms: int, attempt_id: str) -> bool:
-        """Return whether an attempt must wait, in queue order."""
+        """Return whether an attempt must wait in queue order."""
         return any(self._locks(handed, now_ms, attempt_id) for handed in self.messages.values())
 
     def find_locked_groups(self, now_ms: int, attempt_id: str, group_of: Callable[[int], str]) -> set[str]:
@@ -80,7 +80,7 @@ class OrderedMessages:
         return len(self.messages) >= MAX_ORDERED_MESSAGES
 
     def may_pop_more(self, now_ms: int) -> bool:
-        """Return whether a pop may find messages: a message is visible again, or all are acknowledged."""
+        """Return whether a pop may find messages, because one is visible again or all are acknowledged."""
         return any(handed.due <= now_ms for handed in self.messages.values()) or not self.messages
 
     def next_due(self, now_ms: int) -> int:
@@ -88,7 +88,7 @@ class OrderedMessages:
         return min((handed.due for handed in self.messages.values() if handed.due > now_ms), default=NEVER)
 
     def dead(self, now_ms: int, most: int) -> list[tuple[int, HandedOut]]:
-        """Return the due messages that were already redelivered ``most`` times."""
+        """Return the due messages that have already been redelivered ``most`` times."""
         return [
             (offset, handed)
             for offset, handed in sorted(self.messages.items())
@@ -103,7 +103,7 @@ class OrderedMessages:
 
     # --- changes --------------------------------------------------------------------------------
     def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
-        """Return the number of earlier deliveries of each message; a repeated attempt does not count."""
+        """Return the number of earlier deliveries of each message; repeated attempts do not count."""
         found = map(self.messages.get, offsets)
         return [
             0 if handed is None else handed.times + (not self._is_same_attempt(handed, attempt_id)) for handed in found
@@ -112,7 +112,7 @@ class OrderedMessages:
     def popped(
         self, offsets: Sequence[int], counts: Sequence[int], next_offset: int, times: HandedOut, attempt_id: str
     ) -> OrderedMessages:
-        """Return the state after a pop. This object does not change.
+        """Return the state after a pop, without changing this object.
 
         :param counts: number of earlier deliveries of each message; negative for a waiting message.
         :param times: pop time and due time of the messages handed out.
@@ -129,12 +129,12 @@ class OrderedMessages:
         return made
 
     def remove(self, offset: int) -> None:
-        """Remove an acknowledged message."""
+        """Remove a message after its acknowledgement."""
         del self.messages[offset]
         self.groups.pop(offset, None)
 
     def move_to(self, offset: int) -> None:
-        """Start over at an offset that was set by something other than a pop."""
+        """Start again at an offset that was not set by a pop."""
         if offset < self.committed:
             self.messages.clear()
             self.next_offset = offset

@@ -12,7 +12,7 @@ from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResul
 
 
 class OrderedChoice:
-    """Chooses messages for redelivery, then new messages; changes nothing.
+    """Chooses the messages for a pop, first those to be redelivered, then new ones; it changes no state.
 
     :param most: maximum number of messages, with at most ``most_bytes`` together; a single message may be larger.
     """
@@ -29,16 +29,16 @@ class OrderedChoice:
         self.offsets: list[int] = []
         self.chunks: Chunks = []
         self.waiting: list[int] = []
-        """New messages that wait for their message group."""
+        """New messages that are waiting for their message group."""
         self.next_offset = ordered.next_offset
-        """The offset after all messages that were chosen or that are waiting."""
+        """The offset after all messages that were chosen or are waiting."""
 
     @property
     def _is_full(self) -> bool:
         return len(self.offsets) >= self._most or self._size >= self._most_bytes
 
     def by_queue(self, wanted: MessageFilter) -> None:
-        """Choose messages in the order of the queue, which must not be locked."""
+        """Choose messages in queue order; the queue must not be locked."""
         if not self._choose_again(frozenset()):
             return
         for _ in range(POP_READS_MAX):
@@ -52,7 +52,7 @@ class OrderedChoice:
                 return
 
     def by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
-        """Choose messages of all message groups that are not locked."""
+        """Choose messages from all message groups that are not locked."""
         ordered = self._ordered
         locked = ordered.find_locked_groups(now_ms, attempt_id, self._group_at)
         if not self._choose_again(locked):
@@ -70,7 +70,7 @@ class OrderedChoice:
             self.next_offset = result.next_begin_offset
 
     def _choose_again(self, locked: set[str] | frozenset[str]) -> bool:
-        """Choose messages that are waiting or due for redelivery. Return False if new messages must not follow."""
+        """Choose messages that are waiting or due for redelivery; return False if no new messages may follow."""
         goes_on = True
         for offset in sorted(self._ordered.messages):
             if locked and self._group_at(offset) in locked:
@@ -86,7 +86,7 @@ class OrderedChoice:
         return goes_on
 
     def _choose_new(self, result: GetResult, locked: set[str]) -> bool:
-        """Choose new messages, or let them wait. Return False at the first message that does not fit."""
+        """Choose new messages, or let them wait; return False at the first message that does not fit."""
         for offset, record in iterate_records(result.chunks):
             group = self._ordered.groups[offset] = message_group(record)
             if group in locked:

@@ -1,7 +1,7 @@
-"""A filter for a group's own messages in a retry topic.
+"""Filter for a group's own messages in a retry topic.
 
-``%RETRY%a_b_c`` belongs to group ``a`` with topic ``b_c``, and to group ``a_b`` with topic ``c``. Each copy names its
-group in ORIGIN_GROUP, as Apache's broker 5.5 writes it; an older copy without it is delivered to both.
+``%RETRY%a_b_c`` belongs to group ``a`` with topic ``b_c``, and to group ``a_b`` with topic ``c``. Each copy contains
+its group in ORIGIN_GROUP, as Apache's broker 5.5 writes it; an older copy without this property is delivered to both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _read_group: Final = property_reader(ORIGIN_GROUP)
 
 
 def own_retries(wanted: MessageFilter, topic: str, group: str) -> MessageFilter:
-    """Return the filter for a group's pops from a retry topic. It rejects copies that belong to other groups."""
+    """Return a filter for a group's pops from a retry topic, which rejects copies that belong to other groups."""
 
     def is_own(record: memoryview) -> bool:
         try:

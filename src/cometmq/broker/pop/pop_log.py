@@ -25,18 +25,20 @@ from cometmq.message.names import POP_LOG_TOPIC, RETRY_PREFIX
 _log = logging.getLogger(__name__)
 
 Done = Callable[[RefusedError | None], None]
-"""Called when an entry is as durable as a send, or with the reason why it is not."""
+"""Callback for when an entry is as durable as a send, or with the reason why it is not."""
 _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
     Popped: (CHECKPOINT,),
     PoppedInOrder: (CHECKPOINT,),
     Acked: (ACK,),
     Changed: (CHECKPOINT, ACK),
 }
-"""A change counts as an acknowledgement and a pop, as in Apache's broker."""
+"""The events counted for each kind of entry. As in Apache's broker, a change counts as an acknowledgement and a pop."""
 
 
 class PopLog:
-    """Adds entries. ``end_round`` must be called at the end of each round of the loop, before the turn is stored."""
+    """Adds entries to the POP log. ``end_round`` must be called at the end of each round of the loop, before the turn
+    is stored.
+    """
 
     def __init__(self, broker: BrokerContext, state: PopState) -> None:
         self.state = state
@@ -54,7 +56,7 @@ class PopLog:
 
     @property
     def pending(self) -> int:
-        """Return the number of entries that wait for the end of the turn."""
+        """Return the number of entries that will be stored at the end of the turn."""
         return len(self._waiting)
 
     def check(self) -> None:
@@ -72,11 +74,13 @@ class PopLog:
             self._topics.create_retry(POP_LOG_TOPIC)
 
     def add(self, entry: AnyEntry) -> None:
-        """Apply an entry and store it at the end of the turn; call it between :meth:`check` and :meth:`when_stored`."""
+        """Apply an entry and store it at the end of the turn; call this method between :meth:`check` and
+        :meth:`when_stored`.
+        """
         self._waiting.append((entry, self.state.apply(entry)))
 
     def when_stored(self, done: Done, late: Late | None = None) -> None:
-        """Call ``done`` when the entries added so far are stored.
+        """Call ``done`` once all entries added so far are stored.
 
         :param late: called first if the flush takes longer than ``syncFlushTimeout``.
         """
@@ -88,7 +92,7 @@ class PopLog:
             self.end_round()
 
     def end_round(self) -> None:
-        """Store the entries of the turn."""
+        """Store the turn's entries."""
         if not self._waiting:
             return
         waiting, done, late = self._waiting, self._done, self._late
@@ -108,7 +112,7 @@ class PopLog:
             self._finish(waiting, done, refused)
 
     def put_with(self, entries: Sequence[AnyEntry], messages: list[InnerMessage], done: Done) -> None:
-        """Apply entries and store them together with messages, all or none.
+        """Apply entries and store them together with messages, either all or none.
 
         :raises RefusedError: nothing can be stored now; nothing was changed.
         """
@@ -126,7 +130,7 @@ class PopLog:
         self.put_entries += len(waiting)
 
     def to_record(self, entries: list[AnyEntry]) -> InnerMessage:
-        """Return the record for entries."""
+        """Return the POP log record for a list of entries."""
         return InnerMessage(POP_LOG_TOPIC, 0, encode_entries(entries), "", 0, 0, self._clock.now_ms(), self._host)
 
     def _finish(self, waiting: list[tuple[AnyEntry, Undo]], done: list[Done], refusal: RefusedError | None) -> None:
@@ -140,7 +144,7 @@ class PopLog:
             try:
                 one(refusal)
             except Exception:
-                _log.exception("a request about popped messages failed after its entry was stored or refused")
+                _log.exception("a callback failed after its POP log entry was stored or refused")
 
 
 def _handle_ends(entries: Iterable[AnyEntry]) -> Iterable[Ends]:

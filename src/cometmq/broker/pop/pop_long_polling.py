@@ -1,8 +1,8 @@
-"""PopLongPollingService: holds pops and notifications that find no messages (``PopLongPollingService``).
+"""PopLongPollingService: holds pops and notifications until messages arrive (``PopLongPollingService``).
 
-Requests wait by topic and group. When a message arrives in the topic or in a retry topic of the group, or an ordered
-queue is unlocked, they are run again in order, until one finds no messages. The work is done in slices over rounds of
-the loop. A request whose wait time has ended gets an empty answer.
+Requests wait by topic and group. When a message arrives in the topic or in the group's retry topic, or when an ordered
+queue is unlocked, they run again in order, until one finds no messages. The work is done in slices over rounds of the
+loop. A request whose wait time has ended gets an empty response.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 _RECORD_CHARS: Final = 500
-"""Memory that a waiting pop needs in addition to its texts, in characters."""
+"""Memory of a waiting pop in addition to its texts, in characters."""
 Key = tuple[str, str]
-"""Topic and group."""
+"""The topic and group by which requests wait."""
 
 
 class HeldPop(msgspec.Struct, eq=False):
-    """A waiting pop or notification."""
+    """A held pop or notification."""
 
     connection: ServerConnection
     request: Request[Any]
     wanted: MessageFilter
     run_again: Callable[[HeldPop], bool]
-    """Runs the request again. Returns True if the request has been or will be answered."""
+    """Runs the request again; returns True if the request has been or will be answered."""
     nothing: Callable[[], Response]
-    """The answer when the wait time has ended."""
+    """The response when the wait time has ended."""
     timer: TimerHandle | None = None
 
     @property
@@ -51,21 +51,21 @@ class HeldPop(msgspec.Struct, eq=False):
 
     @property
     def chars(self) -> int:
-        """Return the memory of the waiting request, in characters."""
+        """Return the memory of the held request, in characters."""
         header = self.request.header
         texts = (header.topic, header.consumer_group, header.exp, header.exp_type, header.attempt_id)
         return _RECORD_CHARS + self.wanted.chars + sum(len(text) for text in texts if isinstance(text, str))
 
 
 class PopLongPollingService:
-    """The waiting pops."""
+    """Holds waiting pops and wakes them when messages arrive."""
 
     def __init__(self, live: LiveConfig, clock: Clock) -> None:
         self._live = live
         self._clock = clock
         self._held: dict[Key, dict[HeldPop, None]] = {}
         self._keys_of: MultiMap[str, Key] = MultiMap()
-        """The keys that a message in a topic wakes."""
+        """The keys to wake when a message arrives in a topic."""
         self._of: dict[ServerConnection, dict[HeldPop, None]] = {}
         self._count = 0
         self._chars = 0
@@ -77,7 +77,7 @@ class PopLongPollingService:
         return self._count
 
     def waiting(self, topic: str, group: str, queue_id: int) -> int:
-        """Return the number of pops that wait for any queue (-1), or for one queue."""
+        """Return the number of pops waiting for one queue, or for any queue (-1)."""
         held = self._held.get((topic, group), {})
         return sum(pop.request.header.queue_id == queue_id for pop in held)
 
@@ -90,7 +90,7 @@ class PopLongPollingService:
                 pop.connection.respond(pop.request, pop.nothing(), polling=True)
 
     def hold(self, pop: HeldPop, wait_ms: int) -> bool:
-        """Hold a pop; return ``False`` if too many pops already wait (POLLING_FULL)."""
+        """Hold a pop; return ``False`` if too many pops are already waiting (POLLING_FULL)."""
         config = self._live.current
         held = self._held.get(pop.key, {})
         of_connection = self._of.get(pop.connection)
@@ -129,7 +129,7 @@ class PopLongPollingService:
             self._schedule_wake()
 
     def wake(self, topic: str, group: str) -> None:
-        """Wake the pops of a group that may find messages of a topic now."""
+        """Wake a group's pops that may now find messages in a topic."""
         if (topic, group) in self._held:
             self._ready[topic, group] = None
             self._schedule_wake()
@@ -152,7 +152,7 @@ class PopLongPollingService:
             try:
                 self._retry_held(key, until)
             except Exception:
-                _log.exception("waiting pops of %s could not be woken", key)
+                _log.exception("cannot wake the waiting pops of %s", key)
 
     def _retry_held(self, key: Key, until: float) -> None:
         for pop in list(self._held.get(key, ())):

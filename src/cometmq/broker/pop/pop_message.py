@@ -1,9 +1,9 @@
 """Pops: POP_MESSAGE (200050) (``PopMessageProcessor``; hot path).
 
 A pop reads messages from one queue or all queues of a topic, and from its group's retry topic. It moves the group's
-offset past the messages and adds an entry to the POP log. The answer is sent once this entry is as durable as a send.
-The messages are slices of the log. As in Apache's broker, messages from a retry topic are rewritten with the topic that
-the client asked for and with their receipt handle.
+offset past the messages and adds an entry to the POP log. The response is sent once this entry is as durable as a send.
+As in Apache's broker, messages from a retry topic are rewritten with the topic that the client requested and with their
+receipt handle.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
 
 _LATE_MS: Final = 500
-"""A pop whose wait ended this long ago is refused."""
+"""Minimum time in milliseconds after which a pop whose wait has ended is refused."""
 _EARLY_MS: Final = 20
-"""A waiting pop is answered this long before its wait time ends."""
+"""Milliseconds before the end of the wait time at which a waiting pop is answered."""
 _RETRY_FIRST_EVERY: Final = 5
-"""One in this many pops reads the retry topic first (popFromRetryProbability 20 %)."""
+"""One in this many pops reads the retry topic first (20 %, popFromRetryProbability)."""
 
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
@@ -83,27 +83,27 @@ class PopResult:
         self.count = 0
         self.size = 0
         self.retries = self.retries_size = 0
-        """Number and size of the messages from a retry topic."""
+        """Number and total size of the messages from a retry topic."""
         self.rest = 0
-        """Number of messages that remain in the queues that were read."""
+        """Number of unread messages in the queues that were read."""
         self.skipped = 0
         """Number of messages that the filter rejected."""
         self.is_cut = False
-        """True if some messages were not read; the next attempt continues after the skipped ones."""
+        """True if some messages were left unread; the next attempt continues after the skipped ones."""
         self.starts: list[str] = []
         self.offsets: list[str] = []
         self.order_counts: list[str] = []
         self.moves: list[tuple[str, int, int, int]] = []
-        """Topic, queue id, and the group's offset before and after."""
+        """For each queue: topic, queue ID, and the group's offset before and after the pop."""
 
     def skip(self, begin: int, end: int, queue: ConsumeQueue) -> None:
-        """Count messages of a queue that the filter rejects."""
+        """Count messages in a queue that the filter rejected."""
         self.skipped += end - begin
         self.is_cut |= begin < end < queue.max_offset()
 
 
 class PopMessageProcessor:
-    """Answers pops, or holds them."""
+    """Answers pops or holds them until messages arrive."""
 
     def __init__(
         self, broker: BrokerContext, filters: PullFilters, log: PopLog, polling: PopLongPollingService
@@ -173,13 +173,13 @@ class PopMessageProcessor:
         if not 0 <= header.invisible_time <= MAX_POP_INVISIBLE_MS:
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime[{header.invisible_time}] is illegal, from 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
+                f"invisibleTime[{header.invisible_time}] is illegal, use 0 to {MAX_POP_INVISIBLE_MS} milliseconds",
             )
         self.check_names(connection, header)
         return self._filters.of_pop(header.exp, header.exp_type)
 
     def check_names(self, connection: ServerConnection, header: PopHeader) -> None:
-        """Check topic, queue and group of a request.
+        """Check the topic, queue and group of a request.
 
         :raises RefusedError: one of these does not exist or does not allow pops.
         """
@@ -191,14 +191,14 @@ class PopMessageProcessor:
         if len(retry) > MAX_TOPIC_CHARS and not in_order and not header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(
                 ResponseCode.INVALID_PARAMETER,
-                f"the retry topic {retry} has {len(retry)} characters; at most {MAX_TOPIC_CHARS} are allowed: "
+                f"the retry topic {retry} has {len(retry)} characters, the maximum is {MAX_TOPIC_CHARS}; "
                 "use a shorter name for the group or the topic",
             )
 
     def readable(self, name: str) -> TopicConfig:
-        """Return a topic that allows reading.
+        """Return a topic if it allows reading.
 
-        :raises RefusedError: the topic does not exist, or does not allow reading.
+        :raises RefusedError: the topic does not exist or does not allow reading.
         """
         topic = self._topics.get(name)
         if topic is None:
@@ -244,8 +244,8 @@ class PopMessageProcessor:
         return None if self._topics.get(name) is None else name
 
     def _pop_time(self, header: PopMessageRequestHeader, queue_ids: Sequence[int], retry: str | None) -> int:
-        """Return the pop time: the current time, or a later time if the handles of these queues already contain the
-        current time.
+        """Return the current time as pop time, or a later time if handles for these queues already contain the current
+        time.
         """
         group = header.consumer_group
         queues = [self._state.find(header.topic, group, queue_id) for queue_id in queue_ids]
@@ -309,7 +309,7 @@ class PopMessageProcessor:
     def _pop_in_order(
         self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, topic: str, queue_id: int
     ) -> None:
-        """Pop messages from a queue, or from its message groups, unless they are locked."""
+        """Pop messages in order from a queue, or from those of its message groups that are not locked."""
         queue = self._store.queue(topic, queue_id)
         group, attempt_id = header.consumer_group, header.attempt_id or ""
         begin = self._init_offset(header, queue)
@@ -387,14 +387,14 @@ class PopMessageProcessor:
         collected.chunks += chunks
 
     def _init_offset(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
-        """Return the group's offset in a queue. If the group had no offset, commit one."""
+        """Return a group's offset in a queue; if there is none, commit one."""
         offset = self.offset(header.consumer_group, queue, header.init_mode)
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
             self._offsets.set_offset(header.consumer_group, queue.topic, queue.queue_id, offset)
         return offset
 
     def offset(self, group: str, queue: ConsumeQueue, init_mode: int = MIN) -> int:
-        """Return the offset of the next message in a queue for a group (``getPopOffset``)."""
+        """Return the offset of a group's next message in a queue (``getPopOffset``)."""
         offset = self._offsets.query(group, queue.topic, queue.queue_id)
         if offset == NO_OFFSET:
             offset = queue.min_offset()
@@ -464,7 +464,7 @@ class PopMessageProcessor:
 
 
 def has_too_many_in_flight(config: BrokerConfig, queue: PopQueue | None) -> bool:
-    """Return whether a group has too many messages of a queue in flight to get more (``isPopShouldStop``)."""
+    """Return whether a group has too many messages from a queue in flight to get more (``isPopShouldStop``)."""
     return (
         config.enable_pop_message_threshold
         and queue is not None
@@ -477,9 +477,9 @@ def _revive_queue(header: PopMessageRequestHeader) -> int:
 
 
 def check_queue(topic: TopicConfig, queue_id: int, connection: ServerConnection, *, lowest: int = -1) -> None:
-    """Check the queue id of a request.
+    """Check the queue ID in a request.
 
-    :raises RefusedError: the topic has no such queue.
+    :raises RefusedError: the topic does not have this queue.
     """
     if not lowest <= queue_id < topic.read_queue_nums:
         raise RefusedError(
@@ -490,4 +490,4 @@ def check_queue(topic: TopicConfig, queue_id: int, connection: ServerConnection,
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:
-    """Ignore the outcome, because nothing waits for it."""
+    pass

@@ -1,4 +1,4 @@
-"""The messages in an answer to a pop: their queue offsets, and retry messages as clients expect them."""
+"""The messages in the response to a pop: their queue offsets, and retry messages in the form that clients expect."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cometmq.message.properties import POP_CK, PROPERTY_SEPARATOR, PropertiesTex
 from cometmq.message.record import RecordError, decode_record, encode_record
 
 Chunks = list[bytes | memoryview]
-"""Records, in pieces of the log."""
+"""A list of log pieces that contain records."""
 _SIZE: Final = RECORD.struct("size")
 _SIZE_AND_QUEUE_OFFSET: Final = RECORD.struct("size", "queue_offset")
 
 
 def record_offsets(chunks: Chunks) -> list[int]:
-    """Return the queue offsets of records."""
+    """Return the queue offset of each record."""
     return [offset for offset, _ in iterate_records(chunks)]
 
 

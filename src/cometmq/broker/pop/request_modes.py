@@ -20,30 +20,30 @@ from cometmq.remoting.bodies import Body
 PULL: Final = "PULL"
 POP: Final = "POP"
 _DEPTH: Final = 3
-"""Table, topic, group."""
+"""Nesting depth of a mode in the file: table, topic, group."""
 
 
 class RequestMode(Body):
-    """The mode of a group for a topic, and the body of SET_MESSAGE_REQUEST_MODE (401)."""
+    """A group's mode for a topic, and the body of SET_MESSAGE_REQUEST_MODE (401)."""
 
     topic: str
     consumer_group: str
     mode: Literal["PULL", "POP"] = PULL
     pop_share_queue_num: int = 0
-    """In POP mode: number of other members that share each member's queues.
+    """Number of other members that share each member's queues in POP mode.
 
     If it is 0, all members share all queues.
     """
 
 
 class RequestModeTable(Body):
-    """All modes, by topic and group: the file, and the answer to GET_ALL_MESSAGE_REQUEST_MODE (402)."""
+    """All modes by topic and group, as in the file and in the response to GET_ALL_MESSAGE_REQUEST_MODE (402)."""
 
     message_request_mode_map: dict[str, dict[str, RequestMode]] = {}  # noqa: RUF012 - msgspec copies it
 
 
 class MessageRequestModeManager:
-    """The modes of all groups; ``path`` is their file."""
+    """The modes of all groups, stored in the file ``path``."""
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock)
@@ -53,18 +53,18 @@ class MessageRequestModeManager:
         self._modes: dict[tuple[str, str], RequestMode] = {}
 
     def load(self) -> list[str]:
-        """Read the file. Return one line for each problem."""
+        """Load the file; return a line for each problem."""
         loaded = self._file.load_body(RequestModeTable)
         if loaded is not None:
             self._modes = _by_topic_and_group(loaded)
         return list(self._file.findings)
 
     def get(self, topic: str, group: str) -> RequestMode | None:
-        """Return the mode of a group for a topic, if one was set."""
+        """Return a group's mode for a topic, or ``None`` if none was set."""
         return self._modes.get((topic, group))
 
     def put(self, mode: RequestMode) -> bool:
-        """Set a mode. Return ``False`` if the table is full."""
+        """Set a mode; return ``False`` if the table is full."""
         key = (mode.topic, mode.consumer_group)
         if key not in self._modes and len(self._modes) >= MAX_REQUEST_MODES:
             return False
@@ -74,7 +74,7 @@ class MessageRequestModeManager:
         return True
 
     def take_over(self, table: RequestModeTable) -> None:
-        """Replace all modes with the master's modes."""
+        """Replace all modes with the master's."""
         known, self._modes = self._modes, _by_topic_and_group(table)
         differing = [key for key in known | self._modes if known.get(key) != self._modes.get(key)]
         if differing:

@@ -1,15 +1,15 @@
-"""PopReviveService: makes messages visible again that were not acknowledged in time (``PopReviveService``).
+"""PopReviveService: makes popped messages visible again if they were not acknowledged in time (``PopReviveService``).
 
 A copy with ``reconsumeTimes`` + 1 is stored in the retry topic for the group and topic, or in the dead-letter topic
 once the group's ``retryMaxTimes`` is reached. The copy and the entry that ends the original are stored together. The
-entry comes before the copy in the log and names the copy's offset: a start that finds the entry without the copy, after
-a torn write, makes the message visible again. So a crash neither loses nor duplicates a message.
+entry precedes the copy in the log and contains the copy's offset: if a write was torn between the two, the next start
+finds the entry without the copy, and makes the message visible again. Thus a crash neither loses nor duplicates a
+message.
 
 Messages popped in order are not copied: they are handed out again when their invisible time has ended. After the last
 attempt they become dead letters, so that they do not block the queue forever.
 
-A heap contains the time of the next check of each queue with popped messages, and one alarm is set for the first of
-them. A check scans the due times of the queue's messages as an array.
+A heap contains the time of the next check of each queue with popped messages, and one alarm is set for the earliest.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from cometmq.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 Due = list[tuple[int, int, int]]
-"""Offset, pop time and due time of each message."""
+"""Offset, pop time and due time of each due message."""
 
 
 class PopReviveService:
-    """Checks a queue when some of its messages become visible again.
+    """Checks a queue when some of its messages are due to become visible again.
 
     :param wake: called with topic and group when an ordered queue is unlocked.
     """
@@ -85,7 +85,7 @@ class PopReviveService:
 
     # --- scheduling -------------------------------------------------------------------------------
     def _schedule_check(self, queue: PopQueue, when_ms: int) -> None:
-        """Check a queue at a time, unless an earlier check is scheduled."""
+        """Schedule a check of a queue, unless an earlier check is already scheduled."""
         if when_ms >= queue.look_from:
             return
         queue.look_from = when_ms
@@ -142,11 +142,11 @@ class PopReviveService:
         self._refused_until = self._clock.now_ms() + int(POP_RETRY_SECONDS * 1000)
         if not self._waits_for_store:
             self._waits_for_store = True
-            _log.warning("popped messages cannot be made visible again now; will retry: %s", refused)
+            _log.warning("cannot make popped messages visible again; will retry: %s", refused)
 
     # --- copies -----------------------------------------------------------------------------------
     def _find_dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
-        """Return the due ordered messages that reached their maximum number of deliveries."""
+        """Return the due ordered messages that have reached their maximum number of deliveries."""
         if queue.ordered is None:
             return []
         dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group))
@@ -212,7 +212,7 @@ class PopReviveService:
 
 
 def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> StoredRecord | None:
-    """Return the message at an offset of a queue, or ``None`` if it no longer exists."""
+    """Return the message at an offset in a queue, or ``None`` if it no longer exists."""
     unit = store.queue(topic, queue_id).unit(offset)
     data = None if unit is None else store.record_at(unit[0], unit[1])
     try:
@@ -222,7 +222,7 @@ def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> St
 
 
 def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> InnerMessage:
-    """Return the retry copy of a message, with its group and the time of its first pop."""
+    """Return the retry copy of a message, including its group and the time of its first pop."""
     properties, text = record.properties, record.properties_text
     if properties.get(ORIGIN_GROUP, group) != group:
         properties = {name: value for name, value in properties.items() if name != ORIGIN_GROUP}
@@ -237,7 +237,7 @@ def retry_copy(record: StoredRecord, topic: str, group: str, pop_time: int) -> I
 
 
 def dead_letter(record: StoredRecord, topic: str, original: str) -> InnerMessage:
-    """Return the dead letter for a message, with its original topic and id."""
+    """Return the dead letter for a message, including its original topic and ID."""
     properties = dict(record.properties)
     properties.setdefault(RETRY_TOPIC, original)
     properties.setdefault(ORIGIN_MESSAGE_ID, record.msg_id)

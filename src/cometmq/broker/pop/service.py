@@ -1,4 +1,4 @@
-"""PopService: the POP parts of a broker, assembled, started and stopped together."""
+"""PopService: creates, starts and stops the POP parts of a broker together."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 
 
 class PopService:
-    """All POP parts. They are created once the store is open.
+    """All POP parts of a broker, created once the store is open.
 
-    :param client: asks the nameservers for queues on other brokers.
+    :param client: queries the nameservers for queues on other brokers.
     """
 
     def __init__(self, broker: BrokerContext, filters: PullFilters, client: RemotingClient) -> None:
@@ -61,12 +61,12 @@ class PopService:
         broker.deletions.on_group.append(self._group_deleted)
 
     def start(self) -> None:
-        """Start making messages visible again."""
+        """Start making unacknowledged messages visible again."""
         self._revive.start()
         self._apache.start()
 
     def halt(self) -> None:
-        """Stop making messages visible, and answer the waiting pops."""
+        """Stop making messages visible again, and answer the waiting pops."""
         self._revive.stop()
         self._apache.stop()
         self.polling.stop()
@@ -81,13 +81,15 @@ class PopService:
 
     # --- changes by others ------------------------------------------------------------------------
     def _offset_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Log that a group's offset was moved back: messages at or after the new offset are handed out again."""
+        """Log that a group's offset was moved back, so that messages starting at the new offset are handed out
+        again.
+        """
         queue = self.state.find(topic, group, queue_id)
         if queue is not None and offset < queue.next_offset:
             self._log_entry(Moved(topic, group, queue_id, offset))
 
     def _topic_changed(self, name: str) -> None:
-        """Log the deletion of a topic, since a slave may be promoted before it copies the tables."""
+        """Record the deletion of a topic in the POP log, since a slave may be promoted before it copies the tables."""
         if self._broker.topics.get(name) is None:
             self._log_entry(Forgotten(name, "", 0, self._broker.store.max_physical_offset))
 
@@ -95,7 +97,7 @@ class PopService:
         self._log_entry(Forgotten("", name, 0, position, with_offsets))
 
     def _deletion_found(self, entry: Forgotten) -> None:
-        """Apply a deletion that is found in the log when the broker starts."""
+        """Apply a deletion found in the log when the broker starts."""
         deletions = self._broker.deletions
         if entry.topic:
             deletions.found_in_log(entry.topic, entry.position)
@@ -113,4 +115,4 @@ class PopService:
 
 
 def _ignore_outcome(_refusal: RefusedError | None) -> None:
-    """Ignore the outcome, because nothing waits for it."""
+    pass

@@ -1,9 +1,10 @@
-"""The snapshot of the popped messages, ``comet/pop.bin``, and the start of a broker from it.
+"""The snapshot of the popped messages in ``comet/pop.bin``, from which a broker starts.
 
-The snapshot avoids reading the whole POP log. It contains a position in that log and the state at that position, and a
-newer state for some queues, since it is written in slices between which the broker serves requests. It is written once
-the log up to the latest included entry is on disk, so that it is never ahead of the log, even if the log loses its end.
-A file that is damaged, or from another store, is set aside; then the POP log is read from its first record.
+The snapshot saves reading the entire POP log. It contains a position in that log and the state at that position. For
+some queues it contains a newer state, since it is written in slices between which the broker serves requests. It is
+written once the log has been flushed up to the latest included entry, so that it is never ahead of the log, even if the
+log loses its end. A file that is damaged or from another store is set aside, and the POP log is read from its first
+record.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of
@@ -43,17 +44,17 @@ _VERSION: Final = 1
 
 
 class SavedOrder(msgspec.Struct, array_like=True):
-    """The ordered pops of a queue."""
+    """The ordered pops from a queue."""
 
     next_offset: int
     attempt_id: str
     messages: dict[int, HandedOut]
     attempts: dict[int, str] = {}
-    """Attempt ids by pop time; ``attempt_id`` is the latest one."""
+    """Attempt IDs by pop time; ``attempt_id`` is the latest one."""
 
 
 class SavedQueue(msgspec.Struct, array_like=True):
-    """The state of a group in one queue."""
+    """The state of a group in a queue."""
 
     topic: str
     group: str
@@ -67,20 +68,20 @@ class SavedQueue(msgspec.Struct, array_like=True):
 
 
 class Saved(msgspec.Struct, array_like=True):
-    """The content of the snapshot file."""
+    """The contents of the snapshot file."""
 
     version: int
     position: int
-    """Offset in the POP log."""
+    """Offset in the POP log at which the broker continues reading."""
     queues: list[SavedQueue]
 
 
 class SnapshotError(ValueError):
-    """The snapshot cannot be used."""
+    """Raised when the snapshot cannot be used."""
 
 
 class PopSnapshot:
-    """Reads and writes the file.
+    """Reads and writes the snapshot file.
 
     :param path: ``comet/pop.bin``.
     """
@@ -94,9 +95,9 @@ class PopSnapshot:
 
     # --- a start --------------------------------------------------------------------------------
     def load(self, offsets: ConsumerOffsetManager, on_deletion: Callable[[Forgotten], None]) -> None:
-        """Read the state from the file and the POP log, and advance groups' offsets that are behind the state.
+        """Load the state from the file and the POP log, and advance group offsets that are behind it.
 
-        :param on_deletion: called for each deletion of a topic or a group in the log.
+        :param on_deletion: called for each deletion of a topic or group in the log.
         """
         state = self._log.state
         position = self._load_file(state)
@@ -117,7 +118,7 @@ class PopSnapshot:
                 queue.ordered.move_to(known)
             queue.is_reset = False
         if count:
-            _log.info("read %d entries of the POP log from offset %d on", count, position)
+            _log.info("read %d entries from the POP log, starting at offset %d", count, position)
 
     def _load_file(self, state: PopState) -> int:
         queue = self._store.queue(POP_LOG_TOPIC, 0)
@@ -129,7 +130,7 @@ class PopSnapshot:
                 state.enter(_queue(found))
         except (SnapshotError, ValueError, OSError, msgspec.MsgspecError) as error:
             state.clear()
-            _log.warning(set_aside(self._path, f"cannot be used, the POP log is read instead: {error}"))
+            _log.warning(set_aside(self._path, f"cannot be used ({error}), reading the POP log instead"))
             saved = None
         return queue.min_offset() if saved is None else max(saved.position, queue.min_offset())
 
@@ -155,7 +156,7 @@ class PopSnapshot:
                 if data is not None:
                     yield from decode_entries(decode_record(data).body)
             except RecordError as error:
-                _log.error("record %d of the POP log is damaged: %s", offset - 1, error)
+                _log.error("record %d in the POP log is damaged: %s", offset - 1, error)
 
     def _has_copy(self, entry: Revived) -> bool:
         """Return whether the log also contains the copy that must follow an entry."""
@@ -163,7 +164,7 @@ class PopSnapshot:
 
     # --- writing --------------------------------------------------------------------------------
     async def save(self) -> None:
-        """Write the file if entries were added since the last write."""
+        """Write the snapshot if entries were added since the last one."""
         entries = self._log.put_entries
         if entries == self._saved_entries:
             return
@@ -186,7 +187,7 @@ class PopSnapshot:
             self._saved_entries = entries
 
     def _end_turn(self) -> None:
-        """Store the entries of the turn: the file may contain only what is in the log."""
+        """Store the turn's entries, since the file may contain only what is in the log."""
         self._log.end_round()
         self._turn.end()
 

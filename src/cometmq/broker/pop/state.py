@@ -1,8 +1,8 @@
-"""PopState: the popped messages of a broker, by topic, group and queue, as the result of all entries of the POP log.
+"""PopState: a broker's popped messages by topic, group and queue, as the result of all entries in the POP log.
 
-The log is the truth. An entry is applied here when it is added to a turn, so that the next request sees it; if the turn
-is not stored, the function that :meth:`PopState.apply` returned reverts it. A start applies the same entries again,
-beginning with a snapshot. Nothing else changes the state.
+The log is authoritative. An entry is applied to the state when it is added to a turn, so that the next request sees it;
+if the turn is not stored, the function returned by :meth:`PopState.apply` reverts it. When a broker starts, it loads a
+snapshot and applies the later entries again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from cometmq.multimap import MultiMap
 NO_OFFSET: Final = -1
 
 Undo = Callable[[], None]
-"""Reverts an entry that was not stored. The function for the last entry must be called first."""
+"""Reverts an entry that was not stored; the latest entry must be reverted first."""
 
 
 class PopQueue:
-    """The state of one group in one queue of a topic."""
+    """The state of a group in one queue of a topic."""
 
     __slots__ = (
         "floor_ms",
@@ -51,11 +51,11 @@ class PopQueue:
         self.group = group
         self.queue_id = queue_id
         self.next_offset = NO_OFFSET
-        """The offset after the group's last pop; ``NO_OFFSET`` before the first one."""
+        """The offset after the group's last pop, or ``NO_OFFSET`` before the first pop."""
         self.is_reset = False
-        """True if the group's offset was moved back after the snapshot from which the state was read."""
+        """True if the group's offset was moved back after the loaded snapshot was written."""
         self.floor_ms = 0
-        """Later pops use a greater pop time, so that no old handle matches a message that is popped again."""
+        """Lower bound for later pop times, so that no old handle matches a message that is popped again."""
         self.invisible = InvisibleMessages()
         self.ordered: OrderedMessages | None = None
         self.look_from = NEVER
@@ -63,7 +63,7 @@ class PopQueue:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Return topic, group and queue id."""
+        """Return the topic, group and queue ID."""
         return self.topic, self.group, self.queue_id
 
     @property
@@ -80,10 +80,10 @@ class PopState:
         self._of_topic: MultiMap[str, tuple[str, str]] = MultiMap()
         self._of_group: MultiMap[str, tuple[str, str]] = MultiMap()
         self.on_due: Final[list[Callable[[PopQueue, int], None]]] = []
-        """Called with a queue and the time (ms) at which a message of the queue becomes visible again."""
+        """Called with a queue and the time (ms) at which one of its messages becomes visible again."""
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
-        """Return a queue. Create it if necessary."""
+        """Return the state of a queue; create it if necessary."""
         queues = self._queues_of(topic, group)
         found = queues.get(queue_id)
         if found is None:
@@ -99,12 +99,12 @@ class PopState:
         return queues
 
     def find(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
-        """Return a queue, if the group has popped from it."""
+        """Return the state of a queue if the group has popped from it."""
         queues = self._queues.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
     def queues_of(self, topic: str, group: str) -> list[PopQueue]:
-        """Return all queues of a topic that a group has popped from."""
+        """Return all queues of a topic from which a group has popped."""
         return list(self._queues.get((topic, group), {}).values())
 
     def __iter__(self) -> Iterator[PopQueue]:
@@ -112,12 +112,12 @@ class PopState:
             yield from list(queues.values())
 
     def in_flight(self, topic: str, group: str) -> int:
-        """Return the number of messages of a topic that are handed out and not acknowledged."""
+        """Return the number of a topic's messages that are handed out and not acknowledged."""
         return sum(queue.in_flight for queue in self._queues.get((topic, group), {}).values())
 
     # --- entries --------------------------------------------------------------------------------
     def apply(self, entry: AnyEntry) -> Undo:
-        """Apply an entry. Return the function that reverts it."""
+        """Apply an entry; return the function that reverts it."""
         if isinstance(entry, Forgotten):
             return self._delete(entry)
         queue = self.queue(entry.topic, entry.group, entry.queue_id)
@@ -238,7 +238,7 @@ class PopState:
         return undo
 
     def _deleted_keys(self, entry: Forgotten) -> list[tuple[str, str]]:
-        """Return the pairs of topic and group that a deletion removes."""
+        """Return the topic-group pairs that a deletion removes."""
         if entry.topic and entry.group:
             key = (entry.topic, entry.group)
             return [key] if key in self._queues else []
@@ -247,11 +247,11 @@ class PopState:
         return self._of_group.of(entry.group) if entry.group else list(self._queues)
 
     def enter(self, queue: PopQueue) -> None:
-        """Add a queue from a snapshot."""
+        """Add the state of a queue from a snapshot."""
         self._queues_of(queue.topic, queue.group)[queue.queue_id] = queue
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all queues."""
         self._queues.clear()
         self._of_topic.clear()
         self._of_group.clear()
@@ -267,7 +267,7 @@ class PopState:
 
 
 def offsets_of(entry: Popped) -> list[int]:
-    """Return the offsets of popped messages, ascending."""
+    """Return the offsets of the messages in an entry, ascending."""
     offset = entry.start
     offsets = [offset]
     for step in entry.steps:

@@ -1,1 +1,1 @@
-"""Pulls: PullMessageProcessor, long polling (PullRequestHoldService), filters, and queries of stored messages."""
+"""Pulls: PullMessageProcessor, long polling (PullRequestHoldService), filters, and queries for stored messages."""

@@ -1,8 +1,8 @@
-"""SQL92 filters of consumer groups: the table and its file (``ConsumerFilterManager``).
+"""SQL92 filters of consumer groups, and the file that stores them (``ConsumerFilterManager``).
 
 Heartbeats register a group's expression for each topic. The table is stored in ``config/consumerFilter.json``; changes
-are written to the journal of that file after a few seconds. When a group's last member leaves, or the group no longer
-subscribes to a topic, the filter is dead. It is removed after ``filterDataCleanTimeSpan``.
+are written to the file's journal after a few seconds. A filter is dead when its group's last member has left or the
+group no longer subscribes to the topic. Dead filters are removed after ``filterDataCleanTimeSpan``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 _TAG: Final = "TAG"
 
 _DEPTH: Final = 4
-"""Table, topic, ``groupFilterData``, group."""
+"""Nesting depth of a filter in the file: table, topic, ``groupFilterData``, group."""
 _DEAD_SINCE_MS: Final = 30_000
-"""When the file is loaded, filters that were alive are treated as having been dead for this long."""
+"""Milliseconds for which a filter counts as dead if it was alive when the loaded file was written."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -41,17 +41,17 @@ def is_tag_type(expression_type: str | None) -> bool:
 
 
 class ConsumerFilterData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The filter of a group for a topic, in the file's format."""
+    """A group's filter for a topic, in the file's format."""
 
     topic: str
     consumer_group: str
     expression: str
     expression_type: str
     client_version: int
-    """Version of the subscription; a newer subscription replaces it."""
+    """Version of the subscription; a subscription with a newer version replaces the filter."""
     born_time: int
     dead_time: int = 0
-    """Time at which the filter became dead, in milliseconds since 1970; 0 while it is alive."""
+    """Time at which the filter became dead, in milliseconds since 1970, or 0 if it is alive."""
     dead: bool = False
     bloom_filter_data: BloomFilterData | None = None
 
@@ -64,7 +64,7 @@ class FilterDataMapByTopic(msgspec.Struct, rename="camel"):
 
 
 class ConsumerFilterTable(msgspec.Struct, rename="camel"):
-    """The content of the file."""
+    """The contents of the file."""
 
     filter_data_by_topic: dict[str, FilterDataMapByTopic] = msgspec.field(default_factory=dict)
 
@@ -80,9 +80,11 @@ class ConsumerFilterManager:
         self._clock = clock
         self._bloom = BloomFilter.create(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
-        """Group, topic, filter."""
+        """The topics for which each group has filters."""
         self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
-        """Dead filters by group and topic, the longest dead first, so that no search is needed to make room."""
+        """Dead filters by group and topic, the longest dead first, so that the next one to remove is found without a
+        search.
+        """
         self._count = 0
         self._chars = 0
 
@@ -90,11 +92,10 @@ class ConsumerFilterManager:
         return self._count
 
     def load(self) -> list[str]:
-        """Read the file. Return one line for each unusable entry.
+        """Load the file; return one line for each unusable entry.
 
-        All filters are dead until the next heartbeat of their group. If the Bloom filter's parameters have changed
-        since the file was written, the file is ignored, as in Apache. An unusable file is set aside, and groups
-        register again.
+        All filters are dead until the next heartbeat of their group. As in Apache's broker, the file is ignored if the
+        Bloom filter's parameters have changed since it was written. An unusable file is set aside.
         """
         stored = self._file.load_body(ConsumerFilterTable)
         findings = list(self._file.findings)
@@ -124,11 +125,11 @@ class ConsumerFilterManager:
 
     # --- changes ------------------------------------------------------------------------------
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Register the subscriptions in a heartbeat. The group's and topics' names must have been checked."""
+        """Register the subscriptions in a heartbeat. The group and topic names must have been checked."""
         finish(self.register_in_slices(group, subscriptions))
 
     def register_in_slices(self, group: str, subscriptions: Iterable[SubscriptionData]) -> Generator[None, None, None]:
-        """Register subscriptions as :meth:`register` does, in slices."""
+        """Register subscriptions in slices, like :meth:`register`."""
         named: set[str] = set()
         chars = 0
         for subscription in subscriptions:
@@ -144,7 +145,7 @@ class ConsumerFilterManager:
                 self._mark_dead(data)
 
     def unregister(self, group: str) -> None:
-        """Mark the filters of a group as dead, because its last member has left."""
+        """Mark a group's filters as dead because its last member has left."""
         for data in list(self._topics_of.get(group, {}).values()):
             self._mark_dead(data)
 
@@ -186,7 +187,9 @@ class ConsumerFilterManager:
             _log.warning("cannot use the filter of %s for %s: %s", group, data.topic, wrong)
         elif not self._make_room(len(data.expression)):
             _log.warning(
-                "cannot store the filter of %s for %s: this broker already has too many filters", group, data.topic
+                "cannot store the filter of %s for %s: this broker already has the maximum number of filters",
+                group,
+                data.topic,
             )
         else:
             self._put(data)
@@ -196,9 +199,8 @@ class ConsumerFilterManager:
             self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
 
     def _make_room(self, chars: int) -> bool:
-        """Remove the filters that have been dead the longest until one more fits.
-
-        Return False if there is still no room.
+        """Remove the filters that have been dead longest until one more fits; return False if there is still no
+        room.
         """
         while not self._has_room(chars):
             longest_dead = next(iter(self._dead.values()), None)
@@ -234,12 +236,12 @@ class ConsumerFilterManager:
 
     # --- the file -----------------------------------------------------------------------------
     async def save_in_background(self) -> None:
-        """Write the changes, and the complete file when it is due. After a failure the next call tries again."""
+        """Write the changes, and the complete file when it is due; after a failure the next call tries again."""
         self.clean()
         await self._writer.save_in_thread()
 
     def save_last(self) -> None:
-        """Write the complete file if something has changed. Called when the broker stops."""
+        """When the broker stops, write the complete file if anything has changed."""
         self.clean()
         self._writer.save_last()
 

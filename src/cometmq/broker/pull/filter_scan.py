@@ -1,4 +1,4 @@
-"""Evaluates SQL92 filters over blocks of a queue, and caches the results for later pulls.
+"""Evaluates SQL92 filters on blocks of a queue, and caches the results for later pulls.
 
 Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. A selector's matches in a block are cached
 for later pulls with the same expression, since records never change. The log offset of the last record, which is
@@ -23,24 +23,24 @@ from cometmq.filter import Selector
 from cometmq.store.message_store import ConsumeQueue, MessageStore
 
 BLOCK_UNITS: Final = 2_048
-"""Number of units in a block: enough for efficient array operations, and about a millisecond of work."""
+"""Number of units in a block, which is enough for efficient array operations and takes about a millisecond."""
 
 Ints = npt.NDArray[np.int64]
 
 
 class _Block(msgspec.Struct):
-    """The matches in the units ``begin`` to ``end`` of a queue."""
+    """The matches among the units from ``begin`` to ``end`` of a queue."""
 
     begin: int
     end: int
     last_place: int
     """Log offset of the record before ``end``."""
     hits: array[int]
-    """Positions of the matching units in the block, ascending: two bytes each."""
+    """Positions of the matching units in the block, ascending, two bytes each."""
 
 
 class FilterScan:
-    """Scans the queues of a store for messages that match an SQL92 filter."""
+    """Scans a store's queues for messages that match an SQL92 filter."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -49,8 +49,8 @@ class FilterScan:
     def choose(
         self, selector: Selector, queue: ConsumeQueue, offset: int, end: int, most: int
     ) -> tuple[list[int], int]:
-        """Return the first ``most`` messages from ``offset`` to ``end`` that match a selector, and the offset to
-        continue from.
+        """Return the first ``most`` messages between ``offset`` and ``end`` that match a selector, and the offset from
+        which to continue.
 
         The scan ends early after ``MAX_FILTER_SCAN_UNITS`` new messages or ``MAX_FILTER_WORK``, so that other requests
         do not wait.
@@ -77,10 +77,10 @@ class FilterScan:
         return found, at
 
     def _fill_block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
-        """Return the block that contains the unit ``at``, filled to its end or the queue's end with at most ``most``
+        """Return the block that contains unit ``at``, filled up to the end of the block or queue with at most ``most``
         work.
 
-        Also return the number of messages read by this call, and the work done.
+        Also return the number of messages read and the work done by this call.
         """
         number = at // BLOCK_UNITS
         key = (selector.key, queue.topic, queue.queue_id, number)
@@ -111,7 +111,7 @@ class FilterScan:
     ) -> tuple[Ints, Ints, int]:
         """Return the positions of the matching units, the log offsets of all units read, and the work done.
 
-        Units whose records cannot be read count as matches, so that the read that follows reports the error.
+        Units whose records cannot be read count as matches, so that the following read reports the error.
         """
         runs, places = self._store.unit_runs(queue, offset, count)
         wanted = np.ones(len(places), np.bool_)

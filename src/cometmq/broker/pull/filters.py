@@ -1,8 +1,8 @@
-"""Finds the filter for each pull in its header or in its group's heartbeats (``FilterAPI``, ``SubscriptionData``).
+"""The filter for each pull, taken from its header or from its group's heartbeats (``FilterAPI``, ``SubscriptionData``).
 
 A tag expression is ``*`` (everything), one tag, or several tags joined by ``||``. Queues contain 32-bit hashes of tags,
-which may collide. Consumers that pull compare the tags again. Consumers that pop do not, so for them the broker reads
-the tags from the records with a matching hash. Other expressions are SQL92.
+which may collide. Consumers that pull compare the tags again. Consumers that pop do not, so the broker compares the
+tags in the records with a matching hash. Other expressions are SQL92.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ PredicateKey = str | bytes | tuple[str, str]
 
 
 class SubscriptionError(CometMQError):
-    """A subscription's expression is invalid."""
+    """Raised when a subscription's expression is invalid."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True):
-    """The filter of a pull: messages whose tags code is in ``codes`` and whose record ``predicate`` accepts.
+    """The filter for a pull, which selects messages whose tags code is in ``codes`` and whose record matches
+    ``predicate``.
 
     ``None`` accepts all messages. If there are codes, the predicate compares the tags themselves. ``choose``, if set,
     selects the same messages as ``predicate``.
@@ -67,7 +68,7 @@ class MessageFilter(msgspec.Struct, frozen=True):
 
     @property
     def wants_all(self) -> bool:
-        """Return whether every message is wanted."""
+        """Return whether the filter accepts every message."""
         return self.codes is None and self.predicate is None
 
 
@@ -77,7 +78,7 @@ EVERYTHING: Final = MessageFilter()
 def parse_tags(expression: str) -> MessageFilter:
     """Return the filter for a tag expression (``FilterAPI.buildSubscriptionData``).
 
-    :raises SubscriptionError: the expression contains no tag, or is too long.
+    :raises SubscriptionError: the expression contains no tag or is too long.
     """
     _check_length(expression)
     return (_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_tags)(expression)
@@ -86,7 +87,7 @@ def parse_tags(expression: str) -> MessageFilter:
 def parse_exact_tags(expression: str) -> MessageFilter:
     """Return a filter for a tag expression that compares the tags themselves, not only their hashes.
 
-    :raises SubscriptionError: the expression contains no tag, or is too long.
+    :raises SubscriptionError: the expression contains no tag or is too long.
     """
     _check_length(expression)
     return (_exact_tags if len(expression) <= LONG_SUBSCRIPTION_CHARS else _long_exact_tags)(expression)
@@ -95,7 +96,7 @@ def parse_exact_tags(expression: str) -> MessageFilter:
 def parse_sql(expression: str, expression_type: str) -> Selector:
     """Return the selector for an SQL92 expression.
 
-    :raises SubscriptionError: the expression is empty, too long or malformed, or of an unknown type.
+    :raises SubscriptionError: the expression is empty, too long, malformed or of an unknown type.
     """
     _check_length(expression)
     if expression_type != SQL92:
@@ -113,7 +114,7 @@ def parse_sql(expression: str, expression_type: str) -> Selector:
 def _check_length(expression: str) -> None:
     if len(expression) > MAX_SUBSCRIPTION_CHARS:
         raise SubscriptionError(
-            f"the subscription has {len(expression)} characters; at most {MAX_SUBSCRIPTION_CHARS} are allowed"
+            f"the subscription has {len(expression)} characters; the maximum is {MAX_SUBSCRIPTION_CHARS}"
         )
 
 
@@ -130,7 +131,7 @@ def _parse_exact_tags(expression: str) -> MessageFilter:
 
 
 def _tags_of(expression: str) -> frozenset[str] | None:
-    """Return the tags in an expression; ``None`` for all messages."""
+    """Return the tags in an expression, or ``None`` if it selects all messages."""
     if not expression or expression == ALL:
         return None
     tags = frozenset(split_tags(expression))
@@ -165,7 +166,7 @@ class PullFilters:
     def of(self, header: PullMessageRequestHeader, group: SubscriptionGroupConfig) -> MessageFilter:
         """Return the filter for a pull.
 
-        :raises RefusedError: the group does not subscribe to the topic, or its expression cannot be used.
+        :raises RefusedError: the group does not subscribe to the topic, or the expression cannot be used.
         """
         expression_type: str | None
         if header.sys_flag & PULL_SUBSCRIPTION:
@@ -208,7 +209,7 @@ class PullFilters:
         return MessageFilter(predicate=selector.matches_record, choose=choose, key=selector.key, chars=len(expression))
 
     def _from_heartbeat(self, header: PullMessageRequestHeader, config: SubscriptionGroupConfig) -> tuple[str, str]:
-        """Return the expression and its type for this topic, from the group's last heartbeat."""
+        """Return the expression and its type for this topic from the group's last heartbeat."""
         group = self._consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{TOPIC_HELP}")
@@ -237,7 +238,7 @@ class PullFilters:
         return data.expression, data.expression_type
 
     def _for_retries(self, group: str) -> Predicate:
-        """Return a filter that treats messages in a retry topic like messages in their own topic."""
+        """Return a filter that treats messages in a retry topic like messages in their original topic."""
         read = property_reader(RETRY_TOPIC)
 
         def wanted(record: memoryview) -> bool:
@@ -252,5 +253,5 @@ class PullFilters:
 
 
 def not_supported_remark(expression_type: str) -> str:
-    """Return the remark for SQL92 expressions while ``enablePropertyFilter`` is off."""
+    """Return the error text for SQL92 expressions while ``enablePropertyFilter`` is disabled."""
     return f"The broker does not support consumer to filter message by {expression_type[:MAX_KIND_CHARS]}"

@@ -1,4 +1,4 @@
-"""The pulls that wait at one queue, grouped by the messages that they want."""
+"""The pulls that are waiting for a queue, grouped by the messages that they want."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.queue.consume_queue import UNIT
 
 _UNITS: Final = 1_024
-"""Number of units whose tags are checked in one step: about 0.2 ms."""
+"""Number of units whose tags are checked in one step."""
 
 _Key = tuple[frozenset[int] | None, PredicateKey | None, int]
 
@@ -29,14 +29,14 @@ class HeldPull(msgspec.Struct, eq=False):
     is_earlier: bool = False
     """True if the topic was deleted while the pull was waiting."""
     deadline: float = 0.0
-    """The deadline, in monotonic seconds."""
+    """End of the wait time in monotonic seconds."""
     queue: HeldQueue | None = None
     group: SameFilterPulls | None = None
-    """The queue at which the pull waits, and the pull's group there."""
+    """The queue for which the pull is waiting, and the pull's group there."""
 
     @property
     def chars(self) -> int:
-        """Return the length of the texts that stay in memory while the pull waits."""
+        """Return the length of the texts that are kept in memory while the pull waits."""
         request = self.request
         header = request.header
         texts = (header.topic, header.consumer_group, header.subscription, header.expression_type, request.language)
@@ -44,21 +44,21 @@ class HeldPull(msgspec.Struct, eq=False):
 
 
 class SameFilterPulls(msgspec.Struct, eq=False):
-    """Pulls of one queue that want the same messages."""
+    """Pulls from one queue that want the same messages."""
 
     key: _Key
     wanted: MessageFilter
     scanned_to: int
-    """Messages before this queue offset do not match. Not updated for tag filters, which the queue checks."""
+    """Messages before this queue offset do not match. This is not updated for tag filters, which the queue checks."""
     chars: int
     """Length of the filter, in characters."""
     pulls: dict[HeldPull, None]
 
 
 class HeldQueue:
-    """The groups that wait at one queue.
+    """The groups of pulls that are waiting for one queue.
 
-    Pulls at the queue's end share a group. Pulls at a gap have one group per offset.
+    Pulls at the end of the queue share a group; pulls at a gap have one group per offset.
     """
 
     __slots__ = ("_by_code", "_everything", "_tags_to", "groups", "has_more", "is_looking", "key", "others")
@@ -67,17 +67,17 @@ class HeldQueue:
         self.key = key
         self.groups: dict[_Key, SameFilterPulls] = {}
         self.others: dict[SameFilterPulls, None] = {}
-        """Groups whose filters read the messages."""
+        """Groups whose filters must read the messages."""
         self.is_looking = False
         self.has_more = False
         self._everything: SameFilterPulls | None = None
         self._by_code: dict[int, dict[SameFilterPulls, None]] = {}
         self._tags_to = 0
-        """Messages before this offset were checked by their tags."""
+        """Messages before this offset have been checked by their tags."""
 
     @property
     def only_pull(self) -> HeldPull | None:
-        """Return the only waiting pull, if it wants all messages."""
+        """Return the only waiting pull if it wants all messages."""
         group = self._everything
         if group is None or len(self.groups) > 1 or len(group.pulls) > 1:
             return None
@@ -89,7 +89,7 @@ class HeldQueue:
         return self._everything is not None or bool(self._by_code)
 
     def group(self, pull: HeldPull, end: int) -> SameFilterPulls:
-        """Return the group for a pull; a new group is not added yet. ``end`` is the end of the queue."""
+        """Return the group for a pull. A new group is not added yet. ``end`` is the end of the queue."""
         wanted = pull.wanted
         header: PullMessageRequestHeader = pull.request.header
         offset = header.queue_offset
@@ -106,7 +106,7 @@ class HeldQueue:
         return group
 
     def add(self, group: SameFilterPulls) -> None:
-        """Add a group."""
+        """Add a group of pulls."""
         self.groups[group.key] = group
         codes, predicate, offset = group.key
         if predicate is not None or offset >= 0:
@@ -120,7 +120,7 @@ class HeldQueue:
                 self._by_code.setdefault(code, {})[group] = None
 
     def remove(self, group: SameFilterPulls) -> None:
-        """Remove a group without pulls."""
+        """Remove a group that has no pulls left."""
         del self.groups[group.key]
         codes, predicate, offset = group.key
         if predicate is not None or offset >= 0:
@@ -136,7 +136,7 @@ class HeldQueue:
 
     def match_by_tags(self, queue: ConsumeQueue) -> tuple[list[SameFilterPulls], bool]:
         """Return the groups that want all messages or a tag of some unchecked messages, and whether unchecked messages
-        are left.
+        remain.
         """
         groups = [] if self._everything is None else [self._everything]
         end = queue.max_offset()

@@ -1,6 +1,6 @@
 """Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361) (``PullMessageProcessor``; hot path).
 
-An answer is a header and unchanged slices of the log. A pull that finds no messages and may wait is held by
+A response consists of a header and unchanged slices of the log. A pull that finds no messages and may wait is held by
 :mod:`cometmq.broker.pull.pull_request_hold`, which runs it again when a message arrives or its wait time ends.
 """
 
@@ -32,7 +32,7 @@ _CORRECTED: Final = (
     GetMessageStatus.OFFSET_OVERFLOW_ONE,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
 )
-"""Results after which a master corrects the offset (``DefaultMessageStore.nextOffsetCorrection``)."""
+"""Results for which a master corrects the offset (``DefaultMessageStore.nextOffsetCorrection``)."""
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -45,7 +45,7 @@ _CODES: Final = {
 
 
 class PullMessageProcessor:
-    """Answers pulls, or holds them until messages arrive."""
+    """Answers pulls or holds them until messages arrive."""
 
     def __init__(self, broker: BrokerContext, filters: PullFilters) -> None:
         self._live = broker.live
@@ -112,7 +112,7 @@ class PullMessageProcessor:
         return is_earlier and header.queue_offset > 0
 
     def _start_at_min_offset(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
-        """Answer so that the consumer starts at the queue's first offset."""
+        """Return a response that makes the consumer start at the queue's first offset."""
         self._lives.record_reader(connection, header.consumer_group, header.topic, header.queue_id)
         low, high = self._store.extent(header.topic, header.queue_id)
         result = GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high)
@@ -198,7 +198,7 @@ class PullMessageProcessor:
         )
 
     def _next_broker_id(self, group_name: str, result: GetResult) -> int:
-        """Return the broker id for the group's next pull: that of a slave if the messages are not in memory."""
+        """Return the broker ID for the group's next pull: that of a slave if the messages are not in memory."""
         config = self._live.current
         group = self._groups.get(group_name) if config.slave_read_enable else None
         if group is None:
@@ -208,7 +208,7 @@ class PullMessageProcessor:
 
 
 def result_code(status: GetMessageStatus, asked_offset: int) -> ResponseCode:
-    """Return the response code for the store's result (``PullMessageProcessor.processRequest``)."""
+    """Return the response code for a store result (``PullMessageProcessor.processRequest``)."""
     if status in _EMPTY:
         return ResponseCode.PULL_NOT_FOUND if asked_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
@@ -217,6 +217,6 @@ def result_code(status: GetMessageStatus, asked_offset: int) -> ResponseCode:
 def is_in_memory(bytes_behind: int, config: BrokerConfig) -> bool:
     """Return whether the last ``bytes_behind`` bytes of the log are probably in memory.
 
-    Uses ``accessMessageInMemoryMaxRatio``, as Apache does.
+    As in Apache's broker, this depends on ``accessMessageInMemoryMaxRatio``.
     """
     return bytes_behind <= _MEMORY_BYTES * config.access_message_in_memory_max_ratio // 100

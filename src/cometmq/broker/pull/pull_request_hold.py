@@ -1,12 +1,11 @@
-"""Long polling: holds pulls that find no messages until a message arrives (``PullRequestHoldService``).
+"""Long polling: pulls that find no messages are held until a message arrives (``PullRequestHoldService``).
 
-Pulls of one queue that want the same messages wait as one group. When messages arrive, the groups that want everything
-or one of the messages' tags are answered immediately. Other filters read the messages, once for each group. In
-addition, a sweep runs pulls again: every second those whose wait time has ended, and every five seconds those whose
-queues have grown. It checks only these pulls, not all waiting ones. A held pull is answered by running it again, so
-that the client always gets a complete answer. This work runs in slices over rounds of the loop.
+Pulls from one queue that want the same messages wait as one group. When messages arrive, the groups that want
+everything or one of the messages' tags are answered immediately. Other filters read the messages, once for each group.
+In addition, a sweep runs pulls again: every second those whose wait time has ended, and every five seconds those whose
+queues have grown. A held pull is answered by running it again. This work runs in slices over rounds of the loop.
 
-A connection that reads slowly gets no messages until it has caught up: its pulls wait for the next sweep.
+A slow connection gets no messages until it has caught up; its pulls wait for the next sweep.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_SWEEP_S: Final = 1.0
 _GROWTH_SWEEPS: Final = 5
-"""Every fifth sweep also checks queues that have grown: every 5 s, as in Apache."""
+"""Number of sweeps between two checks for queues that have grown: every 5 s, as in Apache's broker."""
 
 _Work = Iterator[None]
-"""Work in steps; it can pause after each step."""
+"""A generator of work that may pause after each step."""
 
 
 class _ConnectionPulls(msgspec.Struct):
@@ -50,7 +49,7 @@ class _ConnectionPulls(msgspec.Struct):
 
 
 class PullRequestHoldService:
-    """The pulls that wait, by queue.
+    """The waiting pulls, by queue.
 
     :param answer: runs a held pull again.
     """
@@ -59,11 +58,11 @@ class PullRequestHoldService:
         self._store = store
         self._clock = store.clock
         self._queues: dict[str, dict[int, HeldQueue]] = {}
-        """The waiting pulls by topic and queue id."""
+        """The waiting pulls, by topic and queue ID."""
         self._due: dict[int, dict[HeldPull, None]] = {}
-        """All pulls by the second of their deadline."""
+        """All waiting pulls, by the second in which their wait time ends."""
         self._grown: dict[HeldQueue, None] = {}
-        """Queues that may have received messages unseen by their waiting pulls since the last growth check."""
+        """Queues that may have grown since the last check without waking their waiting pulls."""
         self._held_of: dict[ServerConnection, _ConnectionPulls] = {}
         self._count = 0
         self._chars = 0
@@ -75,7 +74,7 @@ class PullRequestHoldService:
         """True if the next sweep also checks queues that have grown."""
         self._stopped = False
         self._left: deque[_Work] = deque()
-        """Work that remains for later rounds of the loop."""
+        """Work left for later rounds of the loop."""
         self._answer = answer
         store.batch.on_arrival.append(self.arrived)
 
@@ -87,7 +86,7 @@ class PullRequestHoldService:
         self._next_sweep.after(_TIMEOUT_SWEEP_S)
 
     def stop(self) -> None:
-        """Stop the sweeps, answer all pulls, and hold no further pulls."""
+        """Stop the sweeps, answer all pulls, and accept no further ones."""
         self._stopped = True
         self._next_sweep.close()
         self._left.clear()
@@ -98,7 +97,7 @@ class PullRequestHoldService:
                         self._answer_pull(pull)
 
     def hold(self, pull: HeldPull, wait_ms: int) -> bool:
-        """Hold a pull for up to ``wait_ms``. Return ``False`` if it must be answered immediately."""
+        """Hold a pull for up to ``wait_ms``; return ``False`` if it must be answered immediately."""
         connection = pull.connection
         held = self._held_of.get(connection)
         if self._stopped or self._count >= MAX_HELD_PULLS or wait_ms <= 0:
@@ -135,7 +134,7 @@ class PullRequestHoldService:
         return True
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Wake the pulls that may want the messages that became visible in these queues."""
+        """Wake the pulls that may want messages that became visible in these queues."""
         if not self._count:
             return
         until = self._clock.monotonic() + HELD_SLICE_SECONDS
@@ -151,7 +150,7 @@ class PullRequestHoldService:
                     try:
                         self._answer_pull(only_pull)
                     except Exception:  # as below
-                        _log.exception("a waiting pull of %s queue %d could not be woken", *waiting.key)
+                        _log.exception("cannot wake a waiting pull from %s queue %d", *waiting.key)
                 if waiting.groups:
                     self._grown[waiting] = None
                 continue
@@ -164,7 +163,9 @@ class PullRequestHoldService:
                 self._run(self._wake_by_tags(waiting, queue), until)
 
     def topic_deleted(self, topic: str) -> None:
-        """Mark the pulls of a deleted topic: their offsets mean nothing once the topic is created again."""
+        """Mark the waiting pulls from a deleted topic, since their offsets are invalid once the topic is created
+        again.
+        """
         for waiting in self._queues.get(topic, {}).values():
             self._grown[waiting] = None
             for group in waiting.groups.values():
@@ -173,7 +174,7 @@ class PullRequestHoldService:
 
     # --- work in slices ---------------------------------------------------------------------------
     def _run(self, work: _Work, until: float) -> bool:
-        """Work until this round's time is used up. Return True if work remains for a later round."""
+        """Work until this round's time is used up; return True if work remains for a later round."""
         try:
             for _ in work:
                 if self._clock.monotonic() >= until:
@@ -182,7 +183,7 @@ class PullRequestHoldService:
                     self._left.append(work)
                     return True
         except Exception:  # the messages are stored: their producers must be answered in any case
-            _log.exception("waiting pulls could not be woken; they will be checked again within 5 s")
+            _log.exception("cannot wake waiting pulls; will check them again within 5 s")
         return False
 
     def _continue(self) -> None:
@@ -197,7 +198,7 @@ class PullRequestHoldService:
         self._left = left
 
     def _wake_matching(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
-        """Wake the pulls that want the new messages. Check again if more messages have arrived during this work."""
+        """Wake the pulls that want the new messages; repeat if more messages arrive in the meantime."""
         try:
             while waiting.has_more:
                 waiting.has_more = False
@@ -210,7 +211,7 @@ class PullRequestHoldService:
             waiting.is_looking = False
 
     def _wake_by_tags(self, waiting: HeldQueue, queue: ConsumeQueue) -> _Work:
-        """Wake the groups that want all messages, or a tag that arrived."""
+        """Wake the groups that want all messages or one of the new tags."""
         more = True
         while more:
             groups, more = waiting.match_by_tags(queue)
@@ -227,7 +228,7 @@ class PullRequestHoldService:
             yield
 
     def _matches(self, group: SameFilterPulls, queue: ConsumeQueue) -> bool:
-        """Return whether a new message matches, or may match, these pulls."""
+        """Return whether a new message matches or may match these pulls."""
         wanted = group.wanted
         result = self._store.get_message(
             queue, group.scanned_to, 1, tag_codes=wanted.codes, predicate=wanted.predicate, choose=wanted.choose
@@ -253,7 +254,7 @@ class PullRequestHoldService:
             self._run(self._sweep_all(), self._clock.monotonic() + HELD_SLICE_SECONDS)
 
     def _sweep_all(self) -> _Work:
-        """Run a sweep, and another one if it became due during the first."""
+        """Run a sweep, and another one if it became due in the meantime."""
         try:
             while self._sweep_is_due:
                 self._sweep_is_due = False
@@ -273,7 +274,7 @@ class PullRequestHoldService:
                 yield
 
     def _answer_grown(self) -> _Work:
-        """Answer the pulls whose queues have grown. Pulls of slow clients wait for the next check."""
+        """Answer the pulls whose queues have grown; pulls from slow clients wait for the next check."""
         grown, self._grown = self._grown, {}
         for waiting in grown:
             for group in list(waiting.groups.values()):
@@ -286,7 +287,7 @@ class PullRequestHoldService:
 
     # --- answers ----------------------------------------------------------------------------------
     def _answer_pull(self, pull: HeldPull) -> None:
-        """Answer a pull, unless it has already been answered or its client reads slowly."""
+        """Answer a pull unless it has already been answered or its client reads slowly."""
         connection = pull.connection
         if pull.group is None or (connection.is_behind and not self._stopped and not connection.closed):
             return
@@ -331,7 +332,7 @@ class PullRequestHoldService:
             del self._queues[topic]
 
     def _connection_closed(self, connection: ServerConnection) -> None:
-        """Stop counting a closed connection's pulls, and remove them from their queues over the next rounds."""
+        """Stop counting a closed connection's pulls, and remove them from their queues over several rounds."""
         held = self._held_of.pop(connection)
         self._count -= len(held.pulls)
         self._chars -= held.chars

@@ -1,6 +1,6 @@
-"""Queries for messages by key and by id, and for offsets by queue and time (request codes 12 and 29 to 33).
+"""Queries for messages by key and by ID, and for offsets by queue and time (request codes 12 and 29 to 33).
 
-These requests belong to ``QueryMessageProcessor``, and to ``AdminBrokerProcessor`` for the offsets.
+In Apache's broker, ``QueryMessageProcessor`` handles these requests, and ``AdminBrokerProcessor`` those for offsets.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class QueryProcessor:
     def search_offset(
         self, _connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Return the offset for a time, or 0 if the queue does not exist.
+        """Return the offset for a point in time, or 0 if the queue does not exist.
 
-        Clients of 5.x choose the first message stored at the time or later, or (UPPER) the last one at the time or
-        before. Other clients receive the nearest message, and any one of a batch, as in 4.9.
+        Clients of 5.x choose between the first message stored at or after that time and (UPPER) the last message stored
+        at or before it. Other clients receive the nearest message, as in 4.9.
         """
         header, store = request.header, self._store
         place = header.topic, header.queue_id
@@ -60,7 +60,7 @@ class QueryProcessor:
     def max_offset(
         self, _connection: ServerConnection, request: Request[GetMaxOffsetRequestHeader], _body: bytes
     ) -> Response:
-        """Return the offset of the next message of a queue."""
+        """Return the offset of the next message in a queue."""
         _, end = self._store.extent(request.header.topic, request.header.queue_id)
         return Response(header=GetMaxOffsetResponseHeader(offset=end))
 
@@ -76,7 +76,9 @@ class QueryProcessor:
     def earliest_store_time(
         self, _connection: ServerConnection, request: Request[GetEarliestMsgStoretimeRequestHeader], _body: bytes
     ) -> Response:
-        """Return the store time (ms since 1970) of the oldest message in a queue, or −1 if the queue is empty."""
+        """Return the store time of the oldest message in a queue in milliseconds since 1970, or −1 if the queue is
+        empty.
+        """
         header = request.header
         first, _ = self._store.extent(header.topic, header.queue_id)
         timestamp = self._store.store_time(header.topic, header.queue_id, first)
@@ -98,7 +100,7 @@ class QueryProcessor:
     def query(
         self, connection: ServerConnection, request: Request[QueryMessageRequestHeader], _body: bytes
     ) -> Response:
-        """Return the messages with a key, or with a unique key, oldest first."""
+        """Return the messages with a key or unique key, oldest first."""
         header = request.header
         wanted = self._live.current.default_query_max_num if header.unique_key_query else header.max_num
         found = self._store.query(

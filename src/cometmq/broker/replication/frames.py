@@ -1,4 +1,4 @@
-"""The frames between master and slave on the master's HA port (sans-IO; ``HAConnection``, ``HAClient``).
+"""The frames between master and slave on the master's HA port (sans-I/O; ``HAConnection``, ``HAClient``).
 
 All numbers are big-endian::
 
@@ -30,7 +30,7 @@ REPORT_FIELD: Final = "haReport"
 signing in.
 """
 SIGNS_IN: Final = "haSignIn"
-"""The key of GET_BROKER_RUNTIME_INFO in which a master asks slaves to sign in."""
+"""The runtime information key by which a master asks slaves to sign in."""
 _TOTAL: Final = struct.Struct(">i")
 _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
@@ -39,7 +39,7 @@ TRANSFER_HEAD_BYTES: Final = _HEAD.size
 
 
 class ReplicationError(CometMQError):
-    """The peer sent an invalid value or did not answer; the connection is closed."""
+    """Raised when the peer sent an invalid value or did not answer; the connection is then closed."""
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
@@ -56,12 +56,12 @@ def encode_report(max_offset: int) -> bytes:
 
 
 def transfer_head(offset: int, size: int) -> bytes:
-    """Return the head of a transfer with ``size`` bytes of the log, starting at ``offset``."""
+    """Encode the header of a transfer with ``size`` bytes of the log, starting at ``offset``."""
     return _HEAD.pack(offset, size)
 
 
 class ReportReader:
-    """Reads a slave's reports from the bytes of its connection."""
+    """Reads a slave's reports from the bytes received on its connection."""
 
     __slots__ = ("_begins", "_rest", "signed_in")
 
@@ -72,7 +72,7 @@ class ReportReader:
         """The frame with which the slave has signed in."""
 
     def feed(self, data: bytes) -> int | None:
-        """Return the newest complete report, which replaces earlier ones, or ``None`` if none is complete.
+        """Return the newest complete report, or ``None`` if there is none; a report replaces all earlier ones.
 
         :raises ReplicationError: the report is negative, or the slave signs in with a frame of an invalid size.
         """
@@ -101,13 +101,13 @@ def _end_of_frame(data: bytes, at: int) -> int | None:
         return None
     (total,) = _TOTAL.unpack_from(data, at)
     if not 0 < total <= MAX_SIGN_IN_BYTES:
-        raise ReplicationError(f"the slave's sign-in frame has {total} bytes; at most {MAX_SIGN_IN_BYTES} are allowed")
+        raise ReplicationError(f"the slave's sign-in frame has {total} bytes; the maximum is {MAX_SIGN_IN_BYTES}")
     end = at + _TOTAL.size + int(total)
     return end if len(data) >= end else None
 
 
 class TransferReader:
-    """Reads a master's transfers from the bytes of its connection; buffers less than one transfer."""
+    """Reads a master's transfers from the bytes received on its connection; it buffers less than one transfer."""
 
     __slots__ = ("_data",)
 
@@ -115,7 +115,7 @@ class TransferReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Transfer]:
-        """Return the transfers that these bytes complete.
+        """Return the transfers that the received bytes complete.
 
         :raises ReplicationError: an offset or size is negative, or a size exceeds the limit.
         """

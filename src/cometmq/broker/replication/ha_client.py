@@ -1,16 +1,15 @@
-"""The slave's side of replication: connects to the master's HA port and appends its log (``HAClient``).
+"""The slave's side of replication, which connects to the master's HA port and appends the master's log (``HAClient``).
 
 A connection begins with a report of the end of the slave's log. Each appended transfer is reported. If no report was
-sent for ``haSendHeartbeatInterval``, one is sent to show that the slave is alive. Any failure ends the connection, and
-the slave connects again five seconds later: its log is still a prefix of the master's. With SYNC_FLUSH the slave
-reports only what is on disk. It never reports a message whose topic is not in its file of topics: if this broker were
-killed and became the master, it would hide the message.
+sent for ``haSendHeartbeatInterval``, one is sent as a heartbeat. Any failure ends the connection, and the slave
+reconnects five seconds later. With SYNC_FLUSH the slave reports only what it has flushed. It never reports a message
+whose topic has not been saved, because it would hide the message if it were killed and then became the master.
 
 Apache's replication protocol shows neither where the master's log begins nor whether it is the same log. A slave
-without a log would receive only the master's last file, and a slave whose log has diverged from the master's (because
-one of them lost its end) would append the rest nevertheless. So CometMQ's slave first sends ordinary requests, which
-Apache's master also answers: a new slave receives everything that the master still has, and a diverged slave stops. If
-a master of CometMQ checks accounts, its answer says that slaves must sign in; a slave does so with its own account.
+without a log would receive only the master's last file, and a slave whose log has diverged from the master's would
+still append to it. Therefore CometMQ's slave first sends ordinary requests, which Apache's master also answers: a new
+slave receives everything that the master still has, and a diverged slave stops. If a CometMQ master checks accounts,
+its response says that slaves must sign in; a slave does so with its own account.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ class MasterAddress:
     def __init__(self, ha_master_address: str) -> None:
         self._is_configured = bool(ha_master_address)
         self.ha: str | None = ha_master_address or None
-        """``host:port`` of the master's HA port; if the master is down, this is its last known address."""
+        """``host:port`` of the master's HA port, or the last known address if the master is down."""
         self.remoting: str | None = None
-        """``host:port`` of the master for requests; ``None`` until a nameserver has reported it."""
+        """``host:port`` of the master for requests, or ``None`` until a nameserver has reported it."""
         self.changed = asyncio.Event()
         """Set when an address has changed."""
 
     def registered(self, answer: RegisterBrokerResponseHeader) -> None:
-        """Read a nameserver's answer to the registration of this slave."""
+        """Read the master's addresses from a nameserver's response to this slave's registration."""
         before = (self.ha, self.remoting)
         if answer.master_addr:
             self.remoting = answer.master_addr
@@ -78,8 +77,8 @@ class MasterAddress:
 
 
 async def check_common_log(store: MessageStore, client: RemotingClient, master: str) -> bool:
-    """Fetch the beginning of the master's log if the slave's log is empty; otherwise check that it is a prefix of the
-    master's.
+    """Fetch the beginning of the master's log if the slave's log is empty; otherwise check that the slave's log is a
+    prefix of it.
 
     Return True if slaves must sign in.
 
@@ -102,7 +101,7 @@ async def check_common_log(store: MessageStore, client: RemotingClient, master: 
         return signs_in
     if log.end > end:
         raise ReplicationError(
-            f"this broker's log ends at {log.end}, the log of master {master} at {end}: only this broker has the rest",
+            f"this broker's log ends at {log.end}, but the log of master {master} ends earlier, at {end}",
             next_step=_DIVERGED_NEXT_STEP,
         )
     if log.end < first:
@@ -113,14 +112,14 @@ async def check_common_log(store: MessageStore, client: RemotingClient, master: 
     offset, size = store.last_record
     if offset >= first and await _record(client, master, offset) != store.record_at(offset, size):
         raise ReplicationError(
-            f"the record at log offset {offset} differs from the record of master {master}: the logs have diverged",
+            f"the record at log offset {offset} differs from the one on master {master}: the logs have diverged",
             next_step=_DIVERGED_NEXT_STEP,
         )
     return signs_in
 
 
 async def get_log_range(client: RemotingClient, master: str) -> tuple[int, int, bool]:
-    """Return the log offsets where a master's log begins and ends, and whether its slaves must sign in.
+    """Return the start and end offset of a master's log, and whether its slaves must sign in.
 
     :raises ReplicationError: the answer lacks the offsets.
     :raises RemotingError: the master does not answer.
@@ -131,7 +130,7 @@ async def get_log_range(client: RemotingClient, master: str) -> tuple[int, int, 
     try:
         return int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"]), info.get(SIGNS_IN) == "true"
     except (KeyError, ValueError) as error:
-        raise ReplicationError(f"master {master} did not report where its log begins and ends: {error}") from error
+        raise ReplicationError(f"master {master} did not report the start and end of its log: {error}") from error
 
 
 async def _record(client: RemotingClient, master: str, offset: int) -> bytes:
@@ -140,9 +139,9 @@ async def _record(client: RemotingClient, master: str, offset: int) -> bytes:
 
 
 class HAClient:
-    """Follows one master until it is stopped.
+    """Follows a master until it is stopped.
 
-    :param know_topics: called before the first report of each connection; adds the topics of this broker's messages to
+    :param know_topics: called before the first report on each connection; adds the topics of this broker's messages to
         its table of topics.
     """
 
@@ -163,26 +162,26 @@ class HAClient:
         self.clock: Final = store.clock
         self._has_nameservers = bool(config.namesrv_addr)
         self.heartbeat_s: Final = config.ha_send_heartbeat_interval / 1000
-        """If no report was sent for this many seconds, one is sent."""
+        """Seconds without a report after which a heartbeat is sent."""
         self.housekeeping_s: Final = config.ha_housekeeping_interval / 1000
-        """If the master sends nothing for this many seconds, it is considered lost."""
+        """Seconds without data from the master after which the connection is considered lost."""
         tls = config.outgoing_tls
         self._tls = None if tls is None else tls.fresh_context()
         self._task: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
         self._compare_at: int | None = None
-        """The log offset at which the master starts to send a part of the log again for comparison; ``None`` after the
-        comparison.
+        """The log offset at which the master starts sending a part of the log again for comparison, or ``None`` after
+        the comparison.
         """
         self.is_following = False
         """True while the slave is connected and the master's log continues the slave's log."""
         self.read_at_ms = 0
-        """Time at which the master's last bytes arrived; 0 before the first bytes."""
+        """Time at which the master's last bytes arrived, or 0 if nothing has arrived."""
         self.trouble: str | None = None
-        """The reason why the slave does not follow the master now; ``None`` while it does."""
+        """The reason why the slave is not following the master, or ``None`` if it is."""
 
     def start(self) -> None:
-        """Start following, on the running loop."""
+        """Start following the master, on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="follow the master")
 
     async def stop(self) -> None:
@@ -192,7 +191,7 @@ class HAClient:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def cut_off(self) -> None:
-        """Close the connection immediately and open no new one; ``stop`` must still be called."""
+        """Close the connection immediately and do not reconnect; ``stop`` must still be called."""
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
@@ -206,7 +205,7 @@ class HAClient:
                 address = self._master.ha
             try:
                 if address is None:
-                    raise ReplicationError("no nameserver knows a master with this broker name")
+                    raise ReplicationError("no nameserver knows a master for this broker name")
                 await self._follow(address)
             except (CometMQError, BodyError, OSError, TimeoutError, ValueError) as error:
                 self._log_failure(address, error)
@@ -216,14 +215,14 @@ class HAClient:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt. A change of the master's address ends the wait."""
+        """Wait before the next attempt, or until the master's address changes."""
         retry = self.clock.call_later(REPLICATION_RETRY_SECONDS, self._master.changed.set)
         await self._master.changed.wait()
         retry.cancel()
         self._master.changed.clear()
 
     def _log_failure(self, address: str | None, error: Exception) -> None:
-        """Log a reason, but only once even if it recurs."""
+        """Log the reason for a failure, but only once while it recurs."""
         trouble = f"{reason_of(error) if isinstance(error, OSError) else error}"
         if trouble != self.trouble:
             self.trouble = trouble
@@ -238,7 +237,9 @@ class HAClient:
         """
         host, port = parse_address(address)
         if self._master.remoting is None and self._has_nameservers:
-            raise ReplicationError("no nameserver knows its address for requests, which is needed to compare the logs")
+            raise ReplicationError(
+                "no nameserver knows the master's address for requests, which is needed to compare the logs"
+            )
         await self._ready_to_report()
         connection = self._connection = _Connection(self)
         context = None if self._tls is None else self._tls.current()
@@ -269,9 +270,10 @@ class HAClient:
             raise ReplicationError(message, next_step=next_step) from error
 
     async def _ready_to_report(self) -> None:
-        """Remove an incomplete record from the log's end, since a restarted master may store another record there.
+        """Remove an incomplete record from the end of the log, since a restarted master may store a different record
+        there.
 
-        With SYNC_FLUSH, wait until everything that the first report acknowledges is on disk.
+        With SYNC_FLUSH, wait until everything that the first report acknowledges has been flushed.
         """
         self._store.replicated.drop_tail()
         if self._store.sync_flush:
@@ -304,11 +306,10 @@ class HAClient:
         return self._store.replicated.end
 
     def first_report_offset(self) -> int:
-        """Return the log offset at which the master starts to send: the end of the slave's log, which has been
-        compared.
+        """Return the log offset at which the master starts sending.
 
-        A master that does not answer requests starts with the slave's last record, so that the transfer can be
-        compared.
+        This is the end of the slave's log, which has been compared with the master's. A master that does not answer
+        requests starts with the slave's last record, so that the transfer can be compared.
         """
         self._compare_at = None
         offset, size = self._store.last_record
@@ -329,7 +330,7 @@ class HAClient:
             log.append(transfer.offset, transfer.body)
 
     def _compare(self, transfer: Transfer) -> Transfer:
-        """Return the part of a transfer that the slave's log lacks.
+        """Return the part of a transfer that the slave's log lacks, after comparing the rest.
 
         :raises ReplicationError: the other part differs from the slave's log.
         """
@@ -345,7 +346,7 @@ class HAClient:
         return Transfer(at, transfer.body[known:])
 
     def take(self, transfers: list[Transfer], connection: _Connection) -> None:
-        """Append transfers and report the new end of the log.
+        """Append transfers, and report the new end of the log.
 
         :raises StoreError: the transfers do not continue the log, or cannot be written.
         :raises ReplicationError: the part that was sent again differs from the slave's log.
@@ -360,7 +361,7 @@ class HAClient:
         for transfer in transfers:
             self._append(transfer)
         if self.trouble is not None:
-            _log.info("following the master again, from log offset %d on", before)
+            _log.info("following the master again, starting at log offset %d", before)
             self.trouble = None
         if log.end == before or self._compare_at is not None:
             return
@@ -404,7 +405,7 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Record that the master disconnected."""
+        """Record the reason why the connection ended."""
         self.end(error or ReplicationError("the master closed the connection; its log says why"))
 
     def begin(self, sign_in: Callable[[int], bytes] | None) -> None:
@@ -448,7 +449,7 @@ class _Connection(asyncio.Protocol):
         self.end(ReplicationError(f"the master sent nothing for {self._client.housekeeping_s:g} s"))
 
     def end(self, why: Exception) -> None:
-        """Close the connection. If this is called several times, the first reason is kept."""
+        """Close the connection; only the first reason is kept if this is called several times."""
         if not self.ended.done():
             self.ended.set_result(why)
         self.abort()

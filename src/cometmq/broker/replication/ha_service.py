@@ -1,4 +1,4 @@
-"""Replication: the master's side (``HAService``, ``HAConnection``).
+"""The master's side of replication (``HAService``, ``HAConnection``).
 
 Theory of operation. A slave connects to the master's HA port and reports where its log ends; the master sends every
 later byte of its log as it is stored (:mod:`cometmq.broker.replication.frames`). At the end of each turn, its records
@@ -79,7 +79,7 @@ _PAUSE_S: Final = 0.01
 
 
 class HAConnection(asyncio.Protocol):
-    """The connection of one slave: receives its reports, sends new bytes of the log (``HAConnection``)."""
+    """The connection of a slave: receives its reports and sends it new bytes of the log (``HAConnection``)."""
 
     def __init__(self, service: HAService) -> None:
         self._service = service
@@ -89,13 +89,13 @@ class HAConnection(asyncio.Protocol):
         self._goes_on = False
         self.peer_ip = ""
         self.account: Caller | None = None
-        """The slave's account; set by the guard."""
+        """The slave's account, which the guard sets."""
         self.address = ""
         """``host:port`` of the slave's side of the connection."""
         self.next_offset: int = NOT_BEGUN
-        """Log offset of the next transfer. Everything before it has been sent."""
+        """Log offset of the next transfer; everything before it has been sent."""
         self.ack_offset: int = NOT_BEGUN
-        """The end of the slave's log, according to its last report."""
+        """The end of the slave's log according to its last report."""
         self.sent_bytes = 0
         """Number of log bytes sent since the service's last sweep."""
         self.bytes_per_s = 0
@@ -104,7 +104,7 @@ class HAConnection(asyncio.Protocol):
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the slave, or refuse it if there are too many slaves."""
+        """Register the slave, or refuse it if too many slaves are connected."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -117,7 +117,7 @@ class HAConnection(asyncio.Protocol):
         self._service.opened(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Record that the slave disconnected."""
+        """Remove the slave after it has disconnected."""
         self._service.lost(self)
 
     def data_received(self, data: bytes) -> None:
@@ -132,11 +132,11 @@ class HAConnection(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
-        """Stop sending, because the slave does not read."""
+        """Stop sending because the slave is not reading."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Continue to send, because the slave has read what was sent."""
+        """Continue sending because the slave has read the queued bytes."""
         self._paused = False
         self.transfer()
 
@@ -146,11 +146,9 @@ class HAConnection(asyncio.Protocol):
         if not began:
             self._service.admit(self, self._reports.signed_in)
             self.next_offset = self._start_offset(report)
-            _log.info(
-                "slave %s has the log up to %d and receives it from %d on", self.address, report, self.next_offset
-            )
+            _log.info("slave %s has the log up to %d; sending starts at %d", self.address, report, self.next_offset)
         elif report > self.next_offset:
-            raise ReplicationError(f"its report {report} is beyond the last byte sent, {self.next_offset}")
+            raise ReplicationError(f"its report {report} is past the last byte sent, {self.next_offset}")
         self.ack_offset = report
         self._service.reported(self, is_first=not began)
         self.transfer()
@@ -163,8 +161,8 @@ class HAConnection(asyncio.Protocol):
             return end - end % store.config.mapped_file_size_commit_log
         if report > end:
             raise ReplicationError(
-                f"its log ends at {report}, this master's log at {end}: only the slave has the rest",
-                next_step="save what you need from it, then empty the slave's store, or make the slave the master",
+                f"its log ends at {report}, but this master's log ends earlier, at {end}",
+                next_step="save the messages that you need from the slave, then empty its store; or make it the master",
             )
         if report < store.min_physical_offset:
             raise ReplicationError(
@@ -175,7 +173,7 @@ class HAConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of bytes that have not been sent yet because the slave does not read."""
+        """Return the number of queued bytes that have not been sent yet because the slave is not reading."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
@@ -185,7 +183,7 @@ class HAConnection(asyncio.Protocol):
 
     @property
     def behind(self) -> int:
-        """Return the number of log bytes that the slave has not acknowledged; 0 before its first report."""
+        """Return the number of log bytes that the slave has not acknowledged, or 0 before its first report."""
         return self._service.store.max_physical_offset - self.ack_offset if self.has_begun else 0
 
     @property
@@ -195,7 +193,7 @@ class HAConnection(asyncio.Protocol):
 
     # --- transfers ------------------------------------------------------------------------------
     def transfer(self) -> None:
-        """Send log bytes that the slave lacks, as many as one round of the loop allows. The next round continues."""
+        """Send log bytes that the slave lacks, up to the limit for one round of the loop; the next round continues."""
         service = self._service
         store = service.store
         at, end = self.next_offset, store.max_physical_offset
@@ -206,7 +204,10 @@ class HAConnection(asyncio.Protocol):
         while at < min(end, most):
             body = store.log_part(at, service.batch_bytes)
             if body is None:
-                _log.error("closing the connection of slave %s: its next part of the log is deleted", self.address)
+                _log.error(
+                    "closing the connection of slave %s: the part of the log that it needs next has been deleted",
+                    self.address,
+                )
                 self.abort()
                 return
             parts += (transfer_head(at, len(body)), body)
@@ -223,7 +224,7 @@ class HAConnection(asyncio.Protocol):
         self.transfer()
 
     def heartbeat(self) -> None:
-        """Send a heartbeat, unless the slave does not read."""
+        """Send a heartbeat, unless the slave is not reading."""
         if self.has_begun and not self._paused:
             self._write(transfer_head(self.next_offset, 0))
 
@@ -255,7 +256,7 @@ class HAService:
         tls: ServerTls,
         guard: AccessGuard | None = None,
     ) -> None:
-        """Create the service. It does not listen yet.
+        """Create the service, which does not listen yet.
 
         :param guard: checks slaves, if accounts are checked.
         """
@@ -264,7 +265,7 @@ class HAService:
         self.clock: Final = store.clock
         self.batch_bytes: Final = config.ha_transfer_batch_size
         self.slaves: dict[HAConnection, None] = {}
-        """The slaves' connections, in the order in which they were opened."""
+        """The slaves' connections in the order in which they were opened."""
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._transfers = transfers
@@ -299,7 +300,7 @@ class HAService:
             ) from error
 
     async def stop(self) -> None:
-        """Accept no further slaves, send the connected ones the rest of the log, wait until they have it, and close."""
+        """Accept no further slaves, send the connected ones the rest of the log, and close once they have it."""
         if not self._listener.is_open:
             return
         self._listener.close()
@@ -308,7 +309,7 @@ class HAService:
         await close_all(self.slaves)
 
     async def _catch_up(self) -> None:
-        """Wait while slaves get closer to the end of the log, but only for a limited time."""
+        """Wait for a limited time while slaves get closer to the end of the log."""
         self.end_round()
         before: dict[HAConnection, tuple[int, int, int]] = {}
         still = 0
@@ -321,7 +322,9 @@ class HAService:
             await asyncio.sleep(_PAUSE_S)
         for slave in self.slaves:
             if slave.behind:
-                _log.warning("the master stops while slave %s lacks %d bytes of the log", slave.address, slave.behind)
+                _log.warning(
+                    "slave %s lacks %d bytes of the log, but the master is stopping", slave.address, slave.behind
+                )
 
     def cut_off(self) -> None:
         """Close every connection immediately and stop listening."""
@@ -336,9 +339,11 @@ class HAService:
             slave.transfer()
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Accept a connection. If there are too many, close the oldest one without a report, or else the new one."""
+        """Accept a connection. At the maximum, close the oldest connection without a report, or if there is none, the
+        new one.
+        """
         if len(self._openings) + len(self.slaves) >= MAX_SLAVES and not self._make_room():
-            _log.warning("refusing a slave: %d are connected", len(self.slaves))
+            _log.warning("refusing a slave: %d slaves are already connected", len(self.slaves))
             sock.close()
         else:
             self._openings.accept(sock)
@@ -350,20 +355,20 @@ class HAService:
         silent = next((slave for slave in self.slaves if not slave.has_begun), None)
         if silent is None:
             return False
-        _log.warning("refusing slave %s: %d are connected", silent.address, len(self.slaves))
+        _log.warning("refusing slave %s: %d slaves are already connected", silent.address, len(self.slaves))
         del self.slaves[silent]
         silent.abort()
         return True
 
     # --- called by connections ------------------------------------------------------------------
     def opened(self, slave: HAConnection) -> None:
-        """Register a connection that has sent its first bytes."""
+        """Register a connection that has received its first bytes."""
         self.slaves[slave] = None
         if not self._sweeper.is_set:
             self._sweeper.after(_SWEEP_SECONDS)
 
     def admit(self, slave: HAConnection, signed_in: bytes | None) -> None:
-        """Refuse a slave whose account is not that of a server of the cluster.
+        """Refuse a slave whose account does not belong to a server in the cluster.
 
         :param signed_in: the frame with which the slave has signed in.
         :raises ReplicationError: accounts are checked, and the slave's account may not change the cluster.
@@ -373,7 +378,7 @@ class HAService:
         try:
             frames = [_UNSIGNED] if signed_in is None else FrameDecoder(MAX_SIGN_IN_BYTES).feed(signed_in)
             if len(frames) != 1 or (signed_in is not None and REPORT_FIELD not in fields_of(frames[0])):
-                raise FrameError("it signs in with another kind of request")
+                raise FrameError("it signs in with the wrong kind of request")
             self._guard.admit_server(slave, RequestCode.GET_BROKER_RUNTIME_INFO, frames[0])
         except (DeniedError, RpcRejectedError, FrameError) as error:
             step = (
@@ -387,11 +392,11 @@ class HAService:
             raise ReplicationError(f"it may not copy the log: {error}", next_step=step) from error
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the key of the runtime information that tells CometMQ's slaves to sign in."""
+        """Return the runtime information key that tells CometMQ's slaves to sign in."""
         return {} if self._guard is None else {SIGNS_IN: "true"}
 
     def reported(self, slave: HAConnection, *, is_first: bool) -> None:
-        """Handle the report of a slave."""
+        """Handle a slave's report."""
         if is_first:
             for other in self.slaves:
                 if other is not slave and other.peer_ip == slave.peer_ip:
@@ -428,7 +433,7 @@ class HAService:
 
 
 class HaStatusAdmin:
-    """Answers requests for the progress of slaves (``DefaultHAService.getRuntimeInfo``)."""
+    """Handles requests for the progress of slaves (``DefaultHAService.getRuntimeInfo``)."""
 
     def __init__(self, broker: BrokerContext, ha: HAService) -> None:
         self._live = broker.live
@@ -436,7 +441,7 @@ class HaStatusAdmin:
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the state of every slave that has reported, for tools of RocketMQ 5 and CometMQ."""
+        """Return the state of every slave that has reported, for RocketMQ 5 and CometMQ tools."""
         slaves = [self._of(slave) for slave in self._ha.slaves if slave.has_begun]
         return Response(
             body=encode_body(

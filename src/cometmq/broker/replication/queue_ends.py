@@ -1,4 +1,4 @@
-"""Sets the first offsets of those queues on a slave whose messages are all older than the slave's log."""
+"""The first offsets of queues on a slave whose messages are all older than the slave's log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _QUEUES_PER_SLICE = TABLE_ROWS_PER_SLICE // 10
 
 
 class QueueEnds:
-    """The first offsets of queues whose messages are all older than a slave's log.
+    """Sets the first offsets of queues whose messages are all older than a slave's log.
 
-    Such a queue is empty on the slave, and would begin at 0 if the slave became the master. But consumers' offsets are
-    beyond 0, and waiting messages are identified by their queue offsets. So a slave requests the ends of its queues
-    from the master once. When the slave's log has reached the end that the master's log had at that time, queues that
-    have no message begin at these ends.
+    Such a queue is empty on the slave, and would begin at 0 if the slave became the master, although consumer offsets
+    are larger and delayed messages are identified by their queue offsets. Therefore a slave requests the ends of all
+    queues from the master once. When the slave's log has reached the end that the master's log had at that time, queues
+    without messages begin at these ends.
     """
 
     def __init__(self, store: MessageStore, client: RemotingClient) -> None:
@@ -34,10 +34,12 @@ class QueueEnds:
         self._client = client
         self._ends: dict[tuple[str, int], int] | None = None
         self._true_at = 0
-        """Once the log has reached this offset, the messages of an empty queue are known to be older than the log."""
+        """The log offset that the slave must reach before the messages of an empty queue are known to be older than its
+        log.
+        """
 
     async def copy(self, master: str, tables: MasterTables, topics: Mapping[str, TopicConfig]) -> None:
-        """Request the ends of the queues once, and set the queues' first offsets as soon as possible.
+        """Request the ends of the queues once, and set the first offsets as soon as possible.
 
         :raises ReplicationError: the master's answer is invalid.
         :raises RemotingError: the master does not answer.

@@ -1,4 +1,6 @@
-"""The slave role of a broker: it follows its master's log, copies its tables, and refuses a master's requests."""
+"""The slave role of a broker, which follows its master's log, copies its tables, and refuses requests meant for
+masters.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ _OF_MASTERS: Final = (
     RequestCode.SET_MESSAGE_REQUEST_MODE,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 )
-"""Requests that only a master answers."""
+"""Requests that only a master handles."""
 
 _OF_TABLES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -58,7 +60,7 @@ _OF_TABLES: Final = (
 """Requests that change tables copied from the master."""
 
 _WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC})
-"""Topics whose messages wait for another topic; the record contains its name."""
+"""Topics that park messages for other topics; each record contains its target topic."""
 _REAL_TOPIC: Final = re.compile(rb"\b" + property_mark(REAL_TOPIC).encode() + rb"([%|\w-]+)", re.ASCII)
 
 
@@ -72,10 +74,10 @@ class UnknownTopics:
         self._store = store
         self._topics = topics
         self._seen: dict[tuple[str, int], int] = {}
-        """The queue offset up to which waiting messages have been checked, by topic and queue id."""
+        """The queue offset up to which parked messages have been checked, by topic and queue ID."""
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> bool:
-        """Create the unknown topics of queues that received messages. Return whether topics were created."""
+        """Create missing topics for queues that received messages; return whether any was created."""
         made = False
         for queue in queues:
             if queue.topic in _WAITING_TOPICS:
@@ -86,7 +88,7 @@ class UnknownTopics:
         return made
 
     def _waited_for(self, queue: ConsumeQueue) -> set[str]:
-        """Return the target topics of the new waiting messages in a queue."""
+        """Return the target topics of new parked messages in a queue."""
         start = self._seen.get(queue.key, queue.known_from)
         self._seen[queue.key] = queue.committed
         topics: set[str] = set()
@@ -100,14 +102,14 @@ class UnknownTopics:
 
 
 def message_refusal() -> RefusedError:
-    """Return the error with which a slave refuses every message (``DefaultMessageStore.checkStoreStatus``)."""
+    """Return the error with which a slave refuses all messages (``DefaultMessageStore.checkStoreStatus``)."""
     return RefusedError(
         ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: this broker is a slave, send to its master"
     )
 
 
 class Slave:
-    """Follows the master until it is stopped; its handlers replace those of a master."""
+    """Follows the master until it is stopped; its request handlers replace those of a master."""
 
     def __init__(self, broker: BrokerContext, security: Security) -> None:
         self.master: Final = MasterAddress(broker.config.ha_master_address)
@@ -120,7 +122,7 @@ class Slave:
 
     @answers(*_OF_MASTERS, permission=ANY_ACCOUNT)
     def refuse(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
-        """Refuse with SLAVE_NOT_AVAILABLE, as Apache's slave refuses the end of a transaction."""
+        """Refuse with SLAVE_NOT_AVAILABLE, as Apache's slaves refuse END_TRANSACTION."""
         return Response(
             ResponseCode.SLAVE_NOT_AVAILABLE, remark="this broker is a slave, send the request to its master"
         )
@@ -135,7 +137,7 @@ class Slave:
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
     def status(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return the master that this slave follows, and its progress."""
+        """Return the master that this slave follows, and the slave's progress."""
         followed = HAClientRuntimeInfo(
             master_addr=self.master.ha or "",
             max_offset=self.follower.end,
@@ -148,7 +150,7 @@ class Slave:
         return Response(body=encode_body(info))
 
     def _arrived(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Record which queues received messages."""
+        """Record the queues that received messages."""
         if self._unknown.arrived(queues):
             self.tables.copy_soon()
 
@@ -164,12 +166,12 @@ class Slave:
             self._unknown.arrived(queue for queues in by_topic for queue in queues.values() if queue.max_offset())
 
     def start(self) -> None:
-        """Start on the running loop."""
+        """Start following the master, on the running loop."""
         self.follower.start()
         self.tables.start()
 
     async def stop(self) -> None:
-        """Stop following, and install copied files that can take effect."""
+        """Stop following the master, and install copied files that can take effect."""
         await self.follower.stop()
         await self._client.close()  # so that nothing waits for an unresponsive master
         await self.tables.stop()
@@ -180,7 +182,7 @@ class Slave:
         await self._client.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """Return keys for the runtime information: the master's address, and the reason for not following it."""
+        """Return runtime information: the master's address, and the reason if the slave is not following it."""
         return {
             "haMasterAddress": self.master.ha or "",
             "replicationTrouble": self.follower.trouble or "",

@@ -1,4 +1,4 @@
-"""The tables that a slave copies from its master (``SlaveSynchronize``).
+"""The copy of the master's tables on a slave (``SlaveSynchronize``).
 
 From a CometMQ master the slave copies the changes of topics, groups and consumer offsets every second
 (:mod:`cometmq.broker.replication.table_changes`). From Apache's master it copies the complete tables every ten seconds
@@ -69,8 +69,8 @@ _name: Final = msgspec.json.Decoder(str)
 
 
 def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
-    """Yield each ``topic@group`` and its queues' offsets, row by row: decoding all at once would block the loop for
-    seconds.
+    """Yield each ``topic@group`` with its queues' offsets, one row at a time, because decoding everything at once would
+    block the loop.
 
     The body (43) is ``{"offsetTable":{"topic@group":{0:5,1:7},…}}``, with numbers as keys, which JSON decoders refuse.
     A body with more fields is read in one step if it is no larger than a frame of Apache's broker.
@@ -80,7 +80,7 @@ def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
     head = _HEAD.match(body)
     if head is None:
         if len(body) > MAX_FRAME_BYTES:
-            raise BodyError(f"consumer offsets of {len(body)} bytes do not begin with their offsetTable")
+            raise BodyError(f"{len(body)} bytes of consumer offsets do not begin with offsetTable")
         yield from decode_body(ConsumerOffsetSerializeWrapper, body).offset_table.items()
         return
     at = head.end()
@@ -89,11 +89,11 @@ def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
         try:
             yield _name.decode(row[1]), _offsets.decode(quote_keys(row[2]))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BodyError(f"the consumer offsets cannot be read at byte {at}: {error}") from error
+            raise BodyError(f"cannot read the consumer offsets at byte {at}: {error}") from error
         at = row.end()
         is_first, is_more = False, bool(row[3])
     if (is_more and not is_first) or _TAIL.fullmatch(body, at) is None:
-        raise BodyError(f"the consumer offsets cannot be read at byte {at}: {body[at : at + 40]!r}")
+        raise BodyError(f"cannot read the consumer offsets at byte {at}: {body[at : at + 40]!r}")
 
 
 class SlaveSynchronize:
@@ -115,18 +115,18 @@ class SlaveSynchronize:
         self._timer = TimerCopy(store)
         self._ends = QueueEnds(store, client)
         self._marks: dict[str, str] = {}
-        """The mark of each table's last copy; there is no mark before the first copy."""
+        """The mark from each table's last copy."""
         self._own: dict[str, set[str]] = {TOPICS: set(), GROUPS: set()}
-        """Topics and groups that this broker has changed itself since the last copy."""
+        """Topics and groups that this broker itself has changed since the last copy."""
         self._topics.on_change.append(lambda name: self._own[TOPICS].add(name))
         self._groups.on_change.append(lambda name: self._own[GROUPS].add(name))
         self._beyond: dict[str, Mapping[int, int]] = {}
-        """The master's consumer offsets that are beyond the ends of this broker's queues."""
+        """The master's consumer offsets that are past the ends of this broker's queues."""
         self._all_due_at = store.clock.monotonic()
-        """Time at which parts that are not copied every second are due next."""
+        """Time of the next copy of the tables that are not copied every second."""
         self._lives_version = ""
         self._lives_of: tuple[DataVersion, DataVersion] | None = None
-        """The versions of topics and groups at the last copy of deletions; ``None`` if a copy is due."""
+        """The versions of topics and groups at the last copy of deletions, or ``None`` if a copy is due."""
         self._ended: dict[str, int] = {}
         """Log offset up to which topic deletions have been applied to this broker's queues."""
         modes = Path(store.config.root) / "config" / "messageRequestMode.json"
@@ -140,7 +140,7 @@ class SlaveSynchronize:
         self._task: asyncio.Task[None] | None = None
         self._copying = asyncio.Lock()
         self._troubles: dict[str, str] = {}
-        """The reason for the last failure of each part, by the part's name."""
+        """The reason for the last failed copy of each table, by the table's name."""
 
     @property
     def trouble(self) -> str:
@@ -148,11 +148,11 @@ class SlaveSynchronize:
         return "; ".join(f"{what}: {why}" for what, why in self._troubles.items())
 
     def start(self) -> None:
-        """Start on the running loop. The first copy begins after three seconds."""
+        """Start copying after three seconds, on the running loop."""
         self._next.after(SLAVE_SYNC_FIRST_SECONDS)
 
     def copy_soon(self) -> None:
-        """Copy within a second, because messages of unknown topics have arrived."""
+        """Copy the tables within a second, because messages for unknown topics have arrived."""
         if not self._is_soon and (self._task is None or self._task.done()):
             self._is_soon = True
             self._next.after(SLAVE_SYNC_SOON_SECONDS)
@@ -179,7 +179,7 @@ class SlaveSynchronize:
             _log.error("cannot write the copies from the master: %s", reason_of(error))
 
     async def copy(self) -> None:
-        """Copy everything once. Parts that fail are retried the next time."""
+        """Copy everything once; tables that fail are retried the next time."""
         async with self._copying:
             self._all_due_at = self._store.clock.monotonic()
             await self._copy()
@@ -194,7 +194,7 @@ class SlaveSynchronize:
             await self._copy_topics(master)
 
     async def _copy(self) -> None:
-        """Copy the parts that are due."""
+        """Copy the tables that are due."""
         is_placed = await self._run_part("what was copied before", self._put_in_place)
         address = self._master.remoting
         if address is None or not self._follower.is_following:  # never tables that belong to another log
@@ -219,9 +219,9 @@ class SlaveSynchronize:
                 return  # the master is not reachable
 
     async def _run_part(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run one part of the copy.
+        """Copy one table; return whether this succeeded.
 
-        Return whether it succeeded. A failure is logged once, and the other parts continue.
+        A failure is logged once and does not stop the other copies.
         """
         why = ""
         try:
@@ -235,7 +235,7 @@ class SlaveSynchronize:
             _log.error("cannot write %s from the master: %s; will retry", what, why)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            _log.exception("copying %s of the master failed; will retry", what)
+            _log.exception("cannot copy %s from the master; will retry", what)
         if why:
             self._troubles[what] = why
         else:
@@ -256,7 +256,7 @@ class SlaveSynchronize:
             await in_rounds(self._topics.take_over(found.topic_config_table.items(), found.data_version))
 
     async def _copy_changes(self, master: str, name: str, table: VersionedTable[Any]) -> set[str] | None:
-        """Copy the changes of topics or groups. Return the removed rows, or ``None`` if the master is Apache's."""
+        """Copy the changes to topics or groups; return the removed rows, or ``None`` if the master is Apache's."""
         own, self._own[name] = self._own[name], set()
         found = await MasterTables(self._client, master).changes(name, self._marks.pop(name, ""), own)
         if found is None:
@@ -271,7 +271,8 @@ class SlaveSynchronize:
         return gone - table.table.keys()
 
     async def _copy_deletions(self, master: str) -> None:
-        """Copy the log offsets at which topics were deleted: queues that end before them belong to deleted topics.
+        """Copy the log offsets at which topics were deleted, since queues that end before them belong to deleted
+        topics.
 
         The tables do not show a topic that was deleted and created again between two copies. Apache's master
         does not show it either.
@@ -347,7 +348,7 @@ class SlaveSynchronize:
             await self._copy_delay_offsets(master)
 
     async def _copy_delay_offsets(self, master: str) -> None:
-        """Copy the offsets of Apache's master, which may differ from this broker's log by up to ten seconds."""
+        """Copy the delay offsets from Apache's master, which may differ from this broker's log by up to ten seconds."""
         body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
         table = decode_body(DelayOffsetSerializeWrapper, body)
         offsets = {

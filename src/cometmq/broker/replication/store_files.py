@@ -1,10 +1,11 @@
-"""GET_STORE_FILE (30039): slaves copy the master's files that are not derived from the log (a CometMQ extension).
+"""GET_STORE_FILE (30039): slaves copy those of the master's files that are not derived from the log (a CometMQ
+extension).
 
-These are the files in ``comet/`` that cannot be derived from the log, since it is deleted after some time: messages
-that wait longer, the table of producers' sequences, the progress of delay levels, the locks of queues. Each file
-contains the log offset at which it was valid, so that it may be copied at any time. The slave *holds* a copy until its
-own log up to that offset is on disk. Later changes are in the log, and the reader of the file reads the log starting at
-that offset. So an old copy is as correct as a new one, but a new one saves reading.
+The files in ``comet/`` cannot be derived from the log, since old parts of it are deleted: they contain long-delayed
+messages, producer sequences, the progress of delay levels and queue locks. Each file contains the log offset at which
+it was valid, so that it may be copied at any time. The slave *holds* a copy until its own log has been flushed up to
+that offset. Later changes are in the log, which is read starting at that offset. Thus an old copy is as correct as a
+new one.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _FILES: Final = re.compile(
 
 
 class StoreFileProcessor:
-    """The master's side: reads parts of the files, in threads.
+    """The master's side, which reads parts of the files in threads.
 
-    :param write_deletions: writes the complete file of deleted topics if some are only in its journal.
+    :param write_deletions: writes the complete file of deleted topics if some of them are only in its journal.
     """
 
     def __init__(self, root: Path, write_deletions: Callable[[], Awaitable[None]]) -> None:
@@ -67,7 +68,7 @@ class StoreFileProcessor:
     async def read(
         self, _connection: ServerConnection, request: Request[GetStoreFileRequestHeader], _body: bytes
     ) -> Response:
-        """Return a part of a file that slaves copy, or NO_MESSAGE if the file does not exist."""
+        """Return part of a file for a slave, or NO_MESSAGE if the file does not exist."""
         header = request.header
         if _FILES.fullmatch(header.file) is None or header.offset < 0 or header.length < 0:
             return Response(ResponseCode.INVALID_PARAMETER, remark=f"{header.file!r} is not a file that slaves copy")
@@ -98,7 +99,7 @@ class StoreFileProcessor:
 
 
 class NotOfferedError(ReplicationError):
-    """The master is not a CometMQ broker, so it has no such files."""
+    """Raised when the master is not a CometMQ broker, so it has no such files."""
 
 
 class FilePart(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ class FilePart(msgspec.Struct, frozen=True):
 
 
 class MasterFiles:
-    """The slave's side: reads a master's files over the network.
+    """The slave's side, which reads the master's files over the network.
 
     :param master: ``host:port`` for requests.
     """
@@ -121,8 +122,8 @@ class MasterFiles:
         self._master: Final = master
 
     async def part(self, file: str, offset: int, length: int) -> FilePart | None:
-        """Read up to ``length`` bytes starting at ``offset``, as many as fit into one answer. Return ``None`` if the
-        file does not exist.
+        """Read up to ``length`` bytes starting at ``offset``, at most one response; return ``None`` if the file does
+        not exist.
 
         :raises NotOfferedError: the master does not know the request.
         :raises ReplicationError: the master cannot read the file.
@@ -136,16 +137,16 @@ class MasterFiles:
         ):  # an older master offers fewer files
             return None
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise NotOfferedError(f"master {self._master} has no files beside its log")
+            raise NotOfferedError(f"master {self._master} offers no files to copy")
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"master {self._master} did not return {file}: code {answer.code}, {answer.remark}")
         of_file = answer.header(GetStoreFileResponseHeader)
         return FilePart(answer.body, of_file.size, of_file.version)
 
     async def range(self, file: str, start: int, end: int) -> bytes:
-        """Read the bytes from ``start`` to ``end`` of a file that only grows.
+        """Read the bytes from ``start`` to ``end`` of an append-only file.
 
-        :raises ReplicationError: the file is shorter; or as :meth:`part`.
+        :raises ReplicationError: the file is too short, or see :meth:`part`.
         """
         data = bytearray()
         while start + len(data) < end:
@@ -156,16 +157,16 @@ class MasterFiles:
         return bytes(data)
 
     async def whole(self, file: str, known: str) -> FilePart | None:
-        """Read a complete file. Return ``None`` if it does not exist or still has the version ``known``.
+        """Read a complete file; return ``None`` if it does not exist or still has the version ``known``.
 
-        :raises ReplicationError: it is larger than the limit; or as :meth:`part`.
+        :raises ReplicationError: the file is too large, or see :meth:`part`.
         """
         first = await self.part(file, 0, STORE_FILE_PART_BYTES)
         if first is None or first.version == known:
             return None
         if first.size > MAX_COPIED_FILE_BYTES:
             raise ReplicationError(
-                f"{file} of master {self._master} has {first.size} bytes; at most {MAX_COPIED_FILE_BYTES} are allowed"
+                f"{file} of master {self._master} has {first.size} bytes; the maximum is {MAX_COPIED_FILE_BYTES}"
             )
         data = bytearray(first.data)
         while len(data) < first.size:
@@ -177,15 +178,17 @@ class MasterFiles:
 
 
 Check = Callable[[bytes], tuple[int, int]]
-"""Returns the log offsets between which a file's content is valid; raises ValueError for a malformed file."""
+"""A function that returns the log offsets between which a file is valid, or raises ValueError if the file is
+malformed.
+"""
 Write = Callable[[bytes], None]
 
 
 class CopiedFile:
     """A file that a slave copies from its master.
 
-    :param check: returns its log offsets.
-    :param write: writes it to its place, in a thread.
+    :param check: returns the file's log offsets.
+    :param write: writes the file in place, in a thread.
     """
 
     def __init__(self, name: str, store: MessageStore, check: Check, write: Write) -> None:
@@ -199,11 +202,11 @@ class CopiedFile:
         self._not_before_s = store.clock.monotonic()
 
     async def copy(self, master: MasterFiles) -> None:
-        """Copy the master's file. It takes effect once this broker's log reaches its offset.
+        """Copy the master's file, which takes effect once this broker's log has reached its offset.
 
         :raises ReplicationError: the master's file cannot be used or read.
         :raises RemotingError: the master does not answer.
-        :raises OSError: it cannot be written here.
+        :raises OSError: the file cannot be written.
         """
         if self._held is None and self._clock.monotonic() >= self._not_before_s:
             found = await master.whole(self.name, self._version)
@@ -212,7 +215,7 @@ class CopiedFile:
             try:
                 offsets = await in_thread(self._check, found.data)  # a large one takes a third of a second
             except ValueError as error:
-                raise ReplicationError(f"the master's {self.name} cannot be used: {error}") from error
+                raise ReplicationError(f"cannot use the master's {self.name}: {error}") from error
             self._not_before_s = self._clock.monotonic() + found.size / COPIED_FILE_BYTES_PER_SECOND
             self._held = (offsets, found)
         await self.put_in_place()
@@ -220,7 +223,7 @@ class CopiedFile:
     async def put_in_place(self) -> None:
         """Install the held file if this broker's log has reached its offset.
 
-        :raises OSError: it cannot be written.
+        :raises OSError: the file cannot be written.
         """
         if self._held is None:
             return
@@ -234,7 +237,7 @@ class CopiedFile:
 
 
 def copied_files(store: MessageStore) -> list[CopiedFile]:
-    """Return the files that a slave copies, except those of waiting messages."""
+    """Return the files that a slave copies, except those of the timer log."""
     root = store.config.root
     delays = DelayOffsets(root)
     delays.load()

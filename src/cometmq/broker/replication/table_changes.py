@@ -47,14 +47,14 @@ _names: Final = msgspec.json.Decoder(set[str])
 
 
 class Head(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The first line of an answer."""
+    """The first line of a response."""
 
     data_version: DataVersion | None = None
     removed: list[str] = []
 
 
 class TableChangesProcessor:
-    """Answers slaves' requests for table changes."""
+    """Handles slaves' requests for table changes."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -96,9 +96,9 @@ class TableChangesProcessor:
         return _answer(Head(version, removed), _slices(chosen, table), mark=mark, whole=is_whole)
 
     def _ends(self) -> Iterator[dict[str, Any]]:
-        """Yield the ends of all queues that ever had messages.
+        """Yield the ends of all queues that have ever contained messages.
 
-        Queues that are created during this work are in the slave's log.
+        Queues created in the meantime are in the slave's log.
         """
         for names in batches([*self._broker.topics.table, TRANS_OP_HALF_TOPIC], TABLE_ROWS_PER_SLICE // 10):
             yield {name: ends for name in names if (ends := self._ends_of(name))}
@@ -113,7 +113,7 @@ class TableChangesProcessor:
 
 
 def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows with these names that still exist, in slices. An offset counts as much as a row."""
+    """Yield those rows with these names that still exist, in slices; each offset counts as one row."""
     some: dict[str, Any] = {}
     size = 0
     for name in names:
@@ -142,18 +142,18 @@ def _answer(head: Head, slices: Iterable[dict[str, Any]], *, mark: str, whole: b
 
 
 class TableChanges(msgspec.Struct, frozen=True):
-    """A master's answer with table changes."""
+    """The master's response with table changes."""
 
     mark: str
-    """The mark to send with the next request."""
+    """The mark to send in the next request."""
     whole: bool
-    """True if the answer contains all rows of the table."""
+    """True if the response contains all rows of the table."""
     head: Head
     body: bytes
     rows_at: int
 
     def rows(self, kind: type[T]) -> Iterator[tuple[str, T]]:
-        """Yield each name with its row; each line is decoded when its first row is needed.
+        """Yield each row with its name; lines are decoded one at a time.
 
         :raises BodyError: a line is malformed; the rows yielded before are valid.
         """
@@ -165,7 +165,7 @@ class TableChanges(msgspec.Struct, frozen=True):
             try:
                 yield from decoder.decode(memoryview(self.body)[at:end]).items()
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise BodyError(f"malformed changes of a table at byte {at}: {error}") from error
+                raise BodyError(f"malformed table changes at byte {at}: {error}") from error
             at = end + 1
 
 
@@ -180,8 +180,8 @@ class MasterTables:
         self._master: Final = master
 
     async def changes(self, table: str, since: str = "", also: Collection[str] = ()) -> TableChanges | None:
-        """Request the changes since a mark. Return ``None`` if the master does not know the request, as Apache's master
-        does not.
+        """Request the changes since a mark; return ``None`` if the master does not know the request, as Apache's does
+        not.
 
         :param also: the names of rows that the slave changed itself.
 
@@ -196,12 +196,12 @@ class MasterTables:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         if answer.code != ResponseCode.SUCCESS:
-            raise ReplicationError(f"{code.name} of {table}: code {answer.code}, {answer.remark}")
+            raise ReplicationError(f"{code.name} for {table}: code {answer.code}, {answer.remark}")
         given = answer.header(GetTableChangesResponseHeader)
         end = answer.body.find(b"\n")
         end = len(answer.body) if end < 0 else end
         try:
             head = msgspec.json.decode(answer.body[:end], type=Head)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BodyError(f"malformed changes of {table}: {error}") from error
+            raise BodyError(f"malformed changes to {table}: {error}") from error
         return TableChanges(given.mark, given.whole, head, answer.body, end + 1)

@@ -1,8 +1,8 @@
-"""TimerCopy: a slave's copy of the timer log (:mod:`cometmq.store.timer.log`).
+"""TimerCopy: a slave's copy of the master's timer log (:mod:`cometmq.store.timer.log`).
 
-The slave's log had each waiting message, but retention may have deleted it. So the slave copies the files of the days,
-to which the master only appends, and then the position. The position is valid once the slave's log up to the position's
-log offset is on disk; retention deletes nothing at or after that offset. The log contains the later arrivals and
+Retention may have deleted delayed messages from the slave's log. Therefore the slave copies the daily files, to which
+the master only appends, and then the position. The position is valid once the slave's log has been flushed up to the
+position's log offset; retention deletes nothing at or after that offset. The log contains the later arrivals and
 deliveries, so that this broker continues exactly there when it becomes a master.
 """
 
@@ -41,7 +41,7 @@ class TimerCopy:
         self._directory: Final = store.config.root / "comet" / "timer"
         self._fresh: Final = self._directory.with_name(_FRESH)
         self._days: dict[int, TimerDay] = {}
-        """Days whose units are known to be a prefix of the master's."""
+        """Days whose units have been checked to be a prefix of the master's."""
         self._held: tuple[TimerPosition, FilePart] | None = None
         self._version = ""
         self._position = read_position(self._directory / "position.json") or TimerPosition()
@@ -64,7 +64,7 @@ class TimerCopy:
             try:
                 position = msgspec.json.decode(found.data, type=TimerPosition)
             except msgspec.MsgspecError as error:
-                raise ReplicationError(f"the master's {_POSITION} is malformed: {error}") from error
+                raise ReplicationError(f"malformed {_POSITION} on the master: {error}") from error
             for number, count in sorted(position.days.items()):
                 await self._copy_day(master, number, count)
             self._held = (position, found)
@@ -89,7 +89,7 @@ class TimerCopy:
             self._log_pin.offset = position.log_offset
 
     def _has(self, serial: int) -> bool:
-        """Return whether all waiting messages below ``serial`` that this log ever contained are on disk."""
+        """Return whether all delayed messages below ``serial`` that this log has ever contained are durable."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
             return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
@@ -102,14 +102,16 @@ class TimerCopy:
             day = TimerDay(self._directory, number, self._store.disk, OpenFiles(1))
             day.recover(self._position.days.get(number, 0))
         if not await self._is_prefix(master, day, count):
-            _log.warning("comet/timer: %s differs from the master's and is copied again", day.index_path.name)
+            _log.warning("comet/timer: %s differs from the master's, copying it again", day.index_path.name)
             day = TimerDay(self._fresh, number, self._store.disk, OpenFiles(1))
         self._days[number] = day
         while day.count < count:
             await self._copy_units(master, day, count)
 
     async def _is_prefix(self, master: MasterFiles, day: TimerDay, count: int) -> bool:
-        """Return whether the day ends with the same unit on the master; a unit contains the offset of its record."""
+        """Return whether the last unit of this day is the same on the master; a unit contains the offset of its
+        record.
+        """
         if day.count > count:
             return False
         if not day.count:
@@ -121,21 +123,21 @@ class TimerCopy:
         return await master.range(f"timer/{day.index_path.name}", at, at + UNIT_BYTES) == ours
 
     async def _copy_units(self, master: MasterFiles, day: TimerDay, count: int) -> None:
-        """Copy the next units and their records, at most some MB in total."""
+        """Copy the next units and their records, up to a few MB in total."""
         name = day.index_path.stem
         most = min(count - day.count, MAX_TIMER_COPY_BYTES // UNIT_BYTES)
         start = day.count * UNIT_BYTES
         raw = await master.range(f"timer/{name}.index", start, start + most * UNIT_BYTES)
         units = np.frombuffer(raw, UNIT_DTYPE)
         if any(sound_units(raw[at : at + UNIT_BYTES]) != 1 for at in range(0, len(raw), UNIT_BYTES)):
-            raise ReplicationError(f"the master's timer/{name}.index is damaged from unit {day.count} on")
+            raise ReplicationError(f"the master's timer/{name}.index is damaged, starting at unit {day.count}")
         ends = units["at"] + units["size"]
         begin = int(units["at"][0])
         few = max(1, int(np.searchsorted(ends, begin + MAX_TIMER_COPY_BYTES, side="right")))
         units, end = units[:few], int(ends[few - 1])
         most_bytes = MAX_TIMER_COPY_BYTES if few > 1 else self._store.config.mapped_file_size_commit_log
         if not 0 <= begin < end <= begin + most_bytes:
-            raise ReplicationError(f"the master's timer/{name}.index has invalid offsets from unit {day.count} on")
+            raise ReplicationError(f"the master's timer/{name}.index has invalid offsets, starting at unit {day.count}")
         records = await master.range(f"timer/{name}.data", begin, end)
         entries = [_entry(unit, records, begin, name) for unit in units]
         await in_thread(_append, day, entries)
@@ -165,7 +167,7 @@ def _append(day: TimerDay, entries: list[TimerEntry]) -> None:
 
 
 def _entry(unit: Units, records: bytes, begin: int, name: str) -> TimerEntry:
-    """Return the entry of one unit.
+    """Return the entry of a unit.
 
     :raises ReplicationError: the record is damaged.
     """

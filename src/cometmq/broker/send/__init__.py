@@ -1,1 +1,1 @@
-"""Processors of incoming messages: sends, messages sent back, replies, numbered batches."""
+"""Processors for incoming messages: sends, messages sent back, replies and sequenced batches."""

@@ -1,10 +1,10 @@
-"""Batches in the compiled core: a complete SEND_BATCH_MESSAGE in one call, without an object for each message (hot
+"""Batches in the compiled core: a complete SEND_BATCH_MESSAGE request in one call, without an object per message (hot
 path).
 
-Python has checked the topic, queue, size and common properties of the batch. The core builds the records and everything
-derived from them, byte for byte as Python does. It leaves the unchanged batch to Python when one of the messages is not
-plain (as in :mod:`cometmq.broker.turn.plain_sends`), when the bytes are damaged, and when the records do not fit into
-the current log file: then Python stores or refuses the batch.
+Python has checked the topic, queue, size and common properties of the batch. The core builds the same records and
+derived data as Python, byte for byte. It leaves a batch to Python if one of its messages is not plain (see
+:mod:`cometmq.broker.turn.plain_sends`), if the bytes are damaged, or if the records do not fit into the current log
+file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cometmq.store.write_batch import EncodedRecords
 
 
 class _LeftToPythonError(Exception):
-    """The core cannot handle the batch."""
+    """Raised when the core cannot handle a batch."""
 
 
 class PlainBatches:
@@ -52,11 +52,12 @@ class PlainBatches:
         born_host: bytes,
         sequence: ProducerSequence | None,
     ) -> bytes | None:
-        """Add the messages of a batch; return their log offsets as big-endian int64, or ``None`` if nothing changed.
+        """Add a batch's messages to the turn; return their log offsets as big-endian int64, or ``None`` if the core
+        left the batch to Python.
 
         :param tail: appended to the properties of each message.
-        :param sequence: the sequence of the batch; a batch is left to Python if the broker already has some of its
-            messages.
+        :param sequence: the sequence of the batch; if the broker already has some of the messages, the batch is left to
+        Python.
         :raises RefusedError: see ``ProducerSequences.stored_of``.
         """
         if queue.delay_ms or not queue.record_middle:

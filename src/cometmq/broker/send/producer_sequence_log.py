@@ -1,12 +1,12 @@
-"""The table of producers' sequences, kept over restarts.
+"""Persistence for the table of producer sequences.
 
-The log is authoritative: the first message of each sequenced request has its sequence as a property, and each run
-begins with a record that is in no queue (``run_record``). ``comet/producers.json`` only avoids reading the complete
-log: it contains everything below one log position, and newer entries for some producers, since it is encoded in slices
-between which the broker serves requests. Reading a sequence again changes nothing. The file is written when the disk
-has all messages in the table, so that the file never contains more than a log that lost its tail. After a start, a
-thread reads the log from the file's position on; until it has finished, sequenced requests are answered SYSTEM_BUSY. A
-broker without the file reads the log only when the first producer with sequences connects.
+The log is authoritative: the first message of each sequenced request stores the sequence in a property, and each run
+begins with a record that is in no queue (``run_record``). ``comet/producers.json`` only saves reading the complete log:
+it covers everything below one log offset. For some producers it contains newer entries, since it is encoded in slices
+between which the broker serves requests. Reading a sequence again changes nothing. The file is written only after all
+messages in the table have been flushed, so it is never ahead of a log that lost its tail. After a start, a thread reads
+the log starting at the file's log offset; until it has finished, sequenced requests get SYSTEM_BUSY. A broker without
+the file reads the log only when the first producer with sequences connects.
 """
 
 from __future__ import annotations
@@ -45,29 +45,31 @@ _COMMON: Final = {
 
 
 class _Snapshot(msgspec.Struct):
-    """The file, in the format of ``_encoded``."""
+    """The contents of ``comet/producers.json``."""
 
     position: int
-    """All messages below this log offset are in the table."""
+    """The table contains all messages below this log offset."""
     producers: dict[str, ProducerState]
     end: int = 0
-    """The table has only messages before this log offset."""
+    """The table contains no message at or above this log offset."""
     version: int = _VERSION
 
 
 def snapshot_offsets(content: bytes) -> tuple[int, int]:
-    """Return the log offsets between which the table in a file is valid.
+    """Return the log offsets between which the table in ``comet/producers.json`` is valid.
 
-    :raises ValueError: the file has another format or another version.
+    :raises ValueError: the file has a different format or version.
     """
     snapshot = msgspec.json.decode(content, type=_Snapshot)
     if snapshot.version != _VERSION or not 0 <= snapshot.position <= snapshot.end:
-        raise ValueError(f"version {snapshot.version}, log offsets {snapshot.position} to {snapshot.end}")
+        raise ValueError(
+            f"unsupported version {snapshot.version} or invalid log offsets {snapshot.position} to {snapshot.end}"
+        )
     return snapshot.position, snapshot.end
 
 
 class ProducerSequenceLog:
-    """The table of a broker, its file, and the log after the file's position."""
+    """The sequence table of a broker, with its file and the thread that reads the rest of the log."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -81,30 +83,30 @@ class ProducerSequenceLog:
         self._saved_at = -1
 
     def start(self) -> None:
-        """Begin to read the log if there is a file, on the running loop."""
+        """Start reading the log if the sequence file exists."""
         if self._path.exists():
             self._read()
 
     async def stop(self) -> None:
-        """Stop the reading thread."""
+        """Stop the thread that reads the log."""
         self._stopping = True
         if self._reading is not None:
             await asyncio.wait([self._reading])
 
     def table(self) -> ProducerSequences:
-        """Return the table once the log is read.
+        """Return the sequence table once the log has been read.
 
         :raises RefusedError: the log is still being read.
         """
         if not self._is_read:
             self._read()
             raise RefusedError(
-                ResponseCode.SYSTEM_BUSY, "the sequences of producers are being read from the log, try again"
+                ResponseCode.SYSTEM_BUSY, "producer sequences are still being read from the log, try again"
             )
         return self._table
 
     async def save(self) -> None:
-        """Forget idle producers, and write the table once the disk has all its messages."""
+        """Remove idle producers from the table, and write the table once all its messages have been flushed."""
         if not self._is_read:
             return
         async with self._saving:
@@ -143,7 +145,7 @@ class ProducerSequenceLog:
         try:
             await in_thread(self._read_to, end)
         except Exception:
-            _log.exception("the sequences of producers cannot be read; it is tried again when one comes")
+            _log.exception("cannot read the producer sequences from the log; will retry at the next sequenced request")
             self._table = ProducerSequences(clock=self._clock)
         else:
             self._is_read = not self._stopping
@@ -158,7 +160,7 @@ class ProducerSequenceLog:
             self._table.load(snapshot.producers)
             start = snapshot.position
         elif snapshot is not None:
-            _log.warning("%s does not belong to this log: the whole log is read instead", self._path)
+            _log.warning("%s does not belong to this log; reading the whole log instead", self._path)
         follow = _SequenceReader(self._table)
         for _, view in self._store.records(start, end):
             if self._stopping:
@@ -166,7 +168,7 @@ class ProducerSequenceLog:
             follow.record(view)
 
     def _begins_record(self, position: int, end: int) -> bool:
-        """Return whether the log can be read from ``position`` on."""
+        """Return whether a record begins at log offset ``position``."""
         return position == end or next(self._store.records(position, end), None) is not None
 
     def _load(self) -> _Snapshot | None:
@@ -175,13 +177,13 @@ class ProducerSequenceLog:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            _log.warning("%s", set_aside(self._path, f"cannot be used, the whole log is read instead: {error}"))
+            _log.warning("%s", set_aside(self._path, f"cannot be used ({error}), reading the whole log instead"))
             return None
         return snapshot if snapshot.version == _VERSION else None
 
 
 def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[bytes]:
-    """Yield the file without its end, in small pieces; each producer has its state at the time of its first piece."""
+    """Yield the sequence file in small pieces, without its end; each producer is encoded as of its first piece."""
     json = msgspec.json.Encoder().encode
     yield b'{"version":%d,"position":%d,"producers":{' % (_VERSION, position)
     next_producer = b""
@@ -199,10 +201,10 @@ def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[
 
 
 class _SequenceReader:
-    """Reads the log: the messages of a request are consecutive, and the first one has the request's sequence.
+    """Reads sequences from the log: a request's messages are consecutive, and the first one has the request's sequence.
 
-    A crash can cut off the end of a request. The next messages in the log then differ in the values that all messages
-    of a request share: queue, producer's time and address, and store time.
+    A crash can cut off the end of a request. The next messages in the log then differ in a value that all messages of
+    one request share: queue, born time, producer address or store time.
     """
 
     def __init__(self, table: ProducerSequences) -> None:
@@ -213,7 +215,7 @@ class _SequenceReader:
         self._seen = 0
 
     def record(self, view: memoryview) -> None:
-        """Process the next record."""
+        """Process the next log record."""
         sequence, head = self._sequence, self._head
         if sequence is not None and head is not None:
             if (
@@ -254,5 +256,5 @@ class _SequenceReader:
 
 
 def _shared_values(view: memoryview) -> tuple[Any, ...]:
-    """Return queue number, producer's time and address, and store time of a record."""
+    """Return a record's queue number, born time, producer address and store time."""
     return _COMMON[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6].unpack_from(view)

@@ -1,9 +1,9 @@
-"""The last sequence of each producer that numbers its messages: its sends are idempotent, and older runs are fenced.
+"""The last sequence of each producer that numbers its messages, which makes its sends idempotent and fences its older
+runs.
 
-``ProducerSequences`` is the table, without I/O. For each producer it contains the batch and the epoch of the latest
-run, and for each queue (a *lane*, ``topic/queueId``) the number of the next message. Messages that are put but not
-stored yet count for the order, but are never reported as stored. :mod:`~cometmq.broker.send.producer_sequence_log`
-keeps the table over restarts.
+``ProducerSequences`` is the table; it does no I/O. For each producer it contains the batch and epoch of the latest run,
+and for each queue (a *lane*, ``topic/queueId``) the number of the next message. Messages that are being stored count
+for the order, but are not yet reported as stored. :mod:`~cometmq.broker.send.producer_sequence_log` persists the table.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ class Lane(msgspec.Struct, frozen=True):
 
     next: int
     crc: int
-    """CRC of the messages up to ``next``, or ``UNKNOWN_CRC``."""
+    """CRC of the messages before number ``next``, or ``UNKNOWN_CRC``."""
     first: int
-    """Number of the first message that the last request stored."""
+    """Number of the first message in the last stored request."""
     physical_offset: int
-    """Log offset of that message."""
+    """Log offset of the first message in the last stored request."""
     queue_offset: int
-    """Queue offset of that message."""
+    """Queue offset of the first message in the last stored request."""
     note: str
 
 
 class ProducerState(msgspec.Struct):
-    """A producer, as in ``comet/producers.json``."""
+    """The state of a producer, as stored in ``comet/producers.json``."""
 
     batch: int
     epoch: int
     used_ms: int
     """Time of the producer's last request."""
     lanes: dict[str, Lane]
-    """The messages of the producer that are stored, by queue."""
+    """The stored messages of the producer, by queue."""
 
 
 class ProducerSequences:
-    """The table of a broker."""
+    """A broker's table of producer sequences."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -69,12 +69,12 @@ class ProducerSequences:
         self._looked_s = -PRODUCER_IDLE_LOOK_SECONDS
 
     def load(self, producers: dict[str, ProducerState]) -> None:
-        """Begin with the table from before a restart."""
+        """Replace the table with the one loaded after a restart."""
         self.producers = producers
         self._lanes = sum(len(producer.lanes) for producer in producers.values())
 
     def open(self, producer: str, batch: int) -> ProducerState:
-        """Begin a new run of a producer, which begins a batch or continues one; all older runs are fenced from now on.
+        """Start a new run of a producer, which begins or continues a batch; this fences all older runs.
 
         :raises RefusedError: a later batch has already begun, or there are too many producers.
         """
@@ -91,10 +91,10 @@ class ProducerSequences:
         return state
 
     def stored_of(self, sequence: ProducerSequence, lane: str) -> int:
-        """Return the number of already stored messages, counted from the first of these.
+        """Return the number of the sequence's messages, counted from the first, that are already stored.
 
         :raises RefusedError: the producer is fenced, earlier messages are missing, other messages are stored under the
-            same numbers, some of the messages are being stored right now, or there are too many producers or queues.
+        same numbers, some of the messages are currently being stored, or there are too many producers or queues.
         """
         state = self.producers.get(sequence.producer)
         if state is None or sequence.batch > state.batch:
@@ -120,7 +120,7 @@ class ProducerSequences:
                 self._make_room(sequence.producer)
             return 0
         if ahead is not None:
-            raise RefusedError(ResponseCode.SYSTEM_BUSY, "the same messages are being stored right now")
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, "the same messages are being stored right now, try again")
         assert known is not None
         if sequence.end == known.next and known.crc not in (sequence.crc, UNKNOWN_CRC):
             raise RefusedError(
@@ -131,11 +131,13 @@ class ProducerSequences:
         return min(end - sequence.first, sequence.count)
 
     def lane(self, producer: str, lane: str) -> Lane:
-        """Return the stored messages of a producer in a queue, after ``stored_of`` has found some."""
+        """Return the stored messages of a producer in a queue."""
         return self.producers[producer].lanes[lane]
 
     def put(self, sequence: ProducerSequence, lane: str, stored: Stored) -> Callable[[Stored | RefusedError], None]:
-        """Record messages that were put at ``stored``; the caller must call the returned function with the outcome."""
+        """Record the messages being stored at ``stored``; the caller must call the returned function with the
+        outcome.
+        """
         self._state_of(sequence.producer, sequence.batch, sequence.epoch)
         reached = Lane(
             sequence.end, sequence.crc, sequence.first, stored.physical_offset, stored.queue_offset, sequence.note
@@ -154,9 +156,9 @@ class ProducerSequences:
         return when_stored
 
     def advance(self, sequence: ProducerSequence, lane: str, reached: Lane, stored_ms: int | None = None) -> None:
-        """Record stored messages of a producer; a restart passes their time from the log as ``stored_ms``.
+        """Record stored messages of a producer; after a restart, ``stored_ms`` is their store time from the log.
 
-        The messages are recorded even if there are too many producers: then the longest idle producer is removed.
+        If the table is full, the producer that has been idle longest is removed.
         """
         state = self._known_or_new(sequence, stored_ms)
         if sequence.batch < state.batch:
@@ -170,12 +172,12 @@ class ProducerSequences:
             state.lanes[lane] = reached
 
     def forget_lane(self, producer: str, lane: str) -> None:
-        """Forget a queue of a producer, whose messages were deleted with the queue."""
+        """Remove a producer's queue from the table after the queue and its messages were deleted."""
         if self.producers[producer].lanes.pop(lane, None) is not None:
             self._lanes -= 1
 
     def opened(self, sequence: ProducerSequence, stored_ms: int) -> None:
-        """Record a run that a restart finds in the log."""
+        """Record a run found in the log after a restart."""
         self._known_or_new(sequence, stored_ms)
 
     def _known_or_new(self, sequence: ProducerSequence, stored_ms: int | None) -> ProducerState:
@@ -184,17 +186,17 @@ class ProducerSequences:
         return self._state_of(sequence.producer, sequence.batch, sequence.epoch, stored_ms)
 
     def known_below(self, position: int) -> int:
-        """Return the log offset below which all messages are in the table, at most ``position``."""
+        """Return the log offset, at most ``position``, below which all messages are in the table."""
         return min(position, *self._put_at) if self._put_at else position
 
     def expire(self) -> None:
-        """Forget producers that have sent nothing for a long time."""
+        """Remove producers that have sent nothing for a long time."""
         oldest = self._clock.now_ms() - int(PRODUCER_EXPIRY_SECONDS * 1000)
         for producer in [name for name, state in self.producers.items() if state.used_ms < oldest]:
             self._forget(producer)
 
     def _state_of(self, producer: str, batch: int, epoch: int, stored_ms: int | None = None) -> ProducerState:
-        """Return the state of a producer for a batch and an epoch, last used now or at ``stored_ms``."""
+        """Return a producer's state for a batch and an epoch; create it if necessary, and update its last-use time."""
         used_ms = self._clock.now_ms() if stored_ms is None else stored_ms
         state = self.producers.get(producer)
         if state is None:
@@ -211,7 +213,7 @@ class ProducerSequences:
         return state
 
     def _make_room(self, producer: str) -> None:
-        """Make room for a new producer, or for another queue of a known one, by removing idle producers."""
+        """Remove idle producers to make room for a new producer, or for another queue of a known one."""
         if not self._is_full_for(producer):
             return
         now_s = self._clock.monotonic()
@@ -231,7 +233,7 @@ class ProducerSequences:
         return len(self.producers) >= MAX_PRODUCERS and producer not in self.producers
 
     def _forget_idle(self, producer: str) -> None:
-        """Forget other producers that were idle for a long time, a hundredth of all or as many as necessary."""
+        """Remove a hundredth of the producers, or as many as necessary, that have been idle for a long time."""
         latest = self._clock.now_ms() - PRODUCER_MIN_IDLE_SECONDS * 1000
         idle = [name for name, state in self.producers.items() if state.used_ms <= latest and name != producer]
         least = len(self.producers) // 100
@@ -241,7 +243,9 @@ class ProducerSequences:
             self._forget(name)
 
     def _forget_some(self, producer: str) -> None:
-        """Forget a hundredth of the other producers at once: a log may contain many more producers than the table."""
+        """Remove a hundredth of the producers at once, since a log may contain many more producers than the table can
+        hold.
+        """
         others = (name for name in self.producers if name != producer)
         for idle in heapq.nsmallest(len(self.producers) // 100 + 1, others, key=self._mark_used):
             self._forget(idle)
@@ -254,11 +258,11 @@ class ProducerSequences:
 
 
 def lane_name(topic: str, queue_id: int) -> str:
-    """Return the name of a queue in the table."""
+    """Return the key of a queue in the sequence table."""
     return f"{topic}/{queue_id}"
 
 
 def queue_of(lane: str) -> tuple[str, int]:
-    """Return the topic and the number of a queue in the table."""
+    """Return the topic and queue number from a key of the sequence table."""
     topic, _, queue_id = lane.rpartition("/")
     return topic, int(queue_id)

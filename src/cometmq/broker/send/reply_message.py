@@ -1,7 +1,7 @@
 """Replies to requests: SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325) (``ReplyMessageProcessor``).
 
-A reply is pushed to the requester over the requester's connection (326), and also stored with
-``storeReplyMessageEnable``. The answer to the reply's sender says whether the push arrived.
+A reply is pushed to the requester over its connection (request code 326); if ``storeReplyMessageEnable`` is set, it is
+also stored. The response to the reply's sender says whether the push arrived.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from cometmq.remoting.server_connection import InvokeError, ServerConnection
 _log = logging.getLogger(__name__)
 
 PUSH_TIMEOUT_S: Final = 10.0
-"""Maximum wait for the requester's answer."""
+"""Maximum time in seconds to wait for the requester's answer."""
 
 _WAITING_BYTES: Final = 4_096
-"""Memory of a pending reply: its task, its headers and its request."""
+"""Estimated memory of a pending reply: its task, headers and request."""
 
 
 class ReplyMessageProcessor:
@@ -73,7 +73,7 @@ class ReplyMessageProcessor:
         permission=ANY_ACCOUNT,
     )
     def reply(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Push a reply to its requester; the reply's sender is answered after the requester has answered."""
+        """Push a reply to its requester; answer the reply's sender after the requester has answered."""
         header: SendHeader = request.header
         try:
             target = self._targets.known.get(header.topic) or self._targets.resolve(header)
@@ -92,7 +92,7 @@ class ReplyMessageProcessor:
         try:
             await delivery
         except Exception:
-            _log.exception("a reply was not handled")
+            _log.exception("failed to handle a reply")
         finally:
             self._waiting_bytes -= size
 
@@ -150,7 +150,7 @@ class ReplyMessageProcessor:
             answer(refused)
 
     async def _push(self, connection: ServerConnection, header: SendHeader, queue_id: int, body: bytes) -> str | None:
-        """Push the reply to its requester; return the error, with Apache's text, when it does not arrive."""
+        """Push the reply to its requester; return Apache's error text if the push fails."""
         requester = decode_properties(header.properties or "").get(REPLY_TO_CLIENT)
         if requester is None:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"
@@ -177,6 +177,6 @@ class ReplyMessageProcessor:
         try:
             answer = await channel.invoke(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, pushed, body, PUSH_TIMEOUT_S)
         except InvokeError as error:
-            _log.info("a reply to %s did not arrive: %s", requester, error)
+            _log.info("cannot push a reply to %s: %s", requester, error)
             return f"push reply message to {requester}fail."
         return None if answer.code == ResponseCode.SUCCESS else f"push reply message to {requester}fail."

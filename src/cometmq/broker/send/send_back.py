@@ -1,8 +1,8 @@
 """Failed messages that consumers send back: CONSUMER_SEND_MSG_BACK (36) (``asyncConsumerSendMsgBack``).
 
-The message is read from the log and stored once more: in the group's retry topic after a delay that grows with
-each failure, or, after too many failures, in the group's dead-letter topic. The request is answered once the message
-is stored (with SYNC_FLUSH: flushed).
+The message is read from the log and stored again: in the group's retry topic after a delay that grows with each
+failure, or, after too many failures, in the group's dead-letter topic. The request is answered once the message is
+stored and, with SYNC_FLUSH, flushed.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ class SendBackProcessor:
     def _message(
         self, record: StoredRecord, topic: TopicConfig, header: ConsumerSendMsgBackRequestHeader, version: int
     ) -> InnerMessage:
-        """Return the message to store: a delayed message for the retry topic, or a dead letter.
+        """Return the message to store: either a delayed copy for the retry topic or a dead letter.
 
-        :raises RefusedError: the maximum number of topics is reached.
-        :raises PostponeError: the topic is being written.
+        :raises RefusedError: the maximum number of topics has been reached.
+        :raises PostponeError: the topic is still being saved.
         """
         asked = header.max_reconsume_times
         if self._failed.is_dead(record.reconsume_times, header.group, asked, version) or header.delay_level < 0:
@@ -147,9 +147,9 @@ class SendBackProcessor:
 
 
 def _failed_copy(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> InnerMessage:
-    """Return a failed message in the form in which it is stored again.
+    """Return a copy of a failed message, ready to be stored again.
 
-    Body and flags stay unchanged; RETRY_TOPIC and ORIGIN_MESSAGE_ID contain its original topic and id.
+    Body and flags are unchanged; RETRY_TOPIC and ORIGIN_MESSAGE_ID contain the original topic and message ID.
     """
     properties = dict(record.properties)
     properties.setdefault(RETRY_TOPIC, record.topic)

@@ -1,8 +1,8 @@
 """Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) (``SendMessageProcessor``; hot path).
 
-A request is checked, and its record is put into the current turn (:mod:`cometmq.broker.turn.store_turn`), which stores
-the records of all requests together and answers the requests. A message with a delay or a transaction is parked by the
-first detour that accepts it.
+A request is checked, and its record is added to the current turn (:mod:`cometmq.broker.turn.store_turn`), which stores
+the records of all requests together and answers the requests. A delayed or transactional message is parked by the first
+detour that accepts it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import NewRecord
 
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
-"""The two bits for the transaction state of a message."""
+"""Mask for the two bits of ``sysFlag`` that contain a message's transaction state."""
 _SHARDED: Final = property_mark(SHARDING_KEY)
-"""Text that occurs in the properties of a FIFO message."""
+"""Property text by which FIFO messages are recognized."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class SendMessageProcessor:
-    """Answers sends.
+    """Handles send requests.
 
-    :param detours: called in this order for each message with a detour property.
+    :param detours: tried in this order for each message with a detour property.
     :param batches: stores plain batches, if the compiled core is installed.
     """
 
@@ -161,7 +161,7 @@ class SendMessageProcessor:
     def send_batch(
         self, connection: ServerConnection, request: Request[SendMessageRequestHeaderV2], body: bytes
     ) -> Response | None:
-        """Store the messages of a batch in one queue, in their order, with one answer."""
+        """Store the messages of a batch in one queue, in order, and send one response."""
         header = request.header
         try:
             target = self._target(connection, header)
@@ -199,9 +199,9 @@ class SendMessageProcessor:
 
     # --- one record ---------------------------------------------------------------------------
     def _target(self, connection: ServerConnection, header: SendHeader) -> SendTarget:
-        """Return the topic of a send; first check that messages can be stored now.
+        """Return the topic of a send request; first check that messages can be stored now.
 
-        :raises RefusedError: with code and text of the answer.
+        :raises RefusedError: with the response's code and text.
         """
         turn = self._turn
         if not turn.is_open:
@@ -215,13 +215,13 @@ class SendMessageProcessor:
     def _after_retries(
         self, target: SendTarget, queue: ConsumeQueue, request: Request[Any]
     ) -> tuple[SendTarget, ConsumeQueue]:
-        """Return the topic and queue for a message that a consumer sends to its retry topic: the retry topic or the
-        dead letters.
+        """Return the topic and queue for a message sent to a retry topic: the retry topic itself or the dead-letter
+        topic.
 
         (``handleRetryAndDLQ``.) As in Apache's broker, the DELAY property is kept, so dead letters are also delayed.
 
-        :raises RefusedError: the group is unknown, or the limit allows no more topics.
-        :raises PostponeError: the topic is being written.
+        :raises RefusedError: the group is unknown, or the maximum number of topics has been reached.
+        :raises PostponeError: the topic is still being saved.
         """
         header = request.header
         group = target.topic.removeprefix(RETRY_PREFIX)
@@ -247,9 +247,9 @@ class SendMessageProcessor:
         body: bytes,
         properties: SendProperties,
     ) -> tuple[int, int, str | None]:
-        """Put a message that needs a detour, parked by the first detour that accepts it.
+        """Store a message that needs a detour, parked by the first detour that accepts it.
 
-        Returns its log offset, its queue offset and its recall handle.
+        Return its log offset, queue offset and recall handle.
 
         :raises RefusedError: a detour refuses the message.
         """
@@ -288,12 +288,14 @@ class SendMessageProcessor:
         )
 
     def _check_fits(self, body: bytes, properties_bytes: int) -> None:
-        """Refuse a message that does not fit into one log file, if files are smaller than the largest message."""
+        """Refuse a message that does not fit into one log file. This happens only if log files are smaller than the
+        maximum message size.
+        """
         if len(body) + properties_bytes > self._max_stored_bytes:
             raise self._illegal()
 
     def _unpack_batch(self, header: SendHeader, body: bytes) -> bytes:
-        """Decompress a batch: the C++ client compresses large batches; their messages are stored uncompressed."""
+        """Decompress a batch, since the C++ client compresses large ones; the messages are stored uncompressed."""
         try:
             plain = decompress(body, header.sys_flag, self._max_body_bytes)
         except DecompressionError as error:
@@ -302,7 +304,9 @@ class SendMessageProcessor:
         return plain
 
     def _check_batch(self, header: SendHeader, body: bytes) -> tuple[bytes, str]:
-        """Check a batch as a whole; return its decompressed body, and the text to add to all properties."""
+        """Check a batch as a whole; return its decompressed body and the text to append to each message's
+        properties.
+        """
         if header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
@@ -325,7 +329,7 @@ class SendMessageProcessor:
         except BatchError as error:
             raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
         if not pieces:
-            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: the batch holds no message")
+            raise RefusedError(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: the batch contains no messages")
         records = []
         for piece in pieces:
             properties = read_properties(piece.properties_text, tail)
@@ -356,7 +360,7 @@ class SendMessageProcessor:
     def _put_records(
         self, target: SendTarget, queue: ConsumeQueue, records: list[NewRecord], sequence: ProducerSequence | None
     ) -> bytes:
-        """Put the records of a batch one by one; return their log offsets as big-endian int64."""
+        """Store the records of a batch one by one; return their log offsets as big-endian int64."""
         with self._turn.all_or_none():
             places = [self._turn.put(target, queue, record) for record in records]
             if sequence is not None:

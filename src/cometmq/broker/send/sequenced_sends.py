@@ -1,8 +1,7 @@
-"""Batch sends whose producer numbers its messages: each message is stored once, even if it is sent several times.
+"""Batch sends with producer sequences: each message is stored once, even if it is sent several times.
 
-An extension of CometMQ, with the property ``PRODUCER_SEQUENCE`` of a SEND_BATCH_MESSAGE (320) and the request
-OPEN_PRODUCER (20001), which other brokers answer with REQUEST_CODE_NOT_SUPPORTED; ``docs/exactly-once.md`` describes
-the protocol. For other batches the extension costs one search in their properties.
+This CometMQ extension uses the property ``PRODUCER_SEQUENCE`` of SEND_BATCH_MESSAGE (320) and the request OPEN_PRODUCER
+(20001), which other brokers answer with REQUEST_CODE_NOT_SUPPORTED. ``docs/exactly-once.md`` describes the protocol.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ class SequencedSends:
     def open(
         self, connection: ServerConnection, request: Request[OpenProducerRequestHeader], _body: bytes
     ) -> Response | None:
-        """Begin or continue a batch of a producer; answer with its epoch, and its last message in each queue.
+        """Begin or continue a producer's batch; respond with its epoch and its last message in each queue.
 
-        The answer is sent once the log contains the run, so that earlier runs stay fenced after a crash or a failover.
-        If this takes longer than ``syncFlushTimeout``, the answer is SYSTEM_BUSY, and the producer repeats the request.
+        The response is sent once the run is in the log, so that earlier runs remain fenced after a crash or a failover.
+        If this takes longer than ``syncFlushTimeout``, the response is SYSTEM_BUSY, and the producer retries.
         """
         header = request.header
         if not is_producer_id(header.producer) or header.batch < 0:
@@ -102,18 +101,18 @@ class SequencedSends:
     def _check_owner(state: ProducerState | None, producer: str) -> None:
         """Refuse an account that may not send to all topics of a producer, so that it cannot fence the producer.
 
-        :raises RefusedError: the account may not send to all of them.
+        :raises RefusedError: the account may not send to all topics.
         """
         caller = CALLER.get()
         if state is None or caller is None or caller.is_super:
             return
         if not all(caller.may(on_topic(topic, Action.PUB)) for topic in {queue_of(lane)[0] for lane in state.lanes}):
             raise RefusedError(
-                ResponseCode.NO_PERMISSION, f"the name {producer} belongs to a producer of others, choose another one"
+                ResponseCode.NO_PERMISSION, f"the producer name {producer} is used by another account, choose another"
             )
 
     def _check_run(self, sequence: ProducerSequence) -> None:
-        """Refuse a run other than the current one from an account that may not send to all topics of the producer.
+        """If an account may not send to all topics of a producer, refuse every run of it except the current one.
 
         :raises RefusedError: see :meth:`_check_owner`.
         """
@@ -122,7 +121,7 @@ class SequencedSends:
             self._check_owner(state, sequence.producer)
 
     def _forget_other(self, producer: str, queue: ConsumeQueue) -> None:
-        """Forget a producer's messages in a queue that was deleted with its topic and created again."""
+        """Forget a producer's messages in a queue if its topic was deleted and created again."""
         table = self._sequences.table()
         state = table.producers.get(producer)
         name = lane_name(queue.topic, queue.queue_id)
@@ -138,7 +137,7 @@ class SequencedSends:
             table.forget_lane(producer, name)
 
     def cut_sequence(self, header: SendHeader) -> ProducerSequence | None:
-        """Cut the sequence of a batch out of its properties; return ``None`` without one.
+        """Remove the sequence from a batch's properties and return it; return ``None`` if there is none.
 
         :raises RefusedError: the sequence cannot be parsed.
         """
@@ -158,12 +157,12 @@ class SequencedSends:
     def stored_before(
         self, sequence: ProducerSequence, queue: ConsumeQueue, records: list[NewRecord]
     ) -> Response | None:
-        """Remove the already stored messages from ``records``; when all are stored, return their original answer.
+        """Remove the already stored messages from ``records``; if all are stored, return their original response.
 
-        :raises RefusedError: see ``ProducerSequences.stored_of``; or the sequence does not match the batch.
+        :raises RefusedError: see ``ProducerSequences.stored_of``, or the sequence does not match the batch.
         """
         if sequence.count != len(records):
-            raise _illegal(f"its sequence has {sequence.count} messages, the batch {len(records)}")
+            raise _illegal(f"its sequence has {sequence.count} messages, but the batch has {len(records)}")
         self._check_run(sequence)
         self._forget_other(sequence.producer, queue)
         lane = lane_name(queue.topic, queue.queue_id)
@@ -184,16 +183,16 @@ class SequencedSends:
         head = records[0]
         head.properties += self.mark(left).encode()
         if len(head.properties) > MAX_PROPERTIES_BYTES:
-            raise _illegal("its properties and the sequence have more than 32 KB")
+            raise _illegal("its properties and the sequence are larger than 32 KB together")
         return None
 
     @staticmethod
     def mark(sequence: ProducerSequence) -> str:
-        """Return the text that is added to the properties of the first message of a sequence."""
+        """Return the text to append to the properties of a sequence's first message."""
         return PROPERTY_SEPARATOR + join_properties({PRODUCER_SEQUENCE: sequence.text()})
 
     def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:
-        """Return whether a sequence has this number of messages, and none of them is stored.
+        """Return whether a sequence has this number of messages, none of them stored yet.
 
         :raises RefusedError: see ``ProducerSequences.stored_of``.
         """
@@ -205,13 +204,13 @@ class SequencedSends:
         return not self._sequences.table().stored_of(sequence, lane)
 
     def put(self, sequence: ProducerSequence, queue: ConsumeQueue, first: tuple[int, int]) -> None:
-        """Record messages that were put; ``first`` has the log offset and queue offset of the first message."""
+        """Record messages that are being stored; ``first`` has the log offset and queue offset of the first one."""
         stored = Stored(*first)
         lane = lane_name(queue.topic, queue.queue_id)
         self._turn.notify(self._sequences.table().put(sequence, lane, stored), stored)
 
     def _original(self, sequence: ProducerSequence, queue: ConsumeQueue, lane: Lane) -> Response:
-        """Return the original answer; for older messages only that they are stored."""
+        """Return the original response to a repeated send; for older messages, one without their offsets."""
         if lane.first != sequence.first:
             return Response(
                 header=SendMessageResponseHeader(msg_id="", queue_id=queue.queue_id, queue_offset=-1),
@@ -228,7 +227,7 @@ def _illegal(why: str) -> RefusedError:
 
 
 def run_record(producer: str, state: ProducerState, store_host: bytes, now_ms: int) -> InnerMessage:
-    """Return the record that begins a run: with it all earlier runs stay fenced, even if the file is lost."""
+    """Return the log record that begins a run; it keeps all earlier runs fenced even if the sequence file is lost."""
     sequence = ProducerSequence(producer, state.batch, state.epoch, 0, 0, 0)
     return InnerMessage(
         PRODUCER_RUNS_TOPIC,

@@ -1,1 +1,1 @@
-"""Tables of a broker: topics, groups, consumer offsets, clients, locks, and the files that store them."""
+"""A broker's tables (topics, groups, consumer offsets, clients and locks) and the files that store them."""

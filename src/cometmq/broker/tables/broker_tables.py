@@ -1,4 +1,4 @@
-"""The tables of a broker: loaded and completed at its start, written when they change."""
+"""The tables of a broker, which are loaded and repaired when it starts, and written when they change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cometmq.store.recovery.known_topics import DELETED_TOPICS
 
 
 class BrokerTables:
-    """Topics and their lives, groups, consumer offsets and locks of a broker.
+    """A broker's topics and their lives, groups, consumer offsets and locks.
 
     :param root: the directory of the store.
     """
@@ -40,14 +40,16 @@ class BrokerTables:
         self._writing: asyncio.Task[None] | None = None
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
         self._writers: list[RowWriter[Any]] = [self.lives.writer, self.topics.writer, self.groups.writer]
-        """Deletions first: a topic that is created again must not get the messages of its earlier life."""
+        """Writers of all tables. Deletions come first, so that a recreated topic does not get messages from its earlier
+        life.
+        """
         self._writer: TableWriter | None = None
-        """``None`` before the broker starts, while each change is written immediately."""
+        """The writer of the tables; ``None`` before the broker starts, while each change is written immediately."""
 
     def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
-        """Load the files, and complete damaged ones from the store; return a line for each finding.
+        """Load the files, and repair damaged ones from the store; return a line for each finding.
 
-        A slave keeps offsets behind the end of its log, since its log catches up.
+        On a slave, offsets past the end of the log are kept, since the log catches up.
         """
         findings = [
             *(self._mark_copies() if is_slave else ()),
@@ -67,11 +69,11 @@ class BrokerTables:
 
     @property
     def are_copies(self) -> bool:
-        """Return whether a slave wrote these tables: they may be older than its log."""
+        """Return whether a slave wrote these tables, so that they may be older than its log."""
         return self._copies_mark.exists()
 
     def take_as_own(self) -> None:
-        """Write the tables of a slave that is now the master, with the end of its log."""
+        """After a slave has become the master, write its tables with the end of its log."""
         if self.are_copies:
             self.save()
             self.offsets.save()
@@ -86,7 +88,7 @@ class BrokerTables:
         return []
 
     def save(self) -> None:
-        """Write the changes of topics, lives, groups and locks now."""
+        """Write pending changes to topics, lives, groups and locks."""
         if self._writer is not None:
             self._writer.write_now()
         else:
@@ -95,19 +97,19 @@ class BrokerTables:
         self._lock_file.save()
 
     def retry(self) -> None:
-        """Write the changes that could not be written before."""
+        """Retry writing the changes that could not be written before."""
         assert self._writer is not None
         self._writer.changed()
 
     def when_durable(self, work: Callable[[], None]) -> None:
-        """Call a function once all changes up to now are on the disk, however many attempts that takes."""
+        """Call a function once all changes made so far are durable, even if that takes several attempts."""
         if self._writer is None:
             work()
         else:
             self._writer.when_durable(work)
 
     def end_round(self) -> None:
-        """Begin to write the changes of this round; complete files follow later."""
+        """Start writing the changes of this round; complete files follow later."""
         assert self._writer is not None
         self._lock_file.save()
         self._writer.end_round()
@@ -123,7 +125,7 @@ class BrokerTables:
         self._write_whole_soon(self._writers)
 
     async def write_deletions(self) -> None:
-        """Write the complete file of deletions if it lacks changes: a slave copies it."""
+        """Write the complete file of deletions if changes are missing in it, since slaves copy this file."""
         while self._writing is not None:
             await asyncio.wait((self._writing,))
         self._alarm.cancel()
@@ -144,12 +146,12 @@ class BrokerTables:
         self._set_alarm()
 
     async def finish(self) -> None:
-        """Return after one attempt to write all changes up to now."""
+        """Try once to write all changes made so far, then return."""
         assert self._writer is not None
         await self._writer.finish()
 
     async def save_last(self) -> None:
-        """Write every table that changed since its last write as a complete file; the broker stops."""
+        """When the broker stops, write each table that changed since its last write as a complete file."""
         self._alarm.close()
         if self._writing is not None:
             await self._writing
@@ -167,7 +169,7 @@ class BrokerTables:
         return writer
 
     def add(self, table: RowWriter[Any]) -> Callable[[], None]:
-        """Add a table to write; return the function to call after its changes."""
+        """Register a table to be written; return the function to call after each change to it."""
         assert self._writer is not None
         self._writers.append(table)
         return self._writer.changed

@@ -1,8 +1,8 @@
-"""The names of changed rows in a table: a slave that copied the table before receives only these rows.
+"""The names of changed rows in a table, so that a slave with an older copy receives only these rows.
 
-A slave receives a *mark* with each copy and sends it with its next request. Names are recorded from the first request
-on. Each request closes a *part* with the names recorded since the previous request; a mark says which parts a slave
-has. A name is only in its newest part, so the number of names is limited by the rows of the table and the removed rows.
+A slave receives a *mark* with each copy and sends it with its next request. Names are recorded starting with the first
+request. Each request closes a *part* with the names recorded since the previous request; a mark says which parts a
+slave has. Each name is only in its newest part, so there are never more names than current and removed rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class ChangedNames:
 
     def __init__(self) -> None:
         self._process: Final = secrets.token_hex(8)
-        """Marks of an earlier process are invalid."""
+        """Random number in each mark, so that marks from an earlier process are invalid."""
         self._open: set[str] | None = None
-        """Names recorded since the last request; ``None`` before the first request."""
+        """Names recorded since the last request, or ``None`` before the first request."""
         self._parts: deque[tuple[int, set[str]]] = deque()
         self._first = self._last = 0
-        """First and last valid mark: all changes after these marks are known."""
+        """The first valid mark and the last one; all changes after these marks are known."""
 
     def note(self, name: str) -> None:
         """Record that a row was added, replaced or removed."""
@@ -40,7 +40,7 @@ class ChangedNames:
         self._first = self._last + 1
 
     def since(self, mark: str) -> tuple[str, set[str] | None]:
-        """Return a new mark, and the names that changed since another mark, or ``None`` if these are unknown."""
+        """Return a new mark, and the names that changed since another mark, or ``None`` if they are unknown."""
         known = self._number(mark)
         self._last += 1
         if self._open:

@@ -1,7 +1,7 @@
 """Connected producers and consumers by group and connection (``ProducerManager``, ``ConsumerManager``).
 
-A heartbeat registers a client. The client leaves when it unregisters, when its connection closes, or after
-:data:`~cometmq.broker.limits.CLIENT_EXPIRY_SECONDS` of silence.
+A heartbeat registers a client. The client is removed when it unregisters, when its connection closes, or when it sends
+no heartbeat for :data:`~cometmq.broker.limits.CLIENT_EXPIRY_SECONDS`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ BROADCASTING: Final = "BROADCASTING"
 
 
 class ClientChannel(msgspec.Struct, eq=False):
-    """One client on one connection, as described by its last heartbeat (``ClientChannelInfo``)."""
+    """A client on a connection, as described by its last heartbeat (``ClientChannelInfo``)."""
 
     connection: ServerConnection
     client_id: str
     language: str
     version: int
     last_update: float
-    """Monotonic seconds at the last heartbeat."""
+    """Time of the last heartbeat in monotonic seconds."""
     last_update_ms: int
-    """Wall time of the last heartbeat in milliseconds, for tools."""
+    """Time of the last heartbeat in milliseconds since 1970, for tools."""
 
 
 class ConsumerGroup(msgspec.Struct, eq=False):
@@ -55,19 +55,19 @@ class ConsumerGroup(msgspec.Struct, eq=False):
     subscriptions: dict[str, SubscriptionData]
     channels: dict[ServerConnection, ClientChannel]
     subscription_chars: int = 0
-    """Size of the subscriptions; see :func:`subscription_chars`."""
+    """Size of the subscriptions, as calculated by :func:`subscription_chars`."""
     contradiction: str = ""
-    """The contradiction that was logged last; each heartbeat would repeat it."""
+    """The difference in subscriptions that was logged last; it is not logged again at each heartbeat."""
 
     @property
     def client_ids(self) -> list[str]:
-        """Return the client ids of all channels; the id of a client with two connections appears twice."""
+        """Return the client IDs of all channels; a client with two connections appears twice."""
         return [channel.client_id for channel in self.channels.values()]
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Accept the subscriptions of a heartbeat; return whether the set of topics changed.
+        """Apply the subscriptions in a heartbeat; return whether the set of topics changed.
 
-        A newer version for the same topic replaces the old version, which does not count as a change.
+        A newer version of a subscription replaces the old one; this does not count as a change.
         """
         changed = False
         named: set[str] = set()
@@ -85,7 +85,8 @@ class ConsumerGroup(msgspec.Struct, eq=False):
 
 
 def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
-    """Return a text about the difference between a heartbeat and the subscriptions of other members, or an empty text.
+    """Describe the difference between a heartbeat's subscriptions and those of other members; return an empty text if
+    there is none.
 
     The text does not depend on the order of the members.
     """
@@ -100,12 +101,12 @@ def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
 
 GroupChanged = Callable[[ConsumerGroup], None]
 MemberMoved = Callable[[str, ClientChannel, bool], None]
-"""Called with a group, a client, and True when the client joins or False when it leaves."""
+"""Callback with a group, a client, and True if the client joined the group or False if it left."""
 
 
 def subscription_chars(subscription: SubscriptionData) -> int:
-    """Return the size of a subscription for the limit: its texts, plus a weight for the subscription, each tag and each
-    code.
+    """Return the size of a subscription for the limit: its text, plus a weight for the subscription and for each tag
+    and tag code.
     """
     codes = subscription.code_set
     return (
@@ -118,7 +119,7 @@ def subscription_chars(subscription: SubscriptionData) -> int:
 
 
 def selection_chars(subscription: SubscriptionData) -> int:
-    """Return the number of characters in a subscription's expression, tags and codes."""
+    """Return the number of characters in a subscription's expression, tags and tag codes."""
     codes = subscription.code_set
     return (
         len(subscription.sub_string)
@@ -128,20 +129,20 @@ def selection_chars(subscription: SubscriptionData) -> int:
 
 
 class Heartbeats:
-    """The last heartbeats of the registered clients, the oldest first, so that silent clients are found immediately."""
+    """The last heartbeats of registered clients, oldest first, so that expired clients are found immediately."""
 
     def __init__(self) -> None:
         self._groups: dict[ClientChannel, int] = {}
-        """By heartbeat, the number of groups with the member."""
+        """Number of groups in which a member is registered with a heartbeat, by heartbeat."""
 
     def enter(self, channel: ClientChannel, before: ClientChannel | None) -> None:
-        """Add a group's member with its heartbeat, which replaces the member's earlier one."""
+        """Register a group member's heartbeat, which replaces the member's earlier one."""
         self._groups[channel] = self._groups.get(channel, 0) + 1
         if before is not None:
             self.leave(before)
 
     def leave(self, channel: ClientChannel) -> None:
-        """Remove a group's member with its heartbeat."""
+        """Remove a group member and its heartbeat."""
         left = self._groups[channel] - 1
         if left:
             self._groups[channel] = left
@@ -149,18 +150,18 @@ class Heartbeats:
             del self._groups[channel]
 
     def before(self, horizon: float) -> list[ClientChannel]:
-        """Return the heartbeats that arrived before this time."""
+        """Return the heartbeats received before ``horizon``."""
         return list(itertools.takewhile(lambda channel: channel.last_update < horizon, self._groups))
 
 
 class ConsumerManager:
-    """Live consumers by group; ``on_change`` is called with each group whose members or topics changed."""
+    """The live consumers by group. ``on_change`` is called with each group whose members or topics changed."""
 
     def __init__(self, beats: Heartbeats) -> None:
         self._beats = beats
         self._groups: dict[str, ConsumerGroup] = {}
         self._names_of: MultiMap[ServerConnection, str] = MultiMap()
-        """Groups by connection, so that lost connections are removed without searching all groups."""
+        """Names of the groups on each connection, so that a lost connection is removed without searching all groups."""
         self._chars = 0
         self._members = 0
         self.gone = 0
@@ -174,21 +175,19 @@ class ConsumerManager:
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroup]:
-        """Return all groups with live members; callers must not modify them."""
+        """Return all groups with live members; callers must not modify the result."""
         return self._groups
 
     def knows(self, connection: ServerConnection) -> bool:
-        """Return whether a member of any group is on the connection."""
+        """Return whether a member of any group uses the connection."""
         return connection in self._names_of
 
     def groups_of(self, topic: str) -> set[str]:
-        """Return the groups that subscribe to a topic now (``queryTopicConsumeByWho``)."""
+        """Return the groups that currently subscribe to a topic (``queryTopicConsumeByWho``)."""
         return {name for name, group in self._groups.items() if topic in group.subscriptions}
 
     def has_room(self, consumers: Iterable[ConsumerData], connection: ServerConnection) -> bool:
-        """Return whether the limits allow all consumers of a heartbeat; consumers that need no more room are always
-        allowed.
-        """
+        """Return whether the limits allow all consumers in a heartbeat."""
         groups = members = chars = 0
         for data in consumers:
             group = self._groups.get(data.group_name)
@@ -203,7 +202,7 @@ class ConsumerManager:
         )
 
     def register(self, data: ConsumerData, channel: ClientChannel) -> None:
-        """Add or refresh one consumer from its heartbeat."""
+        """Add or update a consumer from its heartbeat."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(
@@ -230,7 +229,7 @@ class ConsumerManager:
             self._changed(group)
 
     def unregister(self, group_name: str, connection: ServerConnection) -> None:
-        """Remove the member on ``connection`` from a group."""
+        """Remove a group's member on ``connection``."""
         group = self._groups.get(group_name)
         if group is None or (channel := group.channels.pop(connection, None)) is None:
             return
@@ -245,11 +244,11 @@ class ConsumerManager:
         self._changed(group)
 
     def groups_on(self, connection: ServerConnection) -> list[str]:
-        """Return the groups with a member on ``connection``."""
+        """Return the groups that have a member on ``connection``."""
         return self._names_of.of(connection)
 
     def channel(self, group_name: str, connection: ServerConnection) -> ClientChannel | None:
-        """Return the member of a group on ``connection``."""
+        """Return a group's member on ``connection``."""
         group = self._groups.get(group_name)
         return None if group is None else group.channels.get(connection)
 
@@ -259,7 +258,7 @@ class ConsumerManager:
         return self._members
 
     def channels(self) -> list[ClientChannel]:
-        """Return every live channel; a channel appears once for each of its groups."""
+        """Return every live channel, once for each of its groups."""
         return [channel for group in self._groups.values() for channel in group.channels.values()]
 
     def _changed(self, group: ConsumerGroup) -> None:
@@ -277,8 +276,8 @@ def _warn_of_contradiction(group: ConsumerGroup, data: ConsumerData) -> None:
     if contradiction and contradiction != group.contradiction:
         group.contradiction = contradiction
         _log.warning(
-            "members of group %s have different subscriptions and lose messages: %s (all need the same ones; "
-            "cometmq group describe %s shows them)",
+            "members of group %s have different subscriptions and lose messages: %s (all members must have the same "
+            "subscriptions; cometmq group describe %s shows them)",
             group.name,
             contradiction,
             group.name,
@@ -286,7 +285,7 @@ def _warn_of_contradiction(group: ConsumerGroup, data: ConsumerData) -> None:
 
 
 class ProducerManager:
-    """Live producers by group."""
+    """The live producers by group."""
 
     def __init__(self, beats: Heartbeats) -> None:
         self._beats = beats
@@ -294,7 +293,7 @@ class ProducerManager:
         self._names_of: MultiMap[ServerConnection, str] = MultiMap()
         self._client_of: dict[ServerConnection, str] = {}
         self._connections_of: MultiMap[str, ServerConnection] = MultiMap()
-        """The connections by client id, so that the requester of a reply is found immediately."""
+        """The connections by client ID, so that the requester of a reply is found immediately."""
         self._members = 0
         self.gone = 0
         """Number of producers that have left since the broker started."""
@@ -302,11 +301,11 @@ class ProducerManager:
 
     @property
     def groups(self) -> Mapping[str, Mapping[ServerConnection, ClientChannel]]:
-        """Return all groups with live producers; callers must not modify them."""
+        """Return all groups with live producers; callers must not modify the result."""
         return self._groups
 
     def has_room(self, groups: Iterable[str], connection: ServerConnection) -> bool:
-        """Return whether the limits allow producers in all these groups."""
+        """Return whether the limits allow a producer in each of these groups."""
         joined = set(groups).difference(self._names_of.get(connection, ()))
         new = joined.difference(self._groups)
         return (not new or len(self._groups) + len(new) <= MAX_GROUPS) and (
@@ -314,7 +313,7 @@ class ProducerManager:
         )
 
     def register(self, group: str, channel: ClientChannel) -> None:
-        """Add or refresh one producer from its heartbeat."""
+        """Add or update a producer from its heartbeat."""
         connection = channel.connection
         channels = self._groups.setdefault(group, {})
         before = channels.get(connection)
@@ -330,11 +329,11 @@ class ProducerManager:
             self._connections_of.add(channel.client_id, connection)
 
     def knows(self, connection: ServerConnection) -> bool:
-        """Return whether a producer is on the connection."""
+        """Return whether a producer uses the connection."""
         return connection in self._names_of
 
     def connection_of(self, client_id: str) -> ServerConnection | None:
-        """Return the newest connection of a client with a producer, or ``None``."""
+        """Return a client's newest connection with a producer, or ``None``."""
         return next(reversed(self._connections_of.get(client_id, {})), None)
 
     def _forget_client(self, connection: ServerConnection) -> None:
@@ -343,7 +342,7 @@ class ProducerManager:
             self._connections_of.remove(client_id, connection)
 
     def unregister(self, group: str, connection: ServerConnection) -> None:
-        """Remove the producer on ``connection`` from a group."""
+        """Remove a group's producer on ``connection``."""
         channels = self._groups.get(group)
         if channels is not None and (channel := channels.pop(connection, None)) is not None:
             self._members -= 1
@@ -357,11 +356,11 @@ class ProducerManager:
                 del self._groups[group]
 
     def groups_on(self, connection: ServerConnection) -> list[str]:
-        """Return the groups with a producer on ``connection``."""
+        """Return the groups that have a producer on ``connection``."""
         return self._names_of.of(connection)
 
     def channel(self, group_name: str, connection: ServerConnection) -> ClientChannel | None:
-        """Return the producer of a group on ``connection``."""
+        """Return a group's producer on ``connection``."""
         return self._groups.get(group_name, {}).get(connection)
 
     @property
@@ -370,7 +369,7 @@ class ProducerManager:
         return self._members
 
     def channels(self) -> list[ClientChannel]:
-        """Return every live channel; a channel appears once for each of its groups."""
+        """Return every live channel, once for each of its groups."""
         return [channel for channels in self._groups.values() for channel in channels.values()]
 
 
@@ -385,31 +384,33 @@ class ClientRegistry:
         self._do = do
         self._watched: set[ServerConnection] = set()
         self._closed: deque[ServerConnection] = deque()
-        """Closed connections whose clients are not removed yet."""
+        """Closed connections whose clients have not been removed yet."""
         self._removes_closed = False
         self._beats = Heartbeats()
         self.producers = ProducerManager(self._beats)
         self.consumers = ConsumerManager(self._beats)
 
     def channel(self, connection: ServerConnection, client_id: str, language: str, version: int) -> ClientChannel:
-        """Return the channel of a client that sent a heartbeat, and watch its connection for closing."""
+        """Return the channel of a client that sent a heartbeat; watch its connection so that the client is removed when
+        it closes.
+        """
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close.append(self.connection_closed)
         return ClientChannel(connection, client_id, language, version, self._clock.monotonic(), self._clock.now_ms())
 
     def has_room(self, data: HeartbeatData, connection: ServerConnection) -> bool:
-        """Return whether the limits allow all clients of a heartbeat."""
+        """Return whether the limits allow all clients in a heartbeat."""
         producers = (producer.group_name for producer in data.producer_data_set)
         return self.producers.has_room(producers, connection) and (
             self.consumers.has_room(data.consumer_data_set, connection)
         )
 
     def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
-        """Return whether a connection has sent heartbeats, but no heartbeat of this member of this consumer group.
+        """Return whether a connection has sent heartbeats, but none for this member of this consumer group.
 
-        A connection without a heartbeat may belong to any client: after the start of a broker other requests may arrive
-        first.
+        A connection without heartbeats may belong to any client, since other requests may arrive first after a broker
+        starts.
         """
         if not self.consumers.knows(connection) and not self.producers.knows(connection):
             return False
@@ -418,7 +419,9 @@ class ClientRegistry:
         return channel is None or channel.client_id != client_id
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Remove all clients on a closed connection, slice by slice; connections that close together are one work."""
+        """Remove all clients on a closed connection, in slices together with other connections that close at the same
+        time.
+        """
         self._watched.discard(connection)
         if self.producers.knows(connection) or self.consumers.knows(connection):
             self._closed.append(connection)
@@ -434,7 +437,7 @@ class ClientRegistry:
             self._removes_closed = False
 
     def expire(self) -> None:
-        """Remove the clients without a heartbeat for the expiry time, slice by slice."""
+        """Remove clients whose last heartbeat has expired, slice by slice."""
         silent = self._beats.before(self._clock.monotonic() - CLIENT_EXPIRY_SECONDS)
         if silent:
             self._do(self._remove_clients([(beat.connection, beat) for beat in silent]))
@@ -442,7 +445,7 @@ class ClientRegistry:
     def _remove_clients(
         self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]
     ) -> Generator[None, None, None]:
-        """Remove the clients on connections from all groups, or only from groups without a newer heartbeat."""
+        """Remove the clients on the connections from all groups, or only from groups without a newer heartbeat."""
         members = (
             (manager, name, connection)
             for connection, beat in leaving

@@ -1,9 +1,9 @@
-"""Consumer offsets: the progress of each group in each queue (``ConsumerOffsetManager``).
+"""Consumer offsets: each group's progress in each queue (``ConsumerOffsetManager``).
 
 Offsets arrive by UPDATE_CONSUMER_OFFSET and with pulls. Every ``flushConsumerOffsetInterval`` the changed offsets are
 appended to the journal of ``config/consumerOffset.json``; the complete file is written periodically, and when the
-broker stops. Both also contain the current end of the log as ``logOffset``, which Apache ignores: if a topic was
-deleted after this position, its offsets in the file are invalid.
+broker stops. Both also contain the current end of the log as ``logOffset``, which Apache's broker ignores. If a topic
+was deleted after this log offset, its offsets in the file are invalid.
 """
 
 from __future__ import annotations
@@ -34,47 +34,48 @@ from cometmq.store.recovery.known_topics import Deleted, DeletedGroup
 from cometmq.threads import in_thread
 
 Changes = dict[str, dict[int, int | None] | None]
-"""New offsets by pair and queue id; ``None`` for removed offsets."""
+"""New offsets by topic-group pair and queue ID; ``None`` for removed offsets."""
 
 _SEPARATOR: Final = "@"
 _DEPTH: Final = 3
-"""Table, pair, queue."""
+"""Nesting depth of an offset in the file: table, pair, queue."""
 _MAX_QUEUE_ID: Final = 2**31 - 1
 
 
 class ConsumerOffsetManager:
-    """The table ``topic@group`` → queue id → offset, and its file."""
+    """The consumer offsets by ``topic@group`` and queue ID, with their file."""
 
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock, disk=disk)
         self._unwritten: list[Changes] = [{}]
-        """Changes since the last write, in order; within one part no offset is set again after its removal."""
+        """Changes since the last write, in order; within one part no offset is set again after it was removed."""
         self._needs_whole = False
-        """True if some changes can only be stored by writing the complete file."""
+        """True if some changes require writing the complete file."""
         self._table: dict[str, QueueOffsets] = {}
         self._topics_of: MultiMap[str, str] = MultiMap()
-        """Topics by group, and groups by topic, since a scan of 200,000 pairs takes 40 ms."""
+        """Topics by group."""
         self._groups_of: MultiMap[str, str] = MultiMap()
         self._count = 0
         """Number of offsets in all pairs."""
         self.changes: Final = ChangedNames()
-        """Changed pairs, ``topic@group``, for slaves."""
+        """Names of changed pairs, ``topic@group``, for slaves."""
         self.on_back: Final[list[Callable[[str, str, int, int], None]]] = []
-        """Called with group, topic, queue id and the new offset before a commit moves an offset back."""
+        """Called with the group, topic, queue ID and new offset before a commit moves an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _no_messages_in_flight
-        """Returns the number of popped, unacknowledged messages of a topic, group and queue."""
+        """Returns the number of popped, unacknowledged messages for a topic, group and queue."""
         self.log_end: Callable[[], int] | None = None
-        """Returns the current end of the log; ``None`` without a log."""
+        """Returns the current end of the log, or ``None`` if there is no log."""
         self._written_at: int | None = None
-        """The end of the log when the file that ``load`` read was written; ``None`` if the file does not contain it."""
+        """The end of the log when the loaded file was written, or ``None`` if the file does not contain it."""
         self.is_damaged = False
-        """True if ``load`` found fewer offsets than were written."""
+        """True if ``load`` found fewer offsets than had been written."""
         self.lost_of: frozenset[str] = frozenset()
-        """Groups that may have lost offsets through damage. In queues without an offset they start at the first
-        message, so that they skip none."""
+        """Groups that may have lost offsets because of damage. In queues without an offset they start at the first
+        message, so that they skip nothing.
+        """
 
     def load(self) -> list[str]:
-        """Load the file; return a line for each problem, and for each entry that cannot be used."""
+        """Load the file; return a line for each problem and each unusable entry."""
         table, self._written_at = self._file.load(_read) or ({}, None)
         findings = list(self._file.findings)
         self.is_damaged = bool(findings)
@@ -98,16 +99,16 @@ class ConsumerOffsetManager:
         return findings
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the committed offset of one queue, or ``NO_OFFSET``."""
+        """Return the committed offset for a queue, or ``NO_OFFSET``."""
         queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
         return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set the offset of a group in a queue; moving back is allowed, as in RocketMQ.
+        """Commit a group's offset for a queue; as in RocketMQ, the offset may move back.
 
         Negative offsets are ignored: clients send −1 for "no offset yet". Offsets for CID_RMQ_SYS_TRANS are also
-        ignored: open transactions would be lost. Return ``False`` if the table is full and the offset was not set. Both
-        names must have been checked.
+        ignored, because open transactions would be lost. Return ``False`` if the offset was not set because the table
+        is full. The caller must have checked both names.
         """
         if offset < 0 or group == TRANSACTION_GROUP or not 0 <= queue_id <= _MAX_QUEUE_ID:
             return True
@@ -117,7 +118,7 @@ class ConsumerOffsetManager:
         return self.set_offset(group, topic, queue_id, offset)
 
     def set_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set an offset without the checks of :meth:`commit`, for the broker's own groups."""
+        """Set an offset for one of the broker's own groups, without the checks of :meth:`commit`."""
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:
@@ -147,7 +148,7 @@ class ConsumerOffsetManager:
         queues[queue_id] = offset
 
     def copy_in_slices(self) -> Iterator[dict[str, dict[int, int]]]:
-        """Yield copies of all offsets, slice by slice; pairs that are added or removed meanwhile may be missing."""
+        """Yield copies of all offsets, slice by slice; pairs added or removed in the meantime may be missing."""
         for some in _slices(self._table):
             yield {key: queues.as_dict() for key, queues in some.items()}
 
@@ -158,13 +159,13 @@ class ConsumerOffsetManager:
         beyond: dict[str, Mapping[int, int]],
         removed: Iterable[str] | None = None,
     ) -> Generator[None, None, None]:
-        """Become a copy of a master's offsets, limited to the ends of this broker's queues.
+        """Replace the offsets with a copy of the master's, limited to the ends of this broker's queues.
 
         Pauses after each slice.
 
         :param ends: the offset after the last message of a queue.
-        :param beyond: receives the rows with an offset beyond the end of its queue; completely copied rows are removed
-            from it.
+        :param beyond: receives the rows that have an offset past the end of a queue; completely copied rows are removed
+        from it.
         :param removed: the pairs to remove; ``None`` for all pairs that are not in ``rows``.
         """
         size = 0
@@ -195,7 +196,7 @@ class ConsumerOffsetManager:
             yield
 
     def _replace(self, key: str, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Set the offsets of a pair, as far as the limits allow."""
+        """Set the offsets of a topic-group pair, as far as the limits allow."""
         known = self._table.get(key)
         if known == offsets:
             return
@@ -214,7 +215,7 @@ class ConsumerOffsetManager:
         self.changes.note(key)
 
     def of_group(self, group: str) -> Iterator[tuple[str, QueueOffsets]]:
-        """Yield ``(topic, {queue id: offset})`` for each topic in which a group has offsets."""
+        """Yield ``(topic, {queue ID: offset})`` for each topic in which a group has offsets."""
         for topic in self._topics_of.of(group):
             queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
             if queues is not None:
@@ -225,11 +226,11 @@ class ConsumerOffsetManager:
         return set(self._groups_of.of(topic))
 
     def of_queues(self, group: str, topic: str) -> QueueOffsets:
-        """Return the offsets of one group in one topic, by queue id; callers must not modify them."""
+        """Return a group's offsets in a topic, by queue ID; callers must not modify the result."""
         return self._table.get(f"{topic}{_SEPARATOR}{group}", _NO_OFFSETS)
 
     def drop(self, key: str) -> None:
-        """Remove one pair, ``topic@group``, if it exists."""
+        """Remove the offsets of a pair, ``topic@group``, if there are any."""
         queues = self._table.pop(key, None)
         if queues is not None:
             topic, _, group = key.partition(_SEPARATOR)
@@ -247,7 +248,7 @@ class ConsumerOffsetManager:
         return queues
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """Remove the offsets of a group, of a topic, or of one group in one topic."""
+        """Remove the offsets of a group, of a topic, or of a group in a topic."""
         if group is not None and topic is not None:
             self.drop(f"{topic}{_SEPARATOR}{group}")
         elif group is not None:
@@ -258,7 +259,7 @@ class ConsumerOffsetManager:
                 self.drop(f"{topic}{_SEPARATOR}{name}")
 
     def forget_ended(self, topics: Mapping[str, Deleted], groups: Mapping[str, DeletedGroup]) -> None:
-        """Remove the offsets of topics and groups that were deleted after the file that ``load`` read was written."""
+        """Remove the offsets of topics and groups that were deleted after the loaded file was written."""
         written_at = self._written_at
         if written_at is None:
             return
@@ -275,7 +276,7 @@ class ConsumerOffsetManager:
 
     @property
     def table(self) -> Mapping[str, QueueOffsets]:
-        """Return all offsets in the form for slaves and tools (code 43); callers must not modify them."""
+        """Return all offsets in the form for slaves and tools (request code 43); callers must not modify the result."""
         return self._table
 
     # --- writing ------------------------------------------------------------------------------
@@ -287,7 +288,7 @@ class ConsumerOffsetManager:
         return self._needs_whole or any(self._unwritten)
 
     def save(self) -> None:
-        """Write the changes; on a full or broken disk they stay due for the next call."""
+        """Write the changes; if the disk is full or broken, the next call tries again."""
         if self._is_for_journal:
             self._needs_whole = not self._append(self._pop_changes(), self._end())
         elif self._has_changed():
@@ -310,13 +311,13 @@ class ConsumerOffsetManager:
             self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()))
 
     def save_last(self) -> None:
-        """Write the complete file if an offset changed since the last one; the broker stops."""
+        """When the broker stops, write the complete file if an offset has changed since the last one."""
         if self._has_changed():
             self._file.changed()
         self._file.write_last(_pieces(self._table, self._end()))
 
     def _pop_changes(self) -> list[Changes]:
-        """Return the changes since the last write and clear them; after a failed write the complete file is due."""
+        """Return and clear the changes since the last write; if that write failed, mark the complete file as due."""
         changes, self._unwritten = self._unwritten, [{}]
         return changes
 
@@ -340,7 +341,7 @@ def _read(loaded: Any) -> tuple[dict[str, Any], int | None]:
 
 
 def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]:
-    """Yield changes in the form of the journal, in pieces short enough not to delay other threads."""
+    """Yield changes in the journal's format, in pieces short enough not to delay other threads."""
     for some in changes:
         for rows in batches(some.items(), TABLE_ROWS_PER_SLICE):
             yield msgspec.json.encode({"offsetTable": dict(rows)})
@@ -349,7 +350,7 @@ def _records(changes: Iterable[Changes], log_end: int | None) -> Iterator[bytes]
 
 
 def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffsets]]:
-    """Yield a table in parts that one round of the loop can handle."""
+    """Split a table into parts that one round of the event loop can handle."""
     some: dict[str, QueueOffsets] = {}
     size = 0
     for key in list(table):
@@ -366,7 +367,7 @@ def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffset
 
 
 def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[bytes]:
-    """Yield the file in fastjson's pretty form, slice by slice; offsets may change between slices."""
+    """Yield the file in fastjson's pretty format, slice by slice; offsets may change between slices."""
     yield b"{" if log_end is None else b'{\n\t"logOffset":%d,' % log_end
     yield b'\n\t"offsetTable":{'
     before = b"\n\t\t"
@@ -378,7 +379,7 @@ def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[
 
 
 def _pretty(offsets: Mapping[int, int]) -> bytes:
-    """Return the same text as ``fastjson.dumps_pretty``, in less than half the time."""
+    """Return the same text as ``fastjson.dumps_pretty``, but in less than half the time."""
     if not offsets:
         return b"{}"
     return b"{\n\t\t\t" + b",\n\t\t\t".join([b"%d:%d" % each for each in offsets.items()]) + b"\n\t\t}"

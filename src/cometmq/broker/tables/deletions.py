@@ -1,4 +1,4 @@
-"""The deletion of a topic or a group: everything that is removed with it, here and on the slaves."""
+"""Deletion of topics and groups, with everything that belongs to them, on this broker and its slaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Deletions:
-    """Removes what belongs to a deleted topic or group.
+    """Removes everything that belongs to a deleted topic or group.
 
     ``on_topic`` is called with the name of each deleted topic; ``on_group`` is called with the name of each deleted
     group, the end of the log, and whether the group's offsets are removed too.
@@ -30,7 +30,7 @@ class Deletions:
         self.on_group: list[Callable[[str, int, bool], None]] = []
 
     def topics(self, names: Collection[str], position: int) -> None:
-        """Remove everything that belongs to topics that were just deleted; ``position`` is the end of the log."""
+        """Remove everything that belongs to topics just deleted; ``position`` is the end of the log."""
         for name in names:
             self.lives.end(name, position)
         self.lives.on_due()
@@ -39,10 +39,10 @@ class Deletions:
             self.end_queues(name, position)
 
     def found_in_log(self, name: str, position: int) -> None:
-        """Apply a deletion of a topic at ``position`` that a start finds in the log.
+        """Apply a topic deletion at ``position`` that the broker finds in the log when it starts.
 
         The tables of a promoted slave may be older than the deletion. A topic with later messages was created again and
-        stays.
+        is kept.
         """
         if self._tables.are_copies and self.lives.is_later(self.lives.deleted.get(name), position):
             _log.info("the topic %s was deleted at log offset %d, before the tables were copied", name, position)
@@ -51,10 +51,10 @@ class Deletions:
                 self._topics.delete(name)
 
     def end_queues(self, name: str, position: int) -> None:
-        """Remove the queues of a topic, their files once the deletion is on the disk, and its statistics.
+        """Remove a topic's queues and statistics, and the queues' files once the deletion is durable.
 
         :param position: the end of the log when the topic was deleted; queues with later messages belong to its next
-            life and stay.
+        life and are kept.
         """
         self._stats.forget_topic(name)
         before = position if position < self._store.max_physical_offset else None
@@ -63,7 +63,7 @@ class Deletions:
             listener(name)
 
     def group(self, name: str, position: int, *, with_offsets: bool) -> None:
-        """Remove everything that belongs to a group that was just deleted; ``position`` is the end of the log."""
+        """Remove everything that belongs to a group just deleted; ``position`` is the end of the log."""
         self.lives.end_group(name, position, with_offsets=with_offsets)
         self.lives.on_due()
         if with_offsets:
@@ -73,7 +73,7 @@ class Deletions:
             listener(name, position, with_offsets)
 
     def group_found_in_log(self, name: str, position: int, *, with_offsets: bool) -> None:
-        """Apply the deletion of a group that a start finds in the log, as :meth:`found_in_log`."""
+        """Apply a group deletion that the broker finds in the log when it starts, like :meth:`found_in_log`."""
         known = self.lives.deleted_groups.get(name)
         if self._tables.are_copies and self.lives.is_later(known, position):
             _log.info("the group %s was deleted at log offset %d, before the tables were copied", name, position)

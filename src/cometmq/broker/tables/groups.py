@@ -1,7 +1,7 @@
 """The consumer groups of this broker (``SubscriptionGroupManager``).
 
-A group is created by an administrator or on first use. Group names follow the rules of topic names, because they become
-part of retry topics and so of directories (Apache does not check them).
+A group is created by an administrator or on first use. Group names follow the rules for topic names, because they
+become part of the names of retry topics and their directories. Apache's broker does not check group names.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         self._live = live
 
     def wrapper(self) -> SubscriptionGroupWrapper:
-        """Return the table as the body for slaves and tools."""
+        """Return the table as the response body for slaves and tools."""
         return SubscriptionGroupWrapper(subscription_group_table=dict(self._table), data_version=self.version)
 
     def name_of(self, row: SubscriptionGroupConfig) -> str:
-        """Return the group's name."""
+        """Return the name of a group from its row."""
         return row.group_name
 
     def wrong_name(self, name: str) -> str | None:
-        """Check a name as ``check_group`` does."""
+        """Return the reason why ``check_group`` refuses a group name, or ``None``."""
         return check_group(name)
 
     def wrong_row(self, row: SubscriptionGroupConfig) -> str | None:
-        """Return why a number of queues or retries is invalid, or ``None``."""
+        """Return the reason why a group's number of queues or retries is invalid, or ``None``."""
         if not 0 <= row.retry_queue_nums <= MAX_TOPIC_QUEUES:
             return f"retryQueueNums={row.retry_queue_nums}"
         if not -INT32_MAX <= row.retry_max_times <= INT32_MAX:
@@ -53,11 +53,11 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         return None
 
     def built_in(self) -> Iterable[SubscriptionGroupConfig]:
-        """Return the groups of the system."""
+        """Return the system's built-in groups."""
         return (SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return the configuration of a group; create a missing group if configuration, name and limits allow it."""
+        """Return a group's configuration; create a missing group if configuration, name and limits allow it."""
         found = self._table.get(group)
         if found is not None:
             return found
@@ -66,6 +66,6 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         if check_group(group) is not None or len(self._table) >= MAX_GROUPS:
             return None
         created = SubscriptionGroupConfig(group_name=group)
-        _log.info("create subscription group %s on first use", group)
+        _log.info("created subscription group %s on first use", group)
         self.put(created)
         return created

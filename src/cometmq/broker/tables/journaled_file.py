@@ -1,8 +1,8 @@
 """The file of a large table: each change is appended to a journal, and the complete file is written in the background.
 
-A change is in the journal, flushed, before its request is answered. The complete file is written soon afterwards; a
-large file later, but at the latest when the journals are twice its size. A clean stop leaves a complete file and no
-journal. :class:`~cometmq.store.table_journal.TableJournal` explains the theory of operation.
+A change is appended to the journal and flushed before its request is answered. The complete file is written soon
+afterwards, or, if it is large, at the latest when the journals are twice its size. A clean stop leaves a complete file
+and no journal. :class:`~cometmq.store.table_journal.TableJournal` explains the theory of operation.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PIECE_BYTES: Final = 1 << 18
-"""Size of the text that a thread writes in one call."""
+"""Number of bytes that a thread writes in one call."""
 
 
 class JournaledFile(TableFile):
-    """A table in ``config/NAME.json``, and its changes since the file was written, in journals.
+    """A table in ``config/NAME.json``, with journals of the changes since the file was written.
 
     At most one of ``write_text`` and ``write_in_background`` may be in progress.
 
@@ -55,13 +55,13 @@ class JournaledFile(TableFile):
         self._journal = TableJournal(path, self._disk)
         self._size_bytes = 0
         self._is_unwritable = False
-        """True if the complete file could not be written the last time."""
+        """True if the last attempt to write the complete file failed."""
         self._next_at = 0.0
-        """The time from which the complete file may be written again."""
+        """Earliest time of the next write of the complete file."""
 
     # --- loading ------------------------------------------------------------------------------
     def load(self, form: Callable[[Any], T]) -> T | None:
-        """Load the file as :meth:`TableFile.load` does, and apply its journals; without a usable file load only the
+        """Load the file like :meth:`TableFile.load`, then apply its journals; if the file is unusable, load only the
         changes.
         """
         found = super().load(form)
@@ -88,7 +88,7 @@ class JournaledFile(TableFile):
 
     @property
     def added(self) -> Sequence[str]:
-        """Return the rows that ``load`` added to another program's file: that program could not know them yet."""
+        """Return the rows that ``load`` added to a file written by another program, which could not know them yet."""
         return self._journal.added
 
     def _parsed(self, path: Path) -> Any:
@@ -114,11 +114,13 @@ class JournaledFile(TableFile):
     # --- changes ------------------------------------------------------------------------------
     @property
     def takes_changes(self) -> bool:
-        """Return whether changes can be appended; otherwise the complete file must be written."""
+        """Return whether changes can be appended; if not, the complete file must be written."""
         return self._journal.takes_changes
 
     def append(self, changes: Iterable[bytes]) -> bool:
-        """Append changes, JSON objects to merge into the file's; return False when a power cut may lose them."""
+        """Append changes, which are JSON objects to be merged into the file's; return False if a power cut may lose
+        them.
+        """
         try:
             self._journal.append(changes)
             self.failure = None
@@ -150,7 +152,7 @@ class JournaledFile(TableFile):
     async def write_in_background(
         self, pieces: Iterator[bytes], when_idle: Callable[[Callable[[], None]], None] = call_now
     ) -> bool:
-        """Write the complete file, piece by piece, with rounds of the loop in between; return whether it was written.
+        """Write the complete file in pieces, with rounds of the event loop in between; return whether it was written.
 
         Rows may be from different moments: the journal contains every change since the first piece.
 
@@ -204,7 +206,7 @@ class JournaledFile(TableFile):
             fresh.close()
 
     def write_text(self, text: bytes | Iterable[bytes]) -> None:
-        """Write the complete file now; on a full or broken disk it is due again."""
+        """Write the complete file now; if the disk is full or broken, it becomes due again."""
         before = self._journal.size_bytes
         first = self._journal.begin()
         try:
@@ -223,14 +225,14 @@ class JournaledFile(TableFile):
         self._pause()
 
     def write_last(self, text: Iterable[bytes]) -> None:
-        """Write the complete file if anything changed, and remove the journals; the broker stops."""
+        """When the broker stops, write the complete file if anything has changed, and remove the journals."""
         if self.take_due() or self._journal.size_bytes:
             self.write_text(text)
         if not self.failed:
             try:
                 self._journal.remove()
             except OSError as error:
-                _log.error("cannot remove the changes of %s: %s", self.path, error)
+                _log.error("cannot remove the journals of %s: %s", self.path, error)
 
     @property
     def _fresh_path(self) -> Path:
@@ -238,7 +240,7 @@ class JournaledFile(TableFile):
         return self.path.with_name(self.path.name + ".tmp")
 
     def _take_place(self, base: Base) -> None:
-        """Replace the table's file by the fresh one; the old file becomes its ``.bak``."""
+        """Replace the table's file with the new one; the old file becomes the ``.bak`` file."""
         self._journal.name_base(base)
         if self.path.exists():
             backup = self.path.with_name(self.path.name + ".bak")
@@ -253,7 +255,7 @@ class JournaledFile(TableFile):
 
 
 class _FreshFile:
-    """A file that is written piece by piece; its CRC is known at the end."""
+    """A file that is written piece by piece while its CRC is calculated."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

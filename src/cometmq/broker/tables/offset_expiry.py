@@ -1,4 +1,4 @@
-"""OffsetExpiry: removes consumer offsets of missing topics after a day."""
+"""OffsetExpiry: removes the consumer offsets of missing topics after a day."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cometmq.message.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 
 class OffsetExpiry:
-    """Removes offsets in missing topics, so that random names do not fill the table forever.
+    """Removes offsets in missing topics, so that random names cannot fill the table forever.
 
-    A pair of topic and group is removed when, for :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` without a break,
-    the broker had neither the topic nor one of its queues and the group had no live member. A restart begins the time
-    again. The table is scanned in slices. (``scanUnsubscribedTopic``, which nothing calls in Apache 4.9.7.)
+    A topic-group pair is removed after :data:`~cometmq.broker.limits.OFFSET_EXPIRY_SECONDS` in which the broker had
+    neither the topic nor one of its queues, and the group had no live member. A restart resets this time. The table is
+    scanned in slices. (``scanUnsubscribedTopic``, which Apache 4.9.7 never calls.)
 
     :param has_topic: returns whether a topic, or one of its queues, exists.
     :param is_live: returns whether a group has live members.
@@ -35,12 +35,12 @@ class OffsetExpiry:
         self._clock = clock
         self._left: list[str] = []
         self._gone_since: dict[str, float] = {}
-        """Time at which each pair was first unused, from the previous scan of the table …"""
+        """Time at which each unused pair was first found unused, from the previous scan of the table."""
         self._still_gone: dict[str, float] = {}
-        """… and from the current scan."""
+        """Time at which each unused pair was first found unused, from the current scan."""
 
     def expire_next(self) -> None:
-        """Check the next pairs, and remove those whose time is over."""
+        """Check the next pairs, and remove those that have expired."""
         if not self._left:
             self._left = list(self._offsets.table)
             self._gone_since, self._still_gone = self._still_gone, {}

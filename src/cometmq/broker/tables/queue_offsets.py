@@ -1,4 +1,4 @@
-"""QueueOffsets: the offsets of one group in the queues of one topic, in 8 bytes each.
+"""QueueOffsets: a group's offsets in the queues of a topic, in 8 bytes each.
 
 Queues are numbered from 0, so offsets are in an array, indexed by queue number. Clients may send any queue number:
 offsets with numbers far beyond the others are in a map, so that the array has at most 16 places or twice the number of
@@ -19,7 +19,7 @@ _FIRST_NAMES: Final = [str(queue_id) for queue_id in range(64)]
 
 
 class QueueOffsets(Mapping[int, int]):
-    """Offsets by queue id; offsets are never negative."""
+    """Non-negative offsets by queue ID."""
 
     __slots__ = ("_array", "_far")
 
@@ -30,7 +30,7 @@ class QueueOffsets(Mapping[int, int]):
             self.put(queue_id, offset)
 
     def fill(self, loaded: Mapping[Any, Any]) -> bool:
-        """Set all offsets from a file together if their queues are numbered from 0 in order; return whether they were
+        """Set all offsets from a file at once if their queues are numbered from 0 in order; return whether they were
         set.
         """
         offsets = list(loaded.values())
@@ -101,7 +101,7 @@ class QueueOffsets(Mapping[int, int]):
         return sum(first) - NO_OFFSET * first.count(NO_OFFSET) + sum(far)
 
     def as_dict(self) -> dict[int, int]:
-        """Return a copy; the queues in the array come first, in their order."""
+        """Return the offsets by queue ID; the queues in the array come first, in order."""
         found = {queue_id: offset for queue_id, offset in enumerate(self._array) if offset >= 0}
         if self._far is not None:
             found.update(self._far)

@@ -1,10 +1,11 @@
-"""Locks of queues that are consumed in order, and their file (``RebalanceLockManager``).
+"""Locks on queues that are consumed in order, and their file (``RebalanceLockManager``).
 
-Members of an orderly group read only queues for which they hold a lock. A lock lasts for
-:data:`~cometmq.broker.limits.LOCK_SECONDS` from its last renewal, twice as long as clients trust it, so that a queue
-never has two readers, even if a member crashes. A closed connection releases no lock, since its client may continue
-over another connection. A member that unregisters frees all its locks, including those it would have freed later:
-Java's client forgets its delayed unlocks when it is shut down."""
+Members of an orderly group read only queues for which they hold a lock. A lock expires
+:data:`~cometmq.broker.limits.LOCK_SECONDS` after its last renewal, twice as long as clients trust it, so that a queue
+never has two readers, even if a member crashes. Closing a connection releases no lock, since the client may continue
+over another connection. A member that unregisters releases all its locks, because Java's client drops its delayed
+unlocks when it shuts down.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ _log = logging.getLogger(__name__)
 class _Lock(msgspec.Struct, gc=False):
     client_id: str
     renewed_at: float
-    """Monotonic seconds."""
+    """Time of the last renewal in monotonic seconds."""
 
 
 class HeldQueues(msgspec.Struct, frozen=True, array_like=True):
-    """Queues of one topic that a client holds."""
+    """The queues of a topic that a client holds."""
 
     group: str
     client_id: str
@@ -41,19 +42,19 @@ class HeldQueues(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RebalanceLockManager:
-    """The locks of all groups; ``on_change`` is called when a queue gets another holder or loses its holder."""
+    """The locks of all groups. ``on_change`` is called when a queue gets another holder or loses its holder."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._texts: dict[str, bytes] = {}
-        """Locks of each unchanged group in the file's format."""
+        """The locks of each unchanged group in the file's format."""
         self._count = 0
 
     @property
     def count(self) -> int:
-        """Number of locks held, including expired locks that the next scan will drop."""
+        """Number of locks held, including expired locks not yet removed."""
         return self._count
 
     def holder(self, group: str, queue: MessageQueue) -> str | None:
@@ -64,8 +65,8 @@ class RebalanceLockManager:
         return lock.client_id
 
     def try_lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue] | None:
-        """Lock queues or renew their locks; return the queues that the client now holds, or ``None`` if the limit is
-        reached.
+        """Lock queues or renew their locks; return the queues that the client now holds, or ``None`` at the maximum
+        number of locks.
 
         A queue is granted if it is free, if the client already holds it, or if its lock has expired.
         """
@@ -84,7 +85,7 @@ class RebalanceLockManager:
                 self._count += 1
             elif lock.client_id != client_id:
                 _log.info(
-                    "%s of group %s is now locked by %s: the lock of %s expired",
+                    "%s of group %s is now locked by %s, because the lock of %s expired",
                     queue,
                     group,
                     client_id,
@@ -100,7 +101,7 @@ class RebalanceLockManager:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release the locks on these queues that the client holds."""
+        """Release the locks that the client holds on these queues."""
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
 
@@ -110,7 +111,7 @@ class RebalanceLockManager:
         self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
 
     def expire(self) -> Generator[None, None, None]:
-        """Drop the expired locks; pause after each slice."""
+        """Remove expired locks; pause after each slice."""
         horizon = self._clock.monotonic() - LOCK_SECONDS
         looked = 0
         for group in list(self._groups):
@@ -149,7 +150,7 @@ class RebalanceLockManager:
         return [HeldQueues(group, *names, numbers) for names, numbers in found.items()]
 
     def text(self) -> bytes:
-        """Return the result of :meth:`held` as JSON; only groups with changed locks are encoded."""
+        """Return the locks as JSON; only groups with changed locks are encoded again."""
         for group in self._groups:
             if group not in self._texts:
                 self._texts[group] = msgspec.json.encode(self._held_of(group))[1:-1]
@@ -167,13 +168,14 @@ class RebalanceLockManager:
 
 
 class LockFile:
-    """``comet/locks.json``, so that after a restart no queue is granted while its holder still reads it.
+    """The file ``comet/locks.json``, which ensures that after a restart no queue is granted while its holder still
+    reads it.
 
     The file is written when a lock changes hands, before the request for the lock is answered; renewals are not
-    written. The file is not flushed to the disk, since other requests would wait for the flush: after a power cut, the
-    clients' locks have expired by the time the machine is up again. (Apache's broker forgets all locks.)
+    written. The file is not flushed, since other requests would wait for it; after a power cut, the locks have expired
+    by the time the machine is up again. (Apache's broker forgets all locks.)
 
-    ``on_due`` is called when the file should be written.
+    ``on_due`` is called when the file needs to be written.
     """
 
     def __init__(self, locks: RebalanceLockManager, path: Path) -> None:
@@ -184,13 +186,13 @@ class LockFile:
         locks.on_change = self._changed
 
     def load(self) -> None:
-        """Load the locks from before the restart; without the file, or if it is damaged, there are no locks."""
+        """Load the locks from before the restart; if the file is missing or damaged, there are none."""
         try:
             held = msgspec.json.decode(self._path.read_bytes(), type=list[HeldQueues])
         except FileNotFoundError:
             return
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            _log.warning("%s", set_aside(self._path, f"cannot be used, locks of queues are forgotten: {error}"))
+            _log.warning("%s", set_aside(self._path, f"cannot be used ({error}), all queue locks are lost"))
             return
         self._locks.restore(held)
 
@@ -199,7 +201,7 @@ class LockFile:
         self.on_due()
 
     def save(self) -> None:
-        """Write the file if a lock changed hands; on a full or broken disk it stays due for the next call."""
+        """Write the file if a lock changed hands; if the disk is full or broken, the next call tries again."""
         if self._due:
             fresh = self._path.with_name(self._path.name + ".tmp")
             try:

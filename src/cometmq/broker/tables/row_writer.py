@@ -1,4 +1,4 @@
-"""RowWriter: appends the changed rows of a table to its journal, and writes the complete file from time to time."""
+"""RowWriter: appends a table's changed rows to its journal, and periodically writes the complete file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ K = TypeVar("K")
 
 
 def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
-    """Yield a file with one map of bodies in fastjson's pretty form, slice by slice."""
+    """Yield a file that contains one map of JSON bodies, in fastjson's pretty format, slice by slice."""
     yield b"{\n\t%s:{" % fastjson.dumps(field)
     before = b"\n\t\t"
     for some in batches(rows, TABLE_ROWS_PER_SLICE):
@@ -29,9 +29,9 @@ def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes
 
 
 class RowWriter(Generic[K]):
-    """Writes one table; rows have keys.
+    """Writes a table whose rows have keys.
 
-    :param changes: returns the rows for some keys as JSON that is merged into the file's; removed rows are null.
+    :param changes: returns the rows for some keys as JSON to be merged into the file's; removed rows are null.
     :param pieces: yields the complete file, slice by slice; rows may change between slices.
     """
 
@@ -61,7 +61,7 @@ class RowWriter(Generic[K]):
         self.changed(key)
 
     def is_new(self, key: K) -> bool:
-        """Return whether a row was added that is not on the disk yet."""
+        """Return whether a row was added that has not been written yet."""
         return key in self._unwritten.added or key in self._being_written.added
 
     @property
@@ -71,13 +71,13 @@ class RowWriter(Generic[K]):
 
     @property
     def new_rows(self) -> set[K]:
-        """Keys of the rows in the current write that are new to the file and its journals."""
+        """Keys of rows in the current write that are not yet in the file or its journals."""
         return self._being_written.new
 
     def begin_write(self) -> Callable[[], object] | None:
         """Return a function that writes the changes in any thread, or ``None`` if nothing changed.
 
-        The caller calls the function, and then ``end_write``.
+        The caller must call the function and then ``end_write``.
         """
         if not self._file.take_due():
             return None
@@ -96,13 +96,13 @@ class RowWriter(Generic[K]):
         self._file.note_failure(reason)
 
     def end_write(self) -> None:
-        """End the current write; changes that were not written are in the next one."""
+        """Finish the current write; changes that could not be written are part of the next one."""
         changed, self._being_written = self._being_written, _Changed({}, set(), set())
         if self._file.failure is not None:
             self._unwritten = changed.with_later(self._unwritten)
 
     def save(self) -> None:
-        """Write the changes now; on a full or broken disk they stay due for the next call."""
+        """Write the changes now; if the disk is full or broken, the next call tries again."""
         write = self.begin_write()
         if write is not None:
             write()
@@ -110,7 +110,7 @@ class RowWriter(Generic[K]):
 
     @property
     def seconds_to_whole(self) -> float | None:
-        """Return the same as :attr:`JournaledFile.seconds_to_whole`."""
+        """Return the seconds until the complete file is due; see :attr:`JournaledFile.seconds_to_whole`."""
         return self._file.seconds_to_whole
 
     async def save_in_background(
@@ -119,15 +119,15 @@ class RowWriter(Generic[K]):
         """Write the complete file in the background when it is due.
 
         :param when_idle: see :meth:`JournaledFile.write_in_background`.
-        :param at_once: True to write a file that lacks changes before it is due.
+        :param at_once: True to write an incomplete file before it is due.
         """
         if self._file.whole_is_due or (at_once and self._file.seconds_to_whole is not None):
             await self._file.write_in_background(self._pieces(), when_idle)
 
     async def save_in_thread(self) -> None:
-        """Write the changes now, and the complete file when it is due, both in a thread.
+        """Write the changes now and the complete file when it is due, both in a thread.
 
-        For tables with immutable rows that only this method saves.
+        Use this only for tables with immutable rows that are saved by no other method.
         """
         is_whole = self._file.whole_is_due
         if self._file.takes_changes:
@@ -143,7 +143,7 @@ class RowWriter(Generic[K]):
             self.end_write()
 
     def save_last(self) -> None:
-        """Write the complete file if the table changed since the last one; the broker stops."""
+        """When the broker stops, write the complete file if the table has changed since the last one."""
         self._file.write_last(self._pieces())
 
 
@@ -157,5 +157,5 @@ class _Changed(NamedTuple, Generic[K]):
     """Rows that were added since the previous write and did not exist then."""
 
     def with_later(self, later: _Changed[K]) -> _Changed[K]:
-        """Return these changes and later ones together."""
+        """Return these changes combined with later ones."""
         return _Changed(self.keys | later.keys, self.added | later.added, self.new | (later.new - self.keys.keys()))

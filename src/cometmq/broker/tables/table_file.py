@@ -1,6 +1,6 @@
-"""The file of one of the broker's tables: loaded once, written after changes, with retries after a failure.
+"""A table's file, which is loaded once and written after changes, with retries after a failure.
 
-A file that cannot be read is set aside, and :mod:`cometmq.broker.tables.table_recovery` completes the table.
+A file that cannot be read is set aside, and :mod:`cometmq.broker.tables.table_recovery` repairs the table.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHOWN_CHARS: Final = 200
-"""Maximum number of characters of a reason in a text."""
+"""Maximum number of characters of an error message in a log line."""
 _SHOWN_NAMES: Final = 8
 
 
 def shown_names(names: Iterable[str]) -> str:
-    """Return a text with the first names and the number of further names."""
+    """Return a text with the first few names and the number of further names."""
     names = list(names)
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(names[:_SHOWN_NAMES]) + more
@@ -46,31 +46,30 @@ def set_aside(path: Path, why: str, root: Path | None = None) -> str:
 
 
 def offset_table(loaded: Any) -> dict[str, Any]:
-    """Return the offsets from a file that contains them under ``offsetTable``."""
+    """Return the offsets from a file that has them under ``offsetTable``."""
     table = loaded["offsetTable"]
     if not isinstance(table, dict):
-        raise TypeError("its offsetTable is not a JSON object")
+        raise TypeError("offsetTable is not a JSON object")
     return table
 
 
 def int64(value: Any) -> int:
-    """Return an offset from a file: a number, or its decimal text, from 0 to 2^63 - 1.
+    """Convert a number or decimal text from a file to an offset from 0 to 2^63 - 1.
 
     :raises ValueError: the value is not an offset.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{value!r} is not an offset")
+        raise ValueError(f"invalid offset {value!r}")
     number = int(value)
     if not 0 <= number < 1 << 63:
-        raise ValueError(f"{number} is not an offset")
+        raise ValueError(f"invalid offset {number}")
     return number
 
 
 class TableFile:
-    """Keeps a table in ``config/NAME.json`` (``ConfigManager``).
+    """Stores a table in ``config/NAME.json`` (``ConfigManager``).
 
-    An unusable file is set aside, and so is an unusable ``.bak``: neither prevents the broker from serving its
-    messages.
+    An unusable file or ``.bak`` file is set aside, so that the broker can still serve its messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,12 +79,12 @@ class TableFile:
         self.failure: Exception | None = None
         """The reason why the last write failed, or ``None``."""
         self.is_whole = True
-        """True if ``load`` found everything that was written last; False after damage or without the file."""
+        """True if ``load`` found everything that was last written; False if the file was damaged or missing."""
         self.findings: list[str] = []
         """A line for each problem that ``load`` found."""
 
     def load(self, form: Callable[[Any], T]) -> T | None:
-        """Return the table from the file, or from its ``.bak``; ``None`` when neither can be used.
+        """Return the table from the file, or from its ``.bak`` file; return ``None`` if neither can be used.
 
         :param form: builds the table from the JSON; raises ``ValueError``, ``TypeError`` or ``BodyError`` for unusable
             JSON.
@@ -117,11 +116,11 @@ class TableFile:
         return None
 
     def _parsed(self, path: Path) -> Any:
-        """Return the JSON from a file."""
+        """Return the parsed JSON from a file."""
         return fastjson.loads(path.read_bytes())
 
     def load_body(self, kind: type[T]) -> T | None:
-        """Return the table as a typed body; see :meth:`load`."""
+        """Return the table as a typed body."""
         return self.load(lambda loaded: decode_body(kind, fastjson.dumps(loaded)))
 
     @property
@@ -130,24 +129,26 @@ class TableFile:
         return self.failure is not None
 
     def note_failure(self, reason: Exception) -> None:
-        """Record that a write failed: the next ``save`` writes the file."""
+        """Record that a write failed, so that the next ``save`` writes the file again."""
         self._due, self.failure = True, reason
 
     def changed(self) -> None:
-        """Record a change of the table: the next ``save`` writes the file."""
+        """Record that the table changed, so that the next ``save`` writes the file."""
         self._due = True
 
     def take_due(self) -> bool:
-        """Return whether a write is due, and clear that mark; a caller that receives True must ``write`` the table."""
+        """Return whether a write is due, and clear that state; if True, the caller must ``write`` the table."""
         due, self._due = self._due, False
         return due
 
     def write(self, table: Any) -> None:
-        """Write a body; on a full or broken disk the write is due again."""
+        """Write the table from a body; if the disk is full or broken, the write becomes due again."""
         self.write_text(fastjson.dumps_pretty(to_builtins(table)))
 
     def write_text(self, text: bytes | Iterable[bytes]) -> None:
-        """Write the text of a body, complete or in pieces; on a full or broken disk the write is due again."""
+        """Write the table from a text, complete or in pieces; if the disk is full or broken, the write becomes due
+        again.
+        """
         try:
             self._file.save(text)
             self.failure = None

@@ -1,6 +1,6 @@
-"""Completes damaged tables: topics from their queues, groups from consumer offsets and retry topics.
+"""Repairs damaged tables: topics from their queues, groups from consumer offsets and retry topics.
 
-A broker that can serve its messages starts. Restored topics and groups have default settings; for consumer offsets see
+Restored topics and groups have default settings. For consumer offsets, see
 :attr:`~cometmq.broker.tables.consumer_offsets.ConsumerOffsetManager.lost_of`.
 """
 
@@ -19,7 +19,7 @@ from cometmq.store.message_store import MessageStore
 def recover_tables(
     topics: TopicConfigManager, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager, store: MessageStore
 ) -> list[str]:
-    """Complete the tables after ``load`` and write them; return a line for each damaged table."""
+    """Repair the tables after ``load`` and write them; return a line for each damaged table."""
     on_due = topics.on_due, groups.on_due
     topics.on_due = groups.on_due = lambda: None  # in one pass, not for each topic and group
     try:
@@ -32,9 +32,10 @@ def recover_tables(
 
 
 def limit_offsets(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store: MessageStore) -> list[str]:
-    """Limit all offsets to the ends of their queues; return a line if some were beyond.
+    """Limit all offsets to the ends of their queues; return a line if some were past the end.
 
-    An offset beyond the end was committed before the log lost its last messages: the group would skip new messages.
+    An offset past the end was committed before the log lost its last messages; with it, the group would skip new
+    messages.
     """
     ahead: list[tuple[str, str, int, int]] = []
     for key, of_queues in offsets.table.items():

@@ -1,4 +1,4 @@
-"""TableWriter: writes changed tables in a thread; changes that arrive together share their flushes.
+"""TableWriter: writes changed tables in a thread, and combines changes that arrive together into one flush per table.
 
 Theory of operation. At the end of a round of the loop, the changes of each table become one record of its journal. A
 thread appends and flushes these records, table after table, always in the same order. This is one *write*. Changes that
@@ -39,18 +39,18 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 OnWritten = Callable[[Exception | None], None]
-"""Called with ``None`` when a change is on the disk, or with the reason why it is not."""
+"""Callback with ``None`` once a change is durable, or with the reason why it is not."""
 
 
 class _Write(NamedTuple):
-    """Changes that are written together."""
+    """A set of changes that are written together."""
 
     due: list[tuple[RowWriter[Any], Callable[[], object]]]
     waiting: list[OnWritten]
     until_durable: list[Callable[[], None]]
 
     def run(self) -> Exception | None:
-        """Write table after table, up to the first that fails; return the reason of the failure."""
+        """Write the tables in order until one fails; return the reason for the failure."""
         failure: Exception | None = None
         for table, write in self.due:
             if failure is None:
@@ -66,7 +66,7 @@ class _Write(NamedTuple):
 
 
 class TableWriter:
-    """Writes some tables, in a fixed order.
+    """Writes tables in a thread, in a fixed order.
 
     :param schedule: ends a round of the loop soon; each round must end with ``end_round``.
     :param on_written: called after each write.
@@ -81,28 +81,28 @@ class TableWriter:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-tables")
         self._is_due = False
         self.changes = 0
-        """Number of calls of ``changed``."""
+        """Number of calls to ``changed``."""
         self._waiting: list[OnWritten] = []
         self._until_durable: list[Callable[[], None]] = []
         self._written: deque[Callable[[], None]] = deque()
-        """Callbacks of finished writes that are still to be called."""
+        """Callbacks of finished writes that have not been called yet."""
         self._write: _Write | None = None
-        """The current write of the thread …"""
+        """The write that the thread is executing."""
         self._running: Future[Exception | None] | None = None
-        """… and its result."""
+        """The result of the thread's current write."""
         self._between: list[Callable[[], None]] = []
 
     # --- changes ------------------------------------------------------------------------------
     def require_room(self) -> None:
-        """Refuse a request before it changes a table, while too many requests wait for the disk.
+        """Refuse a request before it changes a table if too many requests are waiting for the disk.
 
         :raises RpcRejectedError: the client must try again.
         """
         if len(self._waiting) + len(self._until_durable) >= MAX_PENDING_CHANGES:
             raise RpcRejectedError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{MAX_PENDING_CHANGES} changes of topics and groups wait for the disk: check the disk of the broker, "
-                "then try again",
+                f"{MAX_PENDING_CHANGES} changes to topics and groups are waiting for the disk; check the broker's "
+                "disk, then try again",
             )
 
     def changed(self) -> None:
@@ -112,13 +112,13 @@ class TableWriter:
         self._schedule()
 
     def when_written(self, callback: OnWritten) -> None:
-        """Call a function after one attempt to write all changes up to now, including those that failed before."""
+        """Call a function after one attempt to write all changes made so far, including those that failed before."""
         self._waiting.append(callback)
         self._is_due = True
         self._schedule()
 
     def when_durable(self, work: Callable[[], None]) -> None:
-        """Call a function once all changes up to now are on the disk, however many attempts that takes.
+        """Call a function once all changes made so far are durable, even if that takes several attempts.
 
         Functions are called in the order in which they were passed.
         """
@@ -127,13 +127,14 @@ class TableWriter:
         self._schedule()
 
     def answer(self, connection: ServerConnection, request: Request[Any]) -> None:
-        """Answer a request once all changes up to now are on the disk, or with the reason why they are not."""
+        """Answer a request once all changes made so far are durable, or with the reason why they are not."""
         self.when_written(lambda failure: connection.respond(request, change_response(failure)))
 
     def answer_if_changed(self, changes: int, answer: Callable[[], None]) -> None:
-        """Answer immediately if nothing changed since the count was ``changes``, else after the write.
+        """Answer immediately if ``changes`` is still the number of changes; otherwise answer after the write.
 
-        Also answers immediately while too many requests wait; for requests that clients repeat anyway.
+        If too many requests are waiting, answer immediately, too. Use this only for requests that clients repeat
+        anyway.
         """
         if self.changes == changes or len(self._waiting) >= MAX_PENDING_CHANGES:
             answer()
@@ -141,18 +142,18 @@ class TableWriter:
             self.when_written(lambda _failure: answer())
 
     async def finish(self) -> None:
-        """Return after one attempt to write all changes up to now."""
+        """Try once to write all changes made so far, then return."""
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self.when_written(done.set_result)
         await done
 
     def continue_with(self, work: Callable[[], None]) -> None:
-        """Call the rest of a long callback in the next round, before other callbacks."""
+        """Continue a long callback in the next round, before other callbacks."""
         self._written.appendleft(work)
         self._schedule()
 
     def between_writes(self, work: Callable[[], None]) -> None:
-        """Call a function while no table is written: now, or after the current write."""
+        """Call a function while no table is being written: now, or after the current write."""
         if self._running is None:
             work()
         else:
@@ -160,7 +161,7 @@ class TableWriter:
 
     # --- writing ------------------------------------------------------------------------------
     def end_round(self) -> None:
-        """Begin to write what changed, unless the thread is writing: the next write begins when it has finished."""
+        """Start writing the changes; if the thread is busy, the next write starts when it has finished."""
         if self._written:
             self._call_written(SYSTEM_CLOCK.monotonic() + SLICES_SECONDS)
         if self._is_due and self._running is None:
@@ -173,14 +174,14 @@ class TableWriter:
             self._running.add_done_callback(lambda done: loop.call_soon_threadsafe(self._finish_write, done))
 
     def write_now(self) -> None:
-        """Write everything now; callbacks are called at the end of the next round."""
+        """Write all changes now; callbacks are called at the end of the next round."""
         if self._running is not None:
             self._settle(self._running.result())
         self._write = self._take_changes()
         self._settle(self._write.run())
 
     def close(self) -> None:
-        """Write everything, call all callbacks, and end the thread."""
+        """Write all changes, call all callbacks, and end the thread."""
         self.write_now()
         self._worker.shutdown()
         self._call_written(math.inf)
@@ -198,7 +199,7 @@ class TableWriter:
             self.end_round()
 
     def _settle(self, failure: Exception | None) -> None:
-        """End the write: tables keep unwritten changes; callbacks are called from the next end of a round on."""
+        """Finish a write: tables keep unwritten changes, and callbacks are called at the end of this round or later."""
         write = self._write
         assert write is not None
         self._write = self._running = None
@@ -217,20 +218,20 @@ class TableWriter:
             self._schedule()
 
     def _call_written(self, until: float) -> None:
-        """Call the callbacks of finished writes, as long as there is time in this round."""
+        """Call the callbacks of finished writes while this round has time left."""
         while self._written:
             callback = self._written.popleft()
             try:
                 callback()
             except Exception:
-                _log.exception("a function that waited for a table failed")
+                _log.exception("a callback failed after a table was written")
             if self._written and SYSTEM_CLOCK.monotonic() >= until:
                 self._schedule()
                 return
 
 
 def change_response(failure: Exception | None) -> Response:
-    """Return the answer to a request that changed a table: success, or the reason why the change is not on the disk."""
+    """Return the response to a request that changed a table: success, or the reason why the change is not durable."""
     if failure is None:
         return Response()
     why = reason_of(failure) if isinstance(failure, OSError) else failure

@@ -1,9 +1,9 @@
-"""Attributes of topics, as in RocketMQ 5, and the format of their changes.
+"""Topic attributes, as in RocketMQ 5, and the format for changing them.
 
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
-``TopicAttributes``); refusals have Apache's error texts. Only message.type has an effect here: clients of RocketMQ 5
-over gRPC receive it with the route, and their sends are checked against it. Sends over remoting are not checked, as in
-Apache.
+``TopicAttributes``); errors have Apache's texts. Only message.type has an effect here: RocketMQ 5 clients over gRPC
+receive it with the route, and their sends are checked against it. As in Apache's broker, sends over remoting are not
+checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RESERVE_TIME_MAX: Final = 2**63 - 1
 
 
 class TopicAttributeError(CometMQError):
-    """A change of attributes is not allowed."""
+    """Raised when a change to a topic's attributes is not allowed."""
 
 
 def _one_of(*values: str) -> Callable[[str], None]:
@@ -45,12 +45,12 @@ _CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
     "cleanup.policy": _one_of("DELETE"),
     "reserve.time": _reserve_time,
 }
-"""The supported attributes. Attributes for batch queues and compaction are left out, so that nobody relies on them."""
+"""The supported attributes and their checks. Attributes for batch queues and compaction are not supported."""
 _UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
 
 
 def changed_attributes(current: Mapping[str, str] | None, change: str, *, is_new: bool) -> dict[str, str]:
-    """Return the attributes of a topic after a change.
+    """Return a topic's attributes after a change.
 
     :param current: the attributes before the change; empty for a new topic.
     :raises TopicAttributeError: the change is not allowed.
@@ -78,7 +78,7 @@ def changed_attributes(current: Mapping[str, str] | None, change: str, *, is_new
 def _parsed(change: str) -> dict[str, str]:
     if len(change) > MAX_ATTRIBUTES_CHARS:
         raise TopicAttributeError(
-            f"the attributes have {len(change)} characters; at most {MAX_ATTRIBUTES_CHARS} are allowed"
+            f"the attributes have {len(change)} characters; the maximum is {MAX_ATTRIBUTES_CHARS}"
         )
     found: dict[str, str] = {}
     for part in filter(None, change.split(",")):
@@ -94,5 +94,5 @@ def _parsed(change: str) -> dict[str, str]:
 
 
 def message_type_of(attributes: Mapping[str, str] | None) -> str:
-    """Return the message type of a topic; NORMAL without the attribute."""
+    """Return a topic's message type, which is NORMAL if the attribute is missing."""
     return (attributes or {}).get(MESSAGE_TYPE, "NORMAL")

@@ -1,12 +1,12 @@
-"""The lives of topics: a topic that was deleted and created again is a new topic, whose offsets begin at 0 again.
+"""The lives of topics: a topic that is deleted and created again is a new topic whose offsets start at 0.
 
 An offset from an earlier life is invalid in the new one. All records from earlier lives are below the log offset that
 is recorded here when a topic is deleted. Slaves copy the file, since their queues from that life end at the same
 offset.
 
-Consumers that run while their topic is deleted continue with their old offsets once it is created again: they would
-skip its first messages. So a broker remembers these consumers. The first pull of each consumer from each queue is
-answered with the queue's first offset, from which the consumer continues; until then its commits are ignored.
+Consumers that run while their topic is deleted continue with their old offsets once it is created again, and would skip
+its first messages. Therefore the broker remembers these consumers. It answers each consumer's first pull from each
+queue with the queue's first offset, from which the consumer continues. Earlier commits from the consumer are ignored.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ D = TypeVar("D", bound=Deleted)
 
 _TOPICS: Final = "topics"
 _GROUPS: Final = "groups"
-"""The field names of the file."""
+"""The names of the fields in the file."""
 
 
 class _Readers(msgspec.Struct):
-    """The consumers that read a topic when it was deleted."""
+    """The consumers that were reading a topic when it was deleted."""
 
     until_s: float
     begun: dict[str, dict[str, set[int]]]
-    """Group → client id → the queues in which the client reads the topic's new life."""
+    """The queues in which each client reads the topic's new life, by group and client ID."""
 
 
 class TopicLives:
-    """The deletions of topics and groups; ``path`` is their file."""
+    """The deletions of topics and groups, stored in the file ``path``."""
 
     def __init__(self, path: Path, consumers: ConsumerManager, *, clock: Clock) -> None:
         self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock)
@@ -60,8 +60,7 @@ class TopicLives:
     def load(self, end: int) -> list[str]:
         """Load the file; return a line for each problem.
 
-        :param end: the end of the log. Topics whose recorded end is beyond it are set to this end: the log has lost its
-            last records.
+        :param end: the end of the log. Recorded ends past it are set to it, because the log has lost its last records.
         """
         table = self._file.load_body(DeletedTopics) or DeletedTopics()
         self._deleted, self._groups = _oldest_first(table.topics), _oldest_first(table.groups)
@@ -86,16 +85,20 @@ class TopicLives:
 
     @property
     def deleted(self) -> Mapping[str, Deleted]:
-        """Return the last deletion of each topic, including topics created again; callers must not modify them."""
+        """Return the last deletion of each topic, including topics created again; callers must not modify the
+        result.
+        """
         return self._deleted
 
     @property
     def deleted_groups(self) -> Mapping[str, DeletedGroup]:
-        """Return the last deletion of each group, including groups created again; callers must not modify them."""
+        """Return the last deletion of each group, including groups created again; callers must not modify the
+        result.
+        """
         return self._groups
 
     def is_later(self, known: Deleted | None, position: int) -> bool:
-        """Return whether a deletion is later than all known ones; only the oldest deletions are ever forgotten.
+        """Return whether a deletion is newer than all known ones.
 
         :param known: the last known deletion of the same topic or group.
         """
@@ -123,7 +126,7 @@ class TopicLives:
         )
 
     def take_over(self, copy: DeletedTopics) -> None:
-        """Merge a master's table into this one."""
+        """Merge the master's table of deletions into this one."""
         for group, of_group in copy.groups.items():
             if check_group(group) is None and self._groups.get(group) != of_group:
                 self._note_group(group, of_group)
@@ -146,18 +149,18 @@ class TopicLives:
         return bool(self._readers)
 
     def reads_earlier(self, connection: ServerConnection, group: str, topic: str, queue_id: int) -> bool:
-        """Return whether the offsets of a reader in this queue belong to an earlier life of the topic."""
+        """Return whether a reader's offsets in this queue belong to an earlier life of the topic."""
         begun = self._begun(connection, group, topic)
         return begun is not None and queue_id not in begun
 
     def record_reader(self, connection: ServerConnection, group: str, topic: str, queue_id: int) -> None:
-        """Record that the offsets of a reader in this queue belong to the topic's current life from now on."""
+        """Record that a reader's offsets in this queue belong to the topic's current life from now on."""
         begun = self._begun(connection, group, topic)
         if begun is not None:
             begun.add(queue_id)
 
     def _begun(self, connection: ServerConnection, group: str, topic: str) -> set[int] | None:
-        """Return the queues in which a reader of an earlier life reads the new one; ``None`` for other readers."""
+        """Return the queues in which a reader of an earlier life reads the new one, or ``None`` for other readers."""
         readers = self._readers.get(topic)
         clients = None if readers is None else readers.begun.get(group)
         if clients is None:
@@ -181,5 +184,5 @@ def _put_last(table: dict[str, T], name: str, deleted: T) -> Iterable[str]:
 
 
 def _oldest_first(table: dict[str, D]) -> dict[str, D]:
-    """Return deletions sorted by time: a file and its journal contain them in another order."""
+    """Return deletions sorted by time, because a file and its journal may contain them in a different order."""
     return dict(sorted(table.items(), key=lambda row: (row[1].position, row[1].time_ms)))

@@ -1,4 +1,4 @@
-"""The topics of this broker (``TopicConfigManager``).
+"""A broker's topics (``TopicConfigManager``).
 
 A topic is created by an administrator, by a send to a missing topic (from the default topic that the producer names, if
 that topic allows it), or by the first heartbeat of a consumer group (its retry topic).
@@ -42,14 +42,14 @@ _SINGLE_QUEUE: Final = 1
 
 
 def perm_text(perm: int) -> str:
-    """Return permissions as RocketMQ prints them, such as ``RW-`` (``PermName.perm2String``)."""
+    """Format permissions like RocketMQ, for example as ``RW-`` (``PermName.perm2String``)."""
     return "".join(
         letter if perm & bit else "-" for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
     )
 
 
 def describe_topic(config: TopicConfig) -> str:
-    """Return the text for a topic in RocketMQ's answers (``TopicConfig.toString``)."""
+    """Return the description of a topic in RocketMQ's responses (``TopicConfig.toString``)."""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
         f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
@@ -59,7 +59,7 @@ def describe_topic(config: TopicConfig) -> str:
 
 
 class TopicConfigManager(VersionedTable[TopicConfig]):
-    """The table of topics and ``config/topics.json``."""
+    """The table of topics, stored in ``config/topics.json``."""
 
     kind = TopicConfig
     noun = "topic"
@@ -79,28 +79,28 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     @property
     def is_full(self) -> bool:
-        """Return whether clients may create no more topics."""
+        """Return whether the table has the maximum number of topics that clients may create."""
         return len(self._table) >= MAX_TOPICS
 
     def is_unsaved(self, topic: str) -> bool:
-        """Return whether a topic is in memory only, so that its messages would be hidden after a crash."""
+        """Return whether a topic has not been written yet, so that its messages would be hidden after a crash."""
         return self.writer.is_new(topic)
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
-        """Return the body that nameservers, slaves and tools receive."""
+        """Return the table of topics as the body for nameservers, slaves and tools."""
         return TopicConfigSerializeWrapper(topic_config_table=dict(self._table), data_version=self.version)
 
     # --- rows -----------------------------------------------------------------------------------
     def name_of(self, row: TopicConfig) -> str:
-        """Return the topic's name."""
+        """Return the name of a topic from its row."""
         return row.topic_name
 
     def wrong_name(self, name: str) -> str | None:
-        """Check a name as ``check_topic`` does."""
+        """Return the reason why ``check_topic`` refuses a topic name, or ``None``."""
         return check_topic(name)
 
     def wrong_row(self, row: TopicConfig) -> str | None:
-        """Return why a number of queues, permission or flag is invalid, or ``None``."""
+        """Return the reason why a topic's number of queues, permission or flag is invalid, or ``None``."""
         for what, number, most in (
             ("readQueueNums", row.read_queue_nums, MAX_TOPIC_QUEUES),
             ("writeQueueNums", row.write_queue_nums, MAX_TOPIC_QUEUES),
@@ -112,7 +112,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return None
 
     def built_in(self) -> Iterable[TopicConfig]:
-        """Return the topics of the system, the cluster and the broker."""
+        """Return the built-in topics of the system, the cluster and the broker."""
         config = self._live.current
         yield _topic(SELF_TEST_TOPIC, _SINGLE_QUEUE)
         yield _topic(BENCHMARK_TOPIC, _BENCHMARK_QUEUES)
@@ -134,17 +134,21 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return _topic(AUTO_CREATE_TOPIC, self._live.current.default_topic_queue_nums, READ_WRITE | PERM_INHERIT)
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Add the default topic if sends create topics; a slave copies it from its master."""
+        """Add the default topic if topics are created automatically; a slave copies it from its master."""
         is_wanted = config.auto_create_topic_enable and config.broker_role != SLAVE
         if is_wanted and AUTO_CREATE_TOPIC not in self._table:
             self.put(self._default_topic())
 
     def _schedule_topic(self) -> TopicConfig:
-        """Return the topic with a queue for each level of ``messageDelayLevel``, so that tools see all levels."""
+        """Return the topic for delayed messages, with one queue per level in ``messageDelayLevel`` so that tools see
+        all levels.
+        """
         return _topic(SCHEDULE_TOPIC, max(_SCHEDULE_QUEUES, len(self._live.current.delays_ms)))
 
     def load(self) -> list[str]:
-        """Load as :meth:`VersionedTable.load` does; give the topic of delay levels a queue for each level."""
+        """Load the topics like :meth:`VersionedTable.load`, and give the topic for delayed messages a queue for each
+        level.
+        """
         findings = super().load()
         levels = self._schedule_topic()
         if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
@@ -154,7 +158,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     # --- changing -------------------------------------------------------------------------------
     def note_queue(self, topic: str, queue_id: int) -> bool:
-        """Create a topic for which a slave has messages, if it is not in the table yet; return whether it was created.
+        """Create a topic for which a slave has messages if the table lacks it; return whether it was created.
 
         Without the topic its messages would be hidden if the slave became the master before it copies the table.
         """
@@ -189,12 +193,12 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
             topic_filter_type=parent.topic_filter_type,
             topic_sys_flag=topic_sys_flag,
         )
-        _log.info("create topic %s with %d queues from %s", topic, queues, default_topic)
+        _log.info("created topic %s with %d queues from %s", topic, queues, default_topic)
         self.put(created)
         return created
 
     def create_retry(self, topic: str, *, queue_nums: int = _SINGLE_QUEUE, topic_sys_flag: int = 0) -> TopicConfig:
-        """Create a missing topic for messages from the broker itself (retries, dead letters, half messages).
+        """Create a topic for messages from the broker itself (retries, dead letters or half messages) if it is missing.
 
         (``createTopicInSendMessageBackMethod``.)
         """

@@ -1,8 +1,7 @@
-"""A table of named rows with a version and a file (``ConfigManager``), such as the tables of topics and of groups.
+"""A table of named rows with a version and a file (``ConfigManager``), such as the table of topics.
 
-A change is in the file's journal before its request is answered: only the changed row is written, whatever the size of
-the table. The text of the file is cached row by row, so that writing the complete file formats only the rows that
-changed since the last time: formatting 10,000 rows takes 140 ms.
+A change is appended to the file's journal before its request is answered; only the changed row is written. The file's
+text is cached row by row, so that writing the complete file formats only the rows that changed since the last time.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _DEPTH: Final = 2
 
 
 class RowTexts:
-    """The rows of a table that has a version and one map of bodies.
+    """The file text of a table that has a version and one map of rows.
 
     :param field: the name of the map in the file; it sorts after ``dataVersion``.
     """
@@ -64,7 +63,7 @@ class RowTexts:
             yield len(names)
 
     def pieces(self, version: DataVersion, table: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the complete file in fastjson's pretty form, slice by slice; rows may change between slices."""
+        """Yield the complete file in fastjson's pretty format, slice by slice; rows may change between slices."""
         for _ in self._refreshed(table):
             yield b""
         yield b'{\n\t"dataVersion":%s,\n\t%s:{' % (fastjson.dumps_pretty(to_builtins(version), 1), self._field)
@@ -78,20 +77,20 @@ class RowTexts:
 
 
 class VersionedTable(Generic[R]):
-    """The rows by name, their version and their file ``config/NAME.json``.
+    """The rows of a table by name, with their version and their file ``config/NAME.json``.
 
-    A subclass defines the rows of every broker and the reasons to refuse a row. ``on_change`` is called with the name
-    of each row that changes.
+    A subclass defines the built-in rows and the reasons to refuse a row. ``on_change`` is called with the name of each
+    row that changes.
     """
 
     kind: type[R]
     """The type of a row."""
     noun: str
-    """The word for a row in messages: topic, or group."""
+    """The word for a row in log lines, such as "topic" or "group"."""
     field: str
     """The name of the table in its file."""
     is_never_empty = False
-    """True if a file without a row has lost its rows."""
+    """True if the table is never empty, so that a file without rows must be damaged."""
 
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=TABLE_DEPTH, clock=clock, disk=disk)
@@ -104,7 +103,7 @@ class VersionedTable(Generic[R]):
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self.on_change: list[Callable[[str], None]] = []
         self.is_whole = True
-        """True if ``load`` found every row that was written last."""
+        """True if ``load`` found every row that was last written."""
         self.on_due: Callable[[], None] = self.save
         """Called after each change, which must be written before its request is answered."""
 
@@ -114,25 +113,25 @@ class VersionedTable(Generic[R]):
         raise NotImplementedError
 
     def built_in(self) -> Iterable[R]:
-        """Return the rows of every broker; rows with the same names from the file replace them."""
+        """Return the built-in rows; rows with the same names from the file replace them."""
         raise NotImplementedError
 
     def wrong_name(self, name: str) -> str | None:
-        """Return the reason to refuse a name, or ``None``: names become directories."""
+        """Return the reason to refuse a name, or ``None`` if it is valid."""
         raise NotImplementedError
 
     def wrong_row(self, row: R) -> str | None:
-        """Return the reason to leave out a row from the file, or ``None``."""
+        """Return the reason to skip a row from the file, or ``None`` if it is valid."""
         raise NotImplementedError
 
     # --- reading ------------------------------------------------------------------------------
     def get(self, name: str) -> R | None:
-        """Return a row, without creating it."""
+        """Return the row with a name, without creating it."""
         return self._table.get(name)
 
     @property
     def table(self) -> Mapping[str, R]:
-        """Return all rows by name; callers must not modify them."""
+        """Return all rows by name; callers must not modify the result."""
         return self._table
 
     @property
@@ -142,7 +141,7 @@ class VersionedTable(Generic[R]):
 
     # --- loading ------------------------------------------------------------------------------
     def load(self) -> list[str]:
-        """Load the file and add the rows of every broker; return a line for each problem."""
+        """Load the file and add the built-in rows; return a line for each problem."""
         findings: list[str] = []
         stored = self._file.load(self._form)
         if stored is not None:
@@ -167,17 +166,17 @@ class VersionedTable(Generic[R]):
         return findings
 
     def _form(self, loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
-        """Return the version, if the file has a usable one, and the entries."""
+        """Return the version, if the file has a usable one, and the rows."""
         entries = loaded[self.field]
         if not isinstance(entries, dict):
-            raise TypeError(f"its {self.field} is not a JSON object")
+            raise TypeError(f"{self.field} is not a JSON object")
         try:
             return decode_body(DataVersion, fastjson.dumps(loaded.get("dataVersion"))), entries
         except (BodyError, TypeError, ValueError):
             return None, entries
 
     def _add(self, name: str, entry: Any) -> str | None:
-        """Add a row from the file, or return the reason to leave it out."""
+        """Add a row from the file, or return the reason to skip it."""
         try:
             row = decode_body(self.kind, fastjson.dumps(entry))
         except (BodyError, TypeError, ValueError) as error:
@@ -192,7 +191,7 @@ class VersionedTable(Generic[R]):
 
     # --- changing -----------------------------------------------------------------------------
     def put(self, row: R) -> None:
-        """Add or replace a row; its name must have been checked."""
+        """Add or replace a row whose name has been checked."""
         name = self.name_of(row)
         assert self.wrong_name(name) is None, name
         if name not in self._table:
@@ -208,7 +207,7 @@ class VersionedTable(Generic[R]):
         return True
 
     def new_version(self) -> None:
-        """Make nameservers and slaves copy the complete table again (after a change that concerns all rows)."""
+        """Make nameservers and slaves copy the complete table again, after a change that affects all rows."""
         self.version = self._next_version()
         self._file.changed()
         self.on_due()
@@ -227,9 +226,9 @@ class VersionedTable(Generic[R]):
     def take_over(
         self, rows: Iterable[tuple[str, R]], version: DataVersion, removed: Iterable[str] | None = None
     ) -> Generator[None, None, None]:
-        """Become a copy of a master's table, including its version; rows with invalid names are left out.
+        """Replace the rows with a copy of the master's table and its version, except rows with invalid names.
 
-        Pauses after each slice; the table has the master's version once all slices are done.
+        This function pauses after each slice; the version changes after the last one.
 
         :param removed: the rows to remove; ``None`` for all rows that are not in ``rows``.
         """
@@ -261,14 +260,14 @@ class VersionedTable(Generic[R]):
         self.on_due()
 
     def _took_over(self, names: list[str]) -> None:
-        """Record a slice of the differences as changed; the table still has the old version."""
+        """Record the rows of one copied slice as changed, while the table still has the old version."""
         if names:
             self._note(names)
             self.writer.changed(*names)
             self.on_due()
 
     def _note(self, names: Iterable[str]) -> None:
-        """Format the texts of these rows."""
+        """Update the cached texts of these rows."""
         for name in names:
             self._rows.changed(name)
             self.changes.note(name)
@@ -276,7 +275,7 @@ class VersionedTable(Generic[R]):
 
     # --- writing ------------------------------------------------------------------------------
     def save(self) -> None:
-        """Write the changes now; on a full or broken disk they stay due for the next call."""
+        """Write the changes now; if the disk is full or broken, the next call tries again."""
         self.writer.save()
 
     def _changed_rows(self, names: Iterable[str]) -> bytes:

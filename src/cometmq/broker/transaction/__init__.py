@@ -1,1 +1,1 @@
-"""Transactions: half messages, commits and rollbacks, checks at producers (TransactionalMessageService)."""
+"""Transactions: half messages, commits, rollbacks and checks with producers (TransactionalMessageService)."""

@@ -1,13 +1,13 @@
-"""Asks producers about open half messages (``TransactionalMessageCheckService``, 39), periodically and on request
-(323).
+"""Checks open half messages with their producers (``TransactionalMessageCheckService``, request code 39), periodically
+and on request (323).
 
-Every ``transactionCheckInterval`` a round checks all transactions that are open when it begins. If one is old enough, a
-copy with a higher check count is stored at the end of the half queue, and one live producer of its group is asked about
-the copy; it answers with END_TRANSACTION. The transaction is given up after ``transactionCheckMax`` checks, or when its
-log file is about to be deleted.
+Every ``transactionCheckInterval``, a round checks all transactions that are open when it begins. If a transaction is
+old enough, a copy of its half message with a higher check count is stored at the end of the half queue, and one live
+producer of its group is asked about the copy; the producer answers with END_TRANSACTION. A transaction is given up
+after ``transactionCheckMax`` checks, or when its log file is about to be deleted.
 
 RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) turns a given-up message in TRANS_CHECK_MAX_TIME_TOPIC into a
-half message with a check count of 0; for an open half message it resets the count. A transaction that is over, or was
+half message with a check count of 0; for an open half message it resets the count. A transaction that has ended, or was
 resumed before, does not change.
 """
 
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 _HOUR_MS: Final = 3_600_000
 
 _SHOWN_CHARS: Final = 255
-"""Maximum number of characters of a producer's names in log lines."""
+"""Maximum number of characters of a topic, group or ID in log lines."""
 
 _WhenReplaced = Callable[[Stored], None]
 
@@ -69,16 +69,16 @@ class TransactionalMessageCheck:
         self._turn = broker.turn
         self._clock = broker.clock
         self._asked_last: dict[str, int] = {}
-        """Group → number of checks sent, for the round robin over its producers; live groups only."""
+        """Number of checks sent to each live group, for round robin over its producers."""
         self.asked = 0
         self.given_up = 0
         self.lost = 0
         """Number of transactions whose half message is no longer in the log."""
         self._round_began = 0
-        """Value of ``given_up`` when the round began."""
+        """Value of ``given_up`` at the start of the current round."""
 
     async def run(self) -> None:
-        """Check all transactions that are open now, in slices between which the loop does other work."""
+        """Check all transactions that are open now, in slices, so that the event loop can do other work in between."""
         table = self._table
         offsets = table.offsets()
         groups = self._producers.groups
@@ -95,7 +95,7 @@ class TransactionalMessageCheck:
             _log.warning("checks of open transactions are postponed to the next round: %s", refused.remark)
         if self.given_up > given_up:
             _log.warning(
-                "gave up %d transactions that nobody ended; their messages are in %s",
+                "gave up %d transactions that no producer ended; their messages are in %s",
                 self.given_up - given_up,
                 TRANS_CHECK_MAX_TIME_TOPIC,
             )
@@ -108,7 +108,7 @@ class TransactionalMessageCheck:
             )
 
     def _check(self, offset: int, newest: int) -> None:
-        """Ask about a transaction, give it up or leave it unchanged.
+        """Check a transaction: ask its producer, give it up or leave it unchanged.
 
         :raises RefusedError: nothing can be stored now.
         """
@@ -178,14 +178,14 @@ class TransactionalMessageCheck:
         if self.given_up - self._round_began <= MAX_GIVEN_UP_LINES:
             named = half.properties
             _log.error(
-                "gave up a transaction that nobody ended: topic %s, group %s, id %s, offset id %s",
+                "gave up a transaction that no producer ended: topic %s, group %s, id %s, offset id %s",
                 *(_for_log(named.get(name)) for name in (REAL_TOPIC, PGROUP, UNIQ_KEY)),
                 half.msg_id,
             )
 
     # --- asking -------------------------------------------------------------------------------
     def _ask(self, offset: int, group: str) -> None:
-        """Send CHECK_TRANSACTION_STATE (39) to the next responsive producer of the group, if there is one."""
+        """Send CHECK_TRANSACTION_STATE (39) to the next responsive producer of the group, if any."""
         channels = self._producers.groups.get(group)
         half = self._table.read_half(offset) if channels else None
         if not channels or half is None:
@@ -215,7 +215,7 @@ class TransactionalMessageCheck:
 
 
 def _for_log(name: str | None) -> str:
-    """Return a name for the log, with control characters escaped."""
+    """Return a property value for the log, with control characters escaped."""
     return "-" if name is None else ascii(name[:_SHOWN_CHARS])[1:-1]
 
 
@@ -226,7 +226,7 @@ _Answer = Callable[[Response], None]
 
 
 class ResumeCheckProcessor:
-    """Resumes a transaction by an offset id (RESUME_CHECK_HALF_MESSAGE)."""
+    """Resumes a given-up transaction by its offset ID (RESUME_CHECK_HALF_MESSAGE)."""
 
     def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
         self._table = table
@@ -234,7 +234,7 @@ class ResumeCheckProcessor:
         self._turn = broker.turn
         self._clock = broker.clock
         self._under_way: dict[int, list[_Answer]] = {}
-        """Log offset of a given-up message that is being resumed → the requests to answer."""
+        """The waiting requests for each given-up message that is being resumed, by its log offset."""
 
     @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE, permission=needs_cluster(Action.UPDATE))
     def resume(
@@ -259,7 +259,7 @@ class ResumeCheckProcessor:
             answer(Response(ResponseCode.SYSTEM_ERROR, remark=f"{_FAILED} {error}"))
 
     def _find_record(self, msg_id: str) -> StoredRecord:
-        """Return the record with an offset id.
+        """Return the transaction record with an offset ID.
 
         :raises ValueError: the record does not belong to a transaction. The record's own fields prove nothing: a client
             may have written it as the body of a message.
@@ -280,7 +280,7 @@ class ResumeCheckProcessor:
         table = self._table
         offset = table.current_offset(named.queue_offset, first_offset(named))
         if offset is None:
-            raise ValueError("the transaction is over")
+            raise ValueError("the transaction has already ended")
         if table.is_changing(offset):
             table.when_changed(offset, partial(again, answer))
             return
@@ -309,7 +309,7 @@ class ResumeCheckProcessor:
         before = self._find_earlier_resume(record)
         if before is not None:
             if self._table.current_offset(before.queue_offset, first_offset(before)) is None:
-                raise ValueError("the message was resumed before, and the transaction is over or was given up again")
+                raise ValueError("the message was resumed before, and its transaction has ended or was given up again")
             answer(Response())
             return
         if self._table.count >= MAX_OPEN_TRANSACTIONS:
@@ -326,9 +326,9 @@ class ResumeCheckProcessor:
             answer(_to_response(outcome))
 
     def _find_earlier_resume(self, record: StoredRecord) -> StoredRecord | None:
-        """Return the half message from an earlier resume, found by the index of keys.
+        """Find the half message from an earlier resume by its key, and return it.
 
-        :raises ValueError: the message has no UNIQ_KEY to search for.
+        :raises ValueError: the message has no UNIQ_KEY.
         """
         key = record.properties.get(UNIQ_KEY)
         if not key:

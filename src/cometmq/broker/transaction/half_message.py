@@ -1,9 +1,9 @@
-"""The records of a transaction: the half message, its copies, and the op message (``TransactionalMessageBridge``).
+"""The records of a transaction: the half message, its copies and the op message (``TransactionalMessageBridge``).
 
-A half message waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue in its properties. An op message,
-whose body is the half message's queue offset, ends it. On commit, the message is first stored in the real topic, with
-the half message's log offset as its prepared transaction offset. Each time the producer is asked, a copy at the end of
-the half queue replaces the half message.
+A half message waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and queue in its properties. An op message, whose
+body is the half message's queue offset, ends the transaction. On commit, the message is first stored in the real topic,
+with the half message's log offset as its prepared transaction offset. Each time the producer is asked, a new copy at
+the end of the half queue replaces the half message.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from cometmq.message.sysflag import (
 from cometmq.remoting.codes import ResponseCode
 
 HALF_QUEUE: Final = 0
-"""The queue id of half messages and op messages, which use one queue each."""
+"""The queue ID of half messages and op messages, whose topics have one queue each."""
 
 _NOT_OF_A_HALF: Final = frozenset(
     {
@@ -62,10 +62,10 @@ _NOT_OF_A_HALF: Final = frozenset(
         TRAN_PREPARED_QUEUE_OFFSET,
     }
 )
-"""Properties of the producer that are removed from a half message, since they would disturb its checks."""
+"""Producer properties that are removed from a half message because they would interfere with its checks."""
 
 _NUMBER_CHARS: Final = 19
-"""Maximum length of a number that a broker writes."""
+"""Maximum length of a number that a broker writes into a property."""
 _MAX_IMMUNITY_SECONDS: Final = 10**9
 
 OP_PROPERTIES: Final = join_properties({TAGS: "d", WAIT: "true"})
@@ -74,12 +74,12 @@ OP_TAGS_CODE: Final = tags_code("d")
 
 
 def room_for_halves(open_now: int) -> int:
-    """Return the number of half messages that may still be stored, given the number of open transactions."""
+    """Return the number of half messages that may still be stored while ``open_now`` transactions are open."""
     return max(MAX_OPEN_TRANSACTIONS - open_now, 0)
 
 
 def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
-    """Return the detour that parks messages with TRAN_MSG, unless ``rejectTransactionMessage`` is on.
+    """Return the detour that parks half messages, which have the property TRAN_MSG.
 
     :param open_now: returns the number of open transactions.
     """
@@ -96,7 +96,7 @@ def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
         if not room_for_halves(open_now()):
             raise RefusedError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{MAX_OPEN_TRANSACTIONS} transactions are already open; find the producers that do not end theirs",
+                f"{MAX_OPEN_TRANSACTIONS} transactions are already open; find the producers that never end theirs",
             )
         return _to_half(message, wanted)
 
@@ -113,8 +113,8 @@ def _to_half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
     if len(text.encode()) > MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES:
         raise RefusedError(
             ResponseCode.MESSAGE_ILLEGAL,
-            "the message is illegal, the properties of a half message have at most "
-            f"{MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES} bytes, with REAL_TOPIC and REAL_QID.",
+            "the message is illegal: the properties of a half message, with REAL_TOPIC and REAL_QID, may have at most "
+            f"{MAX_PROPERTIES_BYTES - HALF_PROPERTIES_RESERVE_BYTES} bytes",
         )
     return msgspec.structs.replace(
         message,
@@ -126,7 +126,7 @@ def _to_half(message: InnerMessage, wanted: Mapping[str, str]) -> InnerMessage:
 
 
 def to_committed(half: StoredRecord) -> InnerMessage:
-    """Return the message for the real topic when a half message is committed.
+    """Return the message to store in the real topic when a half message is committed.
 
     :raises ValueError: the half message lacks its topic or queue.
     """
@@ -148,7 +148,7 @@ def to_committed(half: StoredRecord) -> InnerMessage:
 
 
 def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage:
-    """Return the op message that ends the half message at ``half_offset`` of the half queue."""
+    """Return the op message that ends the half message at offset ``half_offset`` of the half queue."""
     return InnerMessage(
         TRANS_OP_HALF_TOPIC,
         HALF_QUEUE,
@@ -164,14 +164,14 @@ def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage
 
 
 def op_offsets(body: bytes | memoryview) -> Iterator[int]:
-    """Return the half queue offsets in an op message: one, or several in an op message of RocketMQ 5."""
+    """Return the half queue offsets in an op message: one, or several if RocketMQ 5 wrote it."""
     for piece in bytes(body).split(b","):
         if piece.isdigit() and len(piece) < _NUMBER_CHARS:
             yield int(piece)
 
 
 def to_copy(half: StoredRecord, first_offset: int, check_times: int) -> InnerMessage:
-    """Return the copy that replaces a half message; ``first_offset`` is the offset of the transaction's first half
+    """Return a copy that replaces a half message; ``first_offset`` is the offset of the transaction's first half
     message.
     """
     return msgspec.structs.replace(
@@ -188,12 +188,12 @@ def to_copy(half: StoredRecord, first_offset: int, check_times: int) -> InnerMes
 
 
 def to_given_up(half: StoredRecord) -> InnerMessage:
-    """Return a half message for TRANS_CHECK_MAX_TIME_TOPIC."""
+    """Return the copy of a half message for TRANS_CHECK_MAX_TIME_TOPIC."""
     return msgspec.structs.replace(inner_message(half), topic=TRANS_CHECK_MAX_TIME_TOPIC)
 
 
 def to_resumed(record: StoredRecord) -> InnerMessage:
-    """Return a given-up message as a half message with a check count of 0."""
+    """Return the half message that resumes a given-up message, with a check count of 0."""
     return msgspec.structs.replace(
         inner_message(record),
         topic=TRANS_HALF_TOPIC,
@@ -207,7 +207,7 @@ def to_resumed(record: StoredRecord) -> InnerMessage:
 
 
 def check_body(half: StoredRecord) -> bytes:
-    """Return the record that a check sends to the producer, with its real topic and queue.
+    """Return the record that a transaction check sends to the producer, with its real topic and queue.
 
     :raises ValueError: the half message lacks its topic or queue.
     """
@@ -231,14 +231,14 @@ def check_body(half: StoredRecord) -> bytes:
 
 
 def real_queue(half: StoredRecord) -> tuple[str, int]:
-    """Return the topic and queue to which a half message was sent.
+    """Return the real topic and queue of a half message.
 
-    :raises ValueError: the half message lacks them.
+    :raises ValueError: the half message lacks its topic or queue.
     """
     topic = half.properties.get(REAL_TOPIC, "")
     queue_id = _parse_number(half, REAL_QID)
     if not topic or queue_id is None:
-        raise ValueError(f"the half message at {half.queue_offset} lacks its topic or queue")
+        raise ValueError(f"the half message at offset {half.queue_offset} lacks its topic or queue")
     return topic, queue_id
 
 
@@ -249,12 +249,12 @@ def first_offset(half: StoredRecord) -> int:
 
 
 def check_times(half: StoredRecord) -> int:
-    """Return the number of checks so far."""
+    """Return how often a half message's transaction has been checked."""
     return _parse_number(half, TRANSACTION_CHECK_TIMES) or 0
 
 
 def immunity_ms(half: StoredRecord) -> int | None:
-    """Return the minimum age for a check, if the message sets it."""
+    """Return the minimum age of a half message for a check in milliseconds, if the message sets one."""
     seconds = _parse_number(half, CHECK_IMMUNITY_TIME_IN_SECONDS)
     return seconds * 1000 if seconds is not None and seconds < _MAX_IMMUNITY_SECONDS else None
 
@@ -268,5 +268,5 @@ def _parse_number(half: StoredRecord, name: str) -> int | None:
 
 
 def _with_properties(text: str, without: frozenset[str], added: Mapping[str, str]) -> str:
-    """Return the text of properties without some names, and with other properties appended."""
+    """Return a properties text with some properties removed and others appended."""
     return PropertiesText(text).without(without).plus(added).text

@@ -1,12 +1,11 @@
 """The table of open transactions: half messages without an op message (``TransactionalMessageServiceImpl``).
 
-New transactions are read from the half queue, in ranges of offsets, when the table is used, so that a send costs
-nothing here. An offset is removed when its op message is stored. The other values of a transaction are read from its
-record when a round of checks first checks it.
+New transactions are read from the half queue when the table is used, so sends need not update it. An offset is removed
+when its op message is stored. The other values of a transaction are read from its record when it is first checked.
 
-When a broker starts, it reads both queues from the offsets of CID_RMQ_SYS_TRANS; everything before is finished. It
-completes two operations that a crash can interrupt: a committed message without its op message, and a half message
-whose copy is already stored. Their op messages are written late.
+When a broker starts, it reads both queues starting at the offsets of CID_RMQ_SYS_TRANS; everything before them is
+finished. It completes two operations that a crash can interrupt: a commit whose op message is missing, and a half
+message that already has a copy. Their op messages are written late.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ _PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
 _CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
 
 Changed = Callable[[], None]
-"""Called when the change in progress is stored, or has failed."""
+"""Callback for when a transaction's pending change is stored or has failed."""
 
 
 class Transaction(msgspec.Struct, gc=False):
-    """An open transaction, with the values that rounds of checks need."""
+    """An open transaction, with the values needed for checks."""
 
     first_offset: int
     """Queue offset of the first half message, which identifies the transaction."""
     begun_ms: int
-    """Start time in milliseconds since 1970: the earlier of the broker's and the producer's times."""
+    """Start time in milliseconds since 1970, according to the broker or the producer, whichever is earlier."""
     stored_ms: int
     """Store time of the half message or its current copy, in milliseconds since 1970."""
     immunity_ms: int | None
@@ -81,7 +80,9 @@ def describe(half: StoredRecord) -> Transaction:
 
 
 class OpenTransactions:
-    """The table of open transactions. ``unmarked`` contains finished half offsets without an op message."""
+    """The table of open transactions. ``unmarked`` contains offsets of ended half messages that have no op message
+    yet.
+    """
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsetManager, turn: StoreTurn, store_host: bytes) -> None:
         self._store = store
@@ -96,33 +97,33 @@ class OpenTransactions:
             for offset, noted in self._open.items()
             if noted is not None and noted.first_offset != offset
         }
-        """First offset → offset of its current copy."""
+        """Offset of the current copy, by the transaction's first offset."""
         self._changing: dict[int, list[Changed]] = {}
         self._read_to = self._halves.committed
         self._marks = [mark]
-        """Pairs of offsets in half queue and op queue: no op message before the second refers to a half message after
-        the first.
+        """Pairs of a half queue offset and an op queue offset: no op message before the second refers to a half message
+        after the first.
         """
 
     # --- queries ------------------------------------------------------------------------------
     @property
     def count(self) -> int:
-        """Return the number of open transactions, including those whose turn is not stored yet."""
+        """Return the number of open transactions, including half messages that are still being stored."""
         self._turn.take_back()
         return self.count_before_batch
 
     @property
     def count_before_batch(self) -> int:
-        """Return the number of open transactions without those in the batch of the compiled core."""
+        """Return the number of open transactions, except those in the compiled core's current batch."""
         return len(self._open) + self._halves.next_offset - self._read_to
 
     def offsets(self, at: int = 0) -> list[int]:
-        """Return the half queue offsets of the open transactions, from ``at`` on, ascending."""
+        """Return the half queue offsets of the open transactions in ascending order, starting at ``at``."""
         self._read_new()
         return [offset for offset in self._open if offset >= at]
 
     def oldest(self) -> Transaction | None:
-        """Return the transaction that began first, or ``None``; takes about 40 ms for half a million."""
+        """Return the transaction that began first, or ``None``."""
         self._read_new()
         candidates = [noted for noted in self._open.values() if noted is not None]
         # Transactions that no round has checked yet are in the order in which they were stored.
@@ -133,14 +134,16 @@ class OpenTransactions:
         return min(candidates, key=attrgetter("begun_ms"), default=None)
 
     def current_offset(self, offset: int, first: int) -> int | None:
-        """Return the current offset of the half message with these offsets, or ``None`` if its transaction is over."""
+        """Return the half message's current offset for the transaction with these offsets, or ``None`` if it has
+        ended.
+        """
         self._read_new()
         if offset in self._open:
             return offset
         return self._copies.get(first)
 
     def is_at(self, offset: int, physical_offset: int) -> bool:
-        """Return whether the half message at an offset is the record at that log offset.
+        """Return whether the half message at a queue offset is the record at a log offset.
 
         The record's own fields prove nothing: a client may have written it as the body of a message.
         """
@@ -152,9 +155,9 @@ class OpenTransactions:
         return _record(self._store, self._halves, offset)
 
     def read_open_half(self, offset: int, physical_offset: int) -> tuple[bytes, int] | None:
-        """Return the unchecked record of an open half message at these offsets, and the time (ms).
+        """Return the unchecked record of an open half message at these offsets, and its store time in milliseconds.
 
-        Return ``None`` if the transaction is not open, or if a change of it is in progress.
+        Return ``None`` if the transaction is not open, or if it is being changed.
         """
         self._read_new()
         if offset not in self._open or offset in self._changing or not self.is_at(offset, physical_offset):
@@ -186,19 +189,21 @@ class OpenTransactions:
 
     # --- changes in progress ------------------------------------------------------------------
     def is_changing(self, offset: int) -> bool:
-        """Return whether an end or a copy of a transaction is being stored."""
+        """Return whether the end or a copy of a transaction is being stored."""
         return offset in self._changing
 
     def is_awaited(self, offset: int) -> bool:
-        """Return whether a caller of :meth:`when_changed` waits for the change in progress."""
+        """Return whether a caller of :meth:`when_changed` is waiting for the current change."""
         return bool(self._changing[offset])
 
     def when_changed(self, offset: int, changed: Changed) -> None:
-        """Call ``changed`` when the change in progress is stored, or has failed."""
+        """Call ``changed`` when the transaction's current change is stored or has failed."""
         self._changing[offset].append(changed)
 
     def begin_change(self, offset: int) -> None:
-        """Begin a change; :meth:`end_stored`, :meth:`copy_stored` or :meth:`cancel_change` must follow."""
+        """Begin changing a transaction; :meth:`end_stored`, :meth:`copy_stored` or :meth:`cancel_change` must
+        follow.
+        """
         self._changing[offset] = []
 
     def op_message(self, offset: int) -> InnerMessage:
@@ -206,7 +211,7 @@ class OpenTransactions:
         return op_message(offset, self._store_host, self._store.clock.now_ms())
 
     def store_replacement(self, half: StoredRecord, message: InnerMessage, done: WhenStored) -> None:
-        """Store the message that replaces a half message, and the op message for it, in one turn.
+        """Store the replacement for a half message and the half message's op message in one turn.
 
         The replacement comes first: after a crash between the two, both messages exist. ``done`` receives the position
         of the replacement and updates the table; after a failure the table is already up to date.
@@ -230,12 +235,12 @@ class OpenTransactions:
             raise
 
     def end_stored(self, offset: int) -> None:
-        """Remove a transaction whose end is stored."""
+        """Remove a transaction after its end has been stored."""
         self.remove(offset)
         self._end_change(offset)
 
     def copy_stored(self, offset: int, copy: int, noted: Transaction) -> None:
-        """Record that a copy is stored at offset ``copy``."""
+        """Record that a copy of a half message was stored at offset ``copy``."""
         self._read_new()
         self._open.pop(offset, None)
         self._open[copy] = noted
@@ -243,7 +248,7 @@ class OpenTransactions:
         self._end_change(offset)
 
     def cancel_change(self, offset: int) -> None:
-        """Leave the transaction unchanged, because nothing was stored."""
+        """End a change without effect, because nothing was stored."""
         self._end_change(offset)
 
     def _end_change(self, offset: int) -> None:
@@ -251,14 +256,14 @@ class OpenTransactions:
             changed()
 
     def remove(self, offset: int) -> None:
-        """Remove a transaction that is over, or whose half message can no longer be read."""
+        """Remove a transaction that has ended, or whose half message can no longer be read."""
         noted = self._open.pop(offset, None)
         if noted is not None:
             self._copies.pop(noted.first_offset, None)
 
     # --- progress -----------------------------------------------------------------------------
     def progress(self) -> tuple[int, int]:
-        """Return the offsets of the half queue and the op queue from which a start must read."""
+        """Return the half queue and op queue offsets from which the broker must read when it starts."""
         self._read_new()
         done = next(iter(self._open), self._read_to)
         marks = self._marks
@@ -274,7 +279,7 @@ class OpenTransactions:
 def _find_open(
     store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: tuple[int, int]
 ) -> tuple[dict[int, Transaction | None], list[int]]:
-    """Read both queues; return the open half messages by offset, and the finished offsets without an op message.
+    """Read both queues; return the open half messages by offset, and the ended offsets that have no op message.
 
     Copies are recorded immediately, other half messages when a round checks them.
     """
@@ -316,7 +321,7 @@ def _record(store: MessageStore, queue: ConsumeQueue, offset: int) -> StoredReco
 
 
 def _is_committed_from(store: MessageStore, committed: int, half: StoredRecord | None) -> bool:
-    """Return whether a message was committed from a half message: its sysFlag may be set by any client."""
+    """Return whether a message was committed from a half message."""
     record = store.decoded_at(committed)
     return (
         record is not None
@@ -330,15 +335,15 @@ def _is_committed_from(store: MessageStore, committed: int, half: StoredRecord |
 def _drop_replaced(
     open_now: dict[int, Transaction | None], records: Iterable[tuple[int, StoredRecord | None]]
 ) -> list[int]:
-    """Remove the half messages that have a copy, open or not; record the first offset of each copy.
+    """Remove half messages that have been replaced by a copy; record the first offset of each copy.
 
     CometMQ's copies contain the offset of their first half message. Apache's do not: a message checked n times replaces
     the message with the same key, group, producer and time that was checked n - 1 times.
     """
     standing: dict[int, int] = {}
-    """First offset → offset of the newest copy so far."""
+    """Offset of the newest copy so far, by first offset."""
     alike: dict[tuple[object, ...], list[int]] = {}
-    """Identity of a message and number of checks → offsets without a known copy."""
+    """Offsets that have no known copy yet, by message identity and number of checks."""
     firsts: dict[int, int] = {}
     for offset, half in records:
         if half is None:
@@ -361,9 +366,9 @@ def _drop_replaced(
 
 
 def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
-    """Return the offset from which to read a queue: the group's offset, limited to the queue.
+    """Return the offset at which to start reading a queue: the group's offset, limited to the queue.
 
-    An offset past the end was saved before the broker lost its last messages; new messages will get these offsets.
+    An offset past the end was saved before the broker lost its last messages.
     """
     committed = offsets.query(TRANSACTION_GROUP, queue.topic, queue.queue_id)
     if committed > queue.committed:
@@ -372,7 +377,7 @@ def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
 
 
 def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_half: int) -> bytearray:
-    """Return a byte for each half message from ``first_half`` on: 1 if an op message ends it."""
+    """Return a byte for each half message starting at ``first_half``: 1 if an op message ends it."""
     done = bytearray(end_half - first_half)
     for offset in range(at, ops.committed):
         op = _record(store, ops, offset)
@@ -385,7 +390,7 @@ def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int,
 def _committed_since(
     store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: int | None
 ) -> list[tuple[int, int]]:
-    """Return the messages committed from log offset ``first`` on: each log offset with that of the half message."""
+    """Map the log offsets of messages committed since log offset ``first`` to those of their half messages."""
     if first is None:
         return []
     horizon = store.max_physical_offset - COMMITTED_SCAN_BYTES

@@ -1,9 +1,8 @@
-"""Transactions in the compiled core: half messages and their ends (hot path).
+"""Transactions in the compiled core: half messages, commits and rollbacks (hot path).
 
-The core (see :mod:`cometmq.broker.turn.plain_sends`) handles half messages that Python would park, and each
-END_TRANSACTION for a half message that has no copy. It leaves to Python: copies, transactions with a change under way,
-SYNC_FLUSH and SYNC_MASTER, where answers may be late, and ends where accounts or quotas are checked or metrics are
-counted.
+The core (see :mod:`cometmq.broker.turn.plain_sends`) parks half messages, and handles END_TRANSACTION for half messages
+that have no copy. Python handles copies, transactions with a pending change, all ends under SYNC_FLUSH and SYNC_MASTER,
+and all ends for which accounts or quotas are checked or metrics are counted.
 
 An end is recorded in the table of open transactions when the core adds its records, before any other code can run. Once
 the records are stored, the request is answered and the transaction is removed from the table.
@@ -32,11 +31,11 @@ from cometmq.store.message_store import MessageStore
 _DONE: Final = Response()
 _WORDS: Final = struct.Struct(">II")
 _DONE_HEADER: Final = b"".join(encode_response(JSON, 0, _DONE))[_WORDS.size :].replace(b'"opaque":0', b'"opaque":%d')
-"""The answer to a stored end, without opaque and lengths."""
+"""The response header for a stored end, without opaque and lengths."""
 
 
 def _done_answer(opaque: int, *, is_binary: bool) -> bytes:
-    """Return the answer to a stored end."""
+    """Return the response to a stored end of a transaction."""
     if is_binary:
         return b"".join(encode_response(ROCKETMQ, opaque, _DONE))
     header = _DONE_HEADER % opaque
@@ -88,16 +87,15 @@ class PlainTransactions:
         )
 
     def _half_room(self) -> int:
-        """Return the number of half messages that may be stored now; called once for each batch."""
+        """Return the number of half messages that may be stored now."""
         if self._live.current.reject_transaction_message:
             return 0
         return room_for_halves(self._table.count_before_batch)
 
     def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
-        """Answer ends that are stored or refused.
+        """Answer END_TRANSACTION requests whose ends are stored or refused.
 
-        :param are_alone: True if the core has nothing else to answer in this turn; then the answers are written
-            immediately.
+        :param are_alone: True if the core has no other responses in this turn, so that they are written immediately.
         """
         if isinstance(outcome, RefusedError):
             response = outcome.response()

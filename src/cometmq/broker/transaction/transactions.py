@@ -65,10 +65,10 @@ _NOT_FOUND: Final = "Find prepared transaction message failed"
 
 
 class EndTransactionProcessor:
-    """END_TRANSACTION (37): a producer commits a half message, or rolls it back.
+    """Handles END_TRANSACTION (37): a producer commits a half message, or rolls it back.
 
-    The committed message and the op message belong to one turn, so that one write stores both. Once a transaction is
-    over, further ends change nothing, even if they name a half message that a copy replaced. ``committed`` and
+    The committed message and the op message belong to one turn, so that one write stores both. Once a transaction has
+    ended, further requests change nothing, even if they name a half message that a copy replaced. ``committed`` and
     ``rolled_back`` count since the broker started.
     """
 
@@ -85,7 +85,9 @@ class EndTransactionProcessor:
     def end(
         self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
     ) -> Response | None:
-        """Commit or roll back; answer once the end is stored. Other requests get no answer, as in Apache."""
+        """Commit or roll back a transaction; respond once the end is stored. As in Apache's broker, a request with
+        neither flag gets no response.
+        """
         half = self._store.decoded_at(request.header.commit_log_offset)
         if not may_access(self._store, half, Action.PUB):
             return Response(ResponseCode.SYSTEM_ERROR, remark=not_found(_NOT_FOUND))
@@ -126,7 +128,7 @@ class EndTransactionProcessor:
         return None
 
     def _retry_end(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> None:
-        """Handle an end that had to wait for another change of its transaction."""
+        """Handle an END_TRANSACTION request that had to wait for another change to its transaction."""
         response = self._end(answer, request, self._store.decoded_at(request.header.commit_log_offset))
         if response is not None:
             answer.respond(response)
@@ -135,7 +137,7 @@ class EndTransactionProcessor:
         """Store the committed message and the op message in the same turn.
 
         :raises RefusedError: nothing can be stored now.
-        :raises ValueError: the half message names no queue.
+        :raises ValueError: the half message has no real queue.
         """
         op = self._table.op_message(half.queue_offset)
         if commits:
@@ -175,7 +177,7 @@ class EndTransactionProcessor:
 
 
 def _find_fault(half: StoredRecord | None, header: EndTransactionRequestHeader) -> str | None:
-    """Return why a transaction cannot be ended, with the text of ``checkPrepareMessage``, or ``None`` if it can."""
+    """Return why a transaction cannot be ended, in the words of ``checkPrepareMessage``, or ``None`` if it can."""
     if half is None or half.topic != TRANS_HALF_TOPIC:
         return _NOT_FOUND
     if half.properties.get(PGROUP) != header.producer_group:
@@ -186,7 +188,7 @@ def _find_fault(half: StoredRecord | None, header: EndTransactionRequestHeader) 
 
 
 class TransactionalMessageService:
-    """The table of open transactions, their ends, and the rounds of checks.
+    """The transaction service: the table of open transactions, their ends, and the rounds of checks.
 
     Created once the store is open, before anything is stored.
     """
@@ -209,7 +211,7 @@ class TransactionalMessageService:
             self.ends.count,
             takes_ends=broker.stats.traffic is None,
         )
-        """Half messages and ends of transactions that the compiled core handles."""
+        """The connection to the compiled core, which handles half messages and ends of transactions."""
         self.detour: Final = half_detour(broker.live, lambda: self.open.count)
         """Parks half messages."""
         broker.topics.create_retry(TRANS_HALF_TOPIC)
@@ -217,7 +219,7 @@ class TransactionalMessageService:
             "save the progress of transactions", TRANSACTION_PROGRESS_SECONDS, self.note_progress, clock=broker.clock
         )
         self._noted: tuple[int, int, int] | None = None
-        """Log position, half offset and op offset of the last saved progress."""
+        """Log offset, half queue offset and op queue offset of the last saved progress."""
         self._next_round = Alarm(self._begin_round, clock=broker.clock)
         self._interval_ms = broker.config.transaction_check_interval
         self._round: asyncio.Task[None] | None = None
@@ -229,7 +231,7 @@ class TransactionalMessageService:
             try:
                 self._turn.put_inner(self.open.op_message(offset), lambda _: None)
             except RefusedError as refused:
-                _log.warning("cannot write the op messages of ended transactions now: %s", refused.remark)
+                _log.warning("cannot write the missing op messages of ended transactions: %s", refused.remark)
                 break
         self.open.unmarked.clear()
         self._progress.start()
@@ -244,7 +246,7 @@ class TransactionalMessageService:
             await asyncio.gather(self._round, return_exceptions=True)
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the keys of the runtime information (28): the open transactions, and counts since the start."""
+        """Return the runtime information about transactions: the number open, and counts since the start."""
         oldest = self.open.oldest()
         return {
             "openTransactions": str(self.open.count),
@@ -263,7 +265,7 @@ class TransactionalMessageService:
         self._next_round.after(self._interval_ms / 1000)
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Bring the next round forward if the interval is now shorter."""
+        """Bring the next round forward if the check interval was shortened."""
         if config.transaction_check_interval < self._interval_ms and self._next_round.is_set:
             self._wait_for_round()
 
@@ -281,10 +283,9 @@ class TransactionalMessageService:
 
     # --- progress -----------------------------------------------------------------------------
     def note_progress(self) -> None:
-        """Commit the offsets of the group once the disk has the log from which they were derived.
+        """Commit the group's offsets once the log from which they were derived has been flushed.
 
-        Otherwise a log that lost its end in a power cut could end before these offsets, and new half messages would be
-        skipped.
+        Otherwise, after a power cut the log could end before these offsets, and new half messages would be skipped.
         """
         last = self._noted
         if last is not None and self._store.flushed_position >= last[0]:

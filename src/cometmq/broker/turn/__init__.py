@@ -1,1 +1,1 @@
-"""The turn: everything that one round of the event loop stores, with one write, and answers together."""
+"""The turn: everything that the broker stores in one round of the event loop, with one write, and answers together."""

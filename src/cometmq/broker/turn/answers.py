@@ -1,8 +1,8 @@
-"""Answers to requests that store messages (``SendMessageResponseHeader``; hot path).
+"""Responses to requests that store messages (``SendMessageResponseHeader``; hot path).
 
-The answer to a single stored message is formatted with a template that the broker prepares once: only the offset id,
-the queue id, the queue offset and the opaque differ. Answers to batches, answers with binary headers and errors are
-encoded in the usual way.
+The response for a single stored message is formatted with a template, in which only the offset ID, the queue ID, the
+queue offset and the opaque differ. Responses for batches, responses with binary headers and errors are encoded in the
+usual way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import ServerConnection
 
 _VARIABLE_BYTES: Final = 96
-"""Space for the offset, queue id, queue offset and opaque in an answer, as decimal text, with signs."""
+"""Space for the variable parts of a response: offset, queue ID, queue offset and opaque as decimal text with signs."""
 
 FLUSH_IS_LATE: Final = Response(
     ResponseCode.FLUSH_DISK_TIMEOUT, remark="stored, but not flushed to the disk within syncFlushTimeout"
@@ -33,7 +33,7 @@ _WORDS: Final = struct.Struct(">iI")
 _BINARY_HEAD: Final = struct.Struct(">hbh")
 _SUCCESS: Final = ResponseCode.SUCCESS
 _SEND: Final = RequestCode.SEND_MESSAGE_V2
-"""The request code under which the core's sends are counted: nearly all clients use it, and the core does not report
+"""The request code under which the core's sends are counted. Nearly all clients use it, and the core does not report
 codes.
 """
 _OPAQUES: Final = struct.Struct("=iB")
@@ -41,12 +41,12 @@ OFFSET_BYTES: Final = 8
 
 
 def packed_offsets(offsets: Sequence[int]) -> bytes:
-    """Return log offsets as big-endian int64, the form in message ids."""
+    """Return log offsets as big-endian int64, as in message IDs."""
     return struct.pack(f">{len(offsets)}q", *offsets)
 
 
 class PendingSend(msgspec.Struct, gc=False):
-    """A request whose records are in the store's batch, and which is not answered yet."""
+    """A request whose records are in the store's batch and that has not been answered yet."""
 
     connection: ServerConnection
     request: Request[Any]
@@ -54,25 +54,23 @@ class PendingSend(msgspec.Struct, gc=False):
     queue_offset: int
     physical_offset: int
     wait: bool
-    """True if the answer waits for the flush."""
+    """True if the response waits for the flush."""
     size_bytes: int
     batch_offsets: bytes | None = None
-    """Log offsets of all messages in a batch, as :func:`packed_offsets`; they replace ``physical_offset``."""
+    """Log offsets of all messages in a batch, encoded by :func:`packed_offsets`; they replace ``physical_offset``."""
     recall_handle: str | None = None
     """The recall handle of a delayed message."""
 
 
 class PlainAnswers(msgspec.Struct, gc=False):
-    """The answers to plain sends in one batch of the compiled core."""
+    """The responses to plain sends in one batch of the compiled core."""
 
     connections: list[tuple[ServerConnection, bytes, bytes, int, int]]
-    """Connection, answers with code 0, opaques, number of messages, bytes of their bodies. ``opaques`` has, for each
-    message, a native int32 and a byte that is 1 for a binary header."""
+    """For each connection: its responses with code 0, opaques, number of messages and bytes of their bodies."""
     wait: bool = True
-    """True if the answers wait for the flush. While sends wait for flushes, a message that needs no flush is not plain.
-    """
+    """True if the responses wait for the flush."""
     arrived: float = 0.0
-    """Arrival time for :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
+    """Arrival time of the sends, for :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
 
     @property
     def messages(self) -> int:
@@ -88,18 +86,18 @@ def _json_text(text: str) -> bytes:
 
 
 class SendAnswers:
-    """Answers sends whose messages are stored or refused.
+    """Answers send requests whose messages have been stored or refused.
 
-    :param store_host: 8 or 20 bytes, the address inside offset ids.
+    :param store_host: the address in offset IDs, 8 or 20 bytes.
     """
 
     def __init__(self, store_host: bytes, *, region: str, trace_on: bool, latency: RpcLatency | None = None) -> None:
         self.store_host: Final = store_host
         self._id_prefix = store_host.hex().upper().encode()
         self.latency: Final = latency
-        """Counts the durations of sends, if metrics are enabled."""
+        """Records how long sends take, if metrics are enabled."""
         self.ext: Final = {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"}
-        """Fields in every answer to a send, including errors."""
+        """Fields in every response to a send, including errors."""
         extra = b'"MSG_REGION":"%s","TRACE_ON":"%s"' % (_json_text(region), self.ext["TRACE_ON"].encode())
         fixed = b'"extFields":{' + extra.replace(b"%", b"%%") + b',"msgId":"'
         tail = (
@@ -110,12 +108,13 @@ class SendAnswers:
         binary = b"".join([encode_binary_field(name, value) for name, value in self.ext.items()])
         head = _BINARY_HEAD.pack(ResponseCode.SUCCESS, LanguageCode[SERVER_LANGUAGE], CURRENT_VERSION)
         self.parts: Final = (_constant_parts(self._single), self._id_prefix, head, binary)
-        """The compiled core's input for answers: the constant parts of a JSON header, the message id up to its log
-        offset, and, for a binary header, its code, language and version and its constant fields."""
+        """The compiled core's constant input for responses: the parts of a JSON header, the message ID up to its log
+        offset, and, for binary headers, the code, language, version and constant fields.
+        """
         self._prefixes = [_WORDS.pack(4 + length, length) for length in range(len(self._single) + _VARIABLE_BYTES)]
 
     def stored(self, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer with code 0 the requests whose messages are stored."""
+        """Answer with code 0 the requests whose messages have been stored."""
         single = self._single
         prefixes = self._prefixes
         latency = self.latency
@@ -142,7 +141,7 @@ class SendAnswers:
                     latency.answered(request.code, ResponseCode.SUCCESS, request.arrived)
 
     def answer_with_warning(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer with a warning (FLUSH_DISK_TIMEOUT) the requests whose messages are stored."""
+        """Answer with the warning FLUSH_DISK_TIMEOUT the requests whose messages have been stored."""
         for send in sends:
             if isinstance(send, PlainAnswers):
                 self._count_plain(send, code)
@@ -151,7 +150,7 @@ class SendAnswers:
             send.connection.respond(send.request, self._response(send, code))
 
     def refused(self, code: int, remark: str, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer requests whose messages are not stored."""
+        """Answer requests whose messages have not been stored."""
         response = Response(code, remark=remark, ext=self.ext)
         for send in sends:
             if isinstance(send, PlainAnswers):
@@ -163,7 +162,7 @@ class SendAnswers:
                 send.connection.respond(send.request, response)
 
     def _count_plain(self, sends: PlainAnswers, code: int) -> None:
-        """Count answers to sends through the compiled core."""
+        """Count the responses to sends that the compiled core handled."""
         if self.latency is not None:
             self.latency.answered(_SEND, code, sends.arrived, sends.messages)
 
@@ -175,11 +174,11 @@ class SendAnswers:
                 connection.write(*encode_response(frame.serialize_type, stored.opaque, response))
 
     def msg_id(self, physical_offset: int) -> str:
-        """Return the offset id of a message at a log offset."""
+        """Return the offset ID of a message at a log offset."""
         return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
 
     def original(self, queue_id: int, queue_offset: int, offsets: Sequence[int]) -> Response:
-        """Return the original answer for a batch whose messages are already stored at these log offsets."""
+        """Return the original response for a batch whose messages were stored earlier at these log offsets."""
         ids = self._ids(packed_offsets(offsets))
         header = SendMessageResponseHeader(msg_id=ids, queue_id=queue_id, queue_offset=queue_offset)
         return Response(0, header, ext=self.ext)
@@ -200,15 +199,15 @@ class SendAnswers:
 
 
 def _constant_parts(template: bytes) -> list[bytes]:
-    """Return the constant texts between the numbers of a template."""
+    """Return the constant texts between the numbers in a response template."""
     return [part.replace(b"%%", b"%") for part in re.split(rb"(?<!%)%(?:016X|d)", template)]
 
 
 class OneAnswer:
-    """Answers a request for which the broker itself stores messages; only the first response is sent.
+    """Answers a request that makes the broker itself store messages; only the first response is sent.
 
     With SYNC_FLUSH the response is sent after the flush, as for a send, or after ``syncFlushTimeout``: see ``late`` in
-    :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`. The message stays stored.
+    :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`.
     """
 
     def __init__(self, connection: ServerConnection, request: Request[Any]) -> None:
@@ -217,11 +216,11 @@ class OneAnswer:
         self._is_given = False
 
     def respond(self, response: Response) -> None:
-        """Answer the request, unless it is already answered."""
+        """Answer the request, unless it has already been answered."""
         if not self._is_given:
             self._is_given = True
             self._connection.respond(self._request, response)
 
     def late(self) -> None:
-        """Answer that the flush takes too long."""
+        """Answer that the flush has timed out."""
         self.respond(FLUSH_IS_LATE)

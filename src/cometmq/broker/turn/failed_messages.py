@@ -1,7 +1,7 @@
-"""Messages that a group failed to consume, for a retry or as dead letters (``handleRetryAndDLQ``).
+"""Messages that a group failed to consume, which are retried or become dead letters (``handleRetryAndDLQ``).
 
-There are three cases: a consumer sends a message back (CONSUMER_SEND_MSG_BACK), sends it to the retry topic itself, or
-does not acknowledge a popped message in time.
+A message has failed when a consumer sends it back (CONSUMER_SEND_MSG_BACK), sends it to the retry topic itself, or does
+not acknowledge it in time after a pop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import ResponseCode
 
 _V3_4_9: Final = 121
-"""The first version whose consumers send their maximum number of retries."""
+"""The first client version whose consumers send their maximum number of retries."""
 _DLQ_QUEUES: Final = 1
 """Number of queues in a dead-letter topic."""
 _DEFAULT_RETRIES: Final = SubscriptionGroupConfig(group_name="").retry_max_times
@@ -30,7 +30,7 @@ class FailedMessages:
         self._groups = groups
 
     def max_retries(self, group: str, asked: int | None = None, version: int = _V3_4_9) -> int:
-        """Return the number of retries after which a message is a dead letter of a group.
+        """Return the number of retries after which a group's message becomes a dead letter.
 
         :param asked: the number that the consumer requests; ``version`` is that of its client.
         """
@@ -40,20 +40,20 @@ class FailedMessages:
         return _DEFAULT_RETRIES if config is None else config.retry_max_times
 
     def is_dead(self, reconsume_times: int, group: str, asked: int | None = None, version: int = _V3_4_9) -> bool:
-        """Return whether a message that failed becomes a dead letter of a group; see :meth:`max_retries`."""
+        """Return whether a failed message becomes a group's dead letter; see :meth:`max_retries`."""
         return reconsume_times >= self.max_retries(group, asked, version)
 
     def dead_letter_topic(self, group: str) -> TopicConfig:
         """Return the topic for a group's dead letters; create it if it is missing.
 
-        :raises RefusedError: the limit allows no more topics.
+        :raises RefusedError: the maximum number of topics has been reached.
         """
         return self.topic(dlq_topic(group), _DLQ_QUEUES)
 
     def topic(self, name: str, queue_nums: int, topic_sys_flag: int = 0) -> TopicConfig:
         """Return a retry topic; create it if it is missing.
 
-        :raises RefusedError: the limit allows no more topics.
+        :raises RefusedError: the maximum number of topics has been reached.
         """
         topic = self._topics.get(name)
         if topic is None and self._topics.is_full:

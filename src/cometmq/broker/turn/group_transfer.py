@@ -1,9 +1,8 @@
-"""SYNC_MASTER: answers wait until enough slaves have the log up to their messages (``GroupTransferService``).
+"""SYNC_MASTER: responses are held back until enough slaves have replicated their messages (``GroupTransferService``).
 
-``inSyncReplicas`` is the number of brokers that have a message when its send is answered, including this one: 2 means
-one slave, 3 means two slaves. The slaves must be different: a slave counts once, even if it reconnects while its old
-connection is still open. Once enough slaves have reported a position, the position stays confirmed: their logs only
-grow.
+``inSyncReplicas`` is the number of brokers, including this one, that must have a message before its send is answered: 2
+means one slave, 3 means two slaves. A slave counts once, even if it reconnects while its old connection is still open.
+A position that enough slaves have reported remains confirmed, since their logs only grow.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cometmq.clock import Clock, TimerHandle
 from cometmq.remoting.codes import ResponseCode
 
 Replicated = Callable[[ResponseCode], None]
-"""Called with SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
+"""Callback with SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,15 @@ class InSync:
 
     replicas: int = 2
     adapts: bool = False
-    """True if the number of brokers in sync is enough while it is smaller, but at least ``least``."""
+    """True if fewer brokers are enough when fewer are in sync, but never fewer than ``least``."""
     least: int = 1
 
 
 class GroupTransferService:
-    """The reports of the slaves, and the answers that are pending until slaves report.
+    """The reports from slaves, and the responses that are waiting for them.
 
-    :param timeout_s: maximum wait for slaves.
-    :param fall_behind_max: a slave that is more bytes behind is not in sync.
+    :param timeout_s: maximum time to wait for slaves.
+    :param fall_behind_max: maximum number of bytes that an in-sync slave may be behind.
     """
 
     def __init__(self, *, clock: Clock, timeout_s: float, fall_behind_max: int, in_sync: InSync | None = None) -> None:
@@ -43,19 +42,20 @@ class GroupTransferService:
         self._fall_behind_max = fall_behind_max
         self._in_sync = in_sync or InSync()
         self._reports: dict[Hashable, int] = {}
-        """The last report of each connected slave that has reported."""
+        """The last report from each connected slave that has sent one."""
         self._doubtful: set[Hashable] = set()
-        """Connections whose slave may have reconnected over another connection; they count again once they report."""
+        """Connections whose slave may have reconnected over another connection; they count again after their next
+        report.
+        """
         self._offsets: dict[int, int] = {}
-        """The highest position that this number of slaves had at one time (with one slave: ``push2SlaveMaxOffset``)."""
+        """The highest position that a given number of slaves have confirmed (``push2SlaveMaxOffset`` for one slave)."""
         self._waiting: dict[int, deque[_Waiter]] = {}
-        """Pending answers by the number of slaves that they need, each list in the order of positions."""
+        """Pending responses by the number of slaves that they need, each list sorted by position."""
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
-        """Call ``callback`` once enough slaves have the log up to ``position``, or with the reason to stop waiting.
+        """Call ``callback`` once enough slaves have the log up to ``position``, or with the reason why the wait ended.
 
-        Positions are added in ascending order; a position that is added late, after its flush, is answered after those
-        before it.
+        Positions are added in ascending order; a position added late, after its flush, is answered after earlier ones.
         """
         in_sync = sum(position - offset < self._fall_behind_max for offset in self._reports.values())
         needed = self._in_sync.replicas - 1
@@ -72,7 +72,7 @@ class GroupTransferService:
             waiting.append(_Waiter(position, callback, self._clock, self._timeout_s))
 
     def ignore_until_report(self, slave: Hashable) -> None:
-        """Ignore a slave until it reports again: it may have just connected over another connection."""
+        """Ignore a slave until its next report, since it may have just reconnected over another connection."""
         self._doubtful.add(slave)
 
     def reported(self, slave: Hashable, offset: int) -> None:
@@ -89,9 +89,7 @@ class GroupTransferService:
                 waiting.popleft().end(ResponseCode.SUCCESS)
 
     def remove_slave(self, slave: Hashable) -> None:
-        """Remove a slave. Answers that need more slaves than are connected stop waiting: a slave does not reconnect in
-        time.
-        """
+        """Remove a slave. Responses that need more slaves than are connected stop waiting."""
         self._reports.pop(slave, None)
         self._doubtful.discard(slave)
         for needed in [number for number in self._waiting if number > len(self._reports)]:
@@ -100,7 +98,9 @@ class GroupTransferService:
 
 
 class _Waiter:
-    """A pending answer for a position, called once: after a report, after the time-out or when a slave leaves."""
+    """A pending response for a position; its callback is called once, after a report, after the timeout or when a slave
+    leaves.
+    """
 
     __slots__ = ("_callback", "_timer", "position")
 

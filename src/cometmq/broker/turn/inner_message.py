@@ -1,9 +1,9 @@
 """A message in the form in which the broker stores it (``MessageExtBrokerInner``), and its parsed properties (hot
 path).
 
-A client's send is stored directly from its request (:mod:`cometmq.broker.send.send_message`). Every message with a
-detour becomes an ``InnerMessage``: a delayed message when it is parked and when it is delivered, half and op messages,
-retries and dead letters.
+A client's send is stored directly from its request (:mod:`cometmq.broker.send.send_message`). Messages that the broker
+stores itself become an ``InnerMessage``: delayed messages when they are parked and when they are delivered, half and op
+messages, retries and dead letters.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cometmq.message.properties import (
 from cometmq.message.record import StoredRecord
 
 DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
-"""Properties that make a message be parked before its delivery."""
+"""Properties that cause a message to be parked before its delivery."""
 
 _RECONSUME_TIMES_MAX: Final = 2**31 - 1
-"""Largest number that the field of a record can hold."""
+"""Largest value of the ``reconsumeTimes`` field in a record."""
 _DROPPED: Final = frozenset({WAIT, CLUSTER, ""})
-"""Names of properties that are changed before they are stored; a property without a name is dropped."""
+"""Names of properties that are dropped or replaced before a message is stored."""
 
 
 class InnerMessage(msgspec.Struct, frozen=True, gc=False):
@@ -50,35 +50,35 @@ class InnerMessage(msgspec.Struct, frozen=True, gc=False):
     """The text of the properties, stored unchanged."""
     flag: int
     sys_flag: int
-    """The flags, without the bits for the hosts, which are set when the message is stored."""
+    """The flags, except the bits for the hosts, which are set when the message is stored."""
     born_timestamp: int
-    """Birth time by the producer's clock, in milliseconds since 1970."""
+    """Born time by the producer's clock, in milliseconds since 1970."""
     born_host: bytes
     """Address of the producer, 8 or 20 bytes."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     tags_code: int = 0
     index_keys: tuple[str, ...] | None = None
-    """Index fields as in :class:`SendProperties`, or ``None`` if the properties must still be parsed."""
+    """Index keys as in :class:`SendProperties`, or ``None`` if the properties still need to be parsed."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """The offset of the message in the log and in its queue (0 for records without a queue)."""
+    """The offset of a message in the log and in its queue (0 for records without a queue)."""
 
     physical_offset: int
     queue_offset: int
 
 
 Detour = Callable[[InnerMessage, Mapping[str, str]], InnerMessage | None]
-"""Parks a sent message in another topic if its detour properties require that.
+"""A function that parks a sent message in another topic if the message's detour properties require it.
 
-Returns the message to store in that topic, or ``None`` if the message needs no detour. Raises ``RefusedError`` if the
+It returns the message to store in that topic, or ``None`` if no detour is needed. It raises ``RefusedError`` if the
 properties are invalid.
 """
 
 
 def inner_message(record: StoredRecord) -> InnerMessage:
-    """Return the message from a stored record, to be stored again."""
+    """Convert a stored record to a message to be stored again."""
     return InnerMessage(
         record.topic,
         record.queue_id,
@@ -94,7 +94,7 @@ def inner_message(record: StoredRecord) -> InnerMessage:
 
 
 def next_attempt(record: StoredRecord, topic: str, *, queue_id: int, properties: str) -> InnerMessage:
-    """Return a message that was not consumed, to be stored again for a retry or as a dead letter."""
+    """Return the copy of a failed message to be stored for a retry or as a dead letter."""
     return msgspec.structs.replace(
         inner_message(record),
         topic=topic,
@@ -106,20 +106,20 @@ def next_attempt(record: StoredRecord, topic: str, *, queue_id: int, properties:
 
 
 class SendProperties(msgspec.Struct, gc=False):
-    """The properties of one message, parsed and ready to be stored."""
+    """A message's properties, parsed and ready to be stored."""
 
     text: str
     tags_code: int
     index_keys: tuple[str, ...]
-    """Index keys: the unique key and each of KEYS."""
+    """Index keys: the unique key and each key in KEYS."""
     wait: bool
-    """True when the answer waits for the flush (WAIT is not ``false``)."""
+    """True if the response waits for the flush (WAIT is not ``false``)."""
     detour: dict[str, str] | None
-    """The message's properties in ``DETOURS``, and its WAIT property; ``None`` without a detour property."""
+    """The message's properties in ``DETOURS`` and its WAIT property, or ``None`` if it needs no detour."""
 
 
 def read_properties(text: str, tail: str) -> SendProperties:
-    """Parse the properties of a message in one pass; remove WAIT from their text and append ``tail`` (CLUSTER).
+    """Parse a message's properties in one pass; remove WAIT from their text and append ``tail`` (CLUSTER).
 
     If a name occurs twice, the last value counts, as in RocketMQ. Empty properties are dropped.
     """

@@ -1,4 +1,4 @@
-"""Plain sends in the compiled core: from a connection's bytes to answers, without an object for each message (hot
+"""Plain sends in the compiled core, from a connection's bytes to its responses, without an object per message (hot
 path).
 
 Theory of operation. A connection passes its received bytes to the core. The core handles the frames at the beginning
@@ -48,33 +48,36 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import EncodedRecords
 
 BATCH_BYTES: Final = 1024 * 1024
-"""Size of records in a batch after which the next message is left to Python, which adds the batch to the turn, so that
-no large buffer stays allocated.
+"""Number of bytes in a batch after which the core leaves the next message to Python, so that no large buffer is
+kept.
 """
 
 
 _NO_PLACE: Final = Stored(0, 0)
 
 End = tuple[ServerConnection, int, bool, bool, int, bool]
-"""The end of a transaction: connection, opaque, whether its header is binary, whether it is oneway, the queue offset of
-the half message, whether it is committed."""
+"""The end of a transaction: connection, opaque, whether its header is binary, whether it is oneway, the half message's
+queue offset, and whether it is a commit.
+"""
 
 
 class CoreTransactions(Protocol):
-    """The methods of the broker's transactions that the core needs."""
+    """The transaction methods that the core needs."""
 
     def register(self, core: Any) -> None:
         """Let the core handle half messages and ends of transactions."""
 
     def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
-        """Answer ends that are stored or refused; ``are_alone`` when the batch contains no other answers."""
+        """Answer END_TRANSACTION requests that were stored or refused; ``are_alone`` if the batch has no other
+        responses.
+        """
 
 
 class PlainSends:
-    """The batch of the compiled core, and the topics for which the core may handle messages.
+    """The compiled core's batch, and the topics for which the core may handle messages.
 
     :param core: the module ``cometmq_core``.
-    :param guard: checks permissions, if they are enabled.
+    :param guard: checks permissions if they are enabled.
     :param sampler: chooses sends for the audit log, which Python handles.
     :param limiter: the quotas; connections need another ``taker`` when the first quota is set and when the last one is
         removed.
@@ -119,7 +122,7 @@ class PlainSends:
         targets.on_forget.append(self._forget)
 
     def taker(self, connection: ServerConnection) -> FrameTaker:
-        """Return the function that handles the plain sends of a connection."""
+        """Return the function that handles plain sends on a connection."""
         take: Callable[..., int] = partial(self._core.take, connection, connection.peer_bytes)
         limiter = None if self._limiter is None or not self._limiter.is_active else self._limiter
         if limiter is not None or self._sampler is not None:
@@ -144,7 +147,7 @@ class PlainSends:
         at: int,
         account: Any = None,
     ) -> int:
-        """Handle the messages that quotas allow, up to the next audit sample; Python denies or samples the rest."""
+        """Handle the messages that the quotas allow, up to the next audit sample; Python refuses or audits the rest."""
         room: Room | None = NO_BOUNDS if limiter is None else limiter.room(connection)
         sampler = self._sampler
         if room is not None and sampler is not None:
@@ -190,9 +193,9 @@ class PlainSends:
 
 
 def _take_allowed(connection: ServerConnection, guard: AccessGuard, take: Callable[..., int]) -> FrameTaker:
-    """Handle sends that the connection's account has signed, to topics to which it may publish.
+    """Handle sends that the connection's account has signed, for topics to which the account may publish.
 
-    Python checks the connection's first request, and all messages that the core leaves.
+    Python checks the connection's first request and all messages that the core does not handle.
     """
     publisher = guard.publisher
 

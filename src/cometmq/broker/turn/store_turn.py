@@ -60,27 +60,30 @@ _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST
 """Maximum number of bytes that a record adds to body and properties, including the filler that must fit after it."""
 
 WhenStored = Callable[[Stored | RefusedError], None]
-"""Called with the position of a message that is stored (with SYNC_FLUSH: flushed; with SYNC_MASTER: on a slave, or
-after the time-out), or with the reason why it is not stored."""
+"""Callback with the position of a message once it is stored (and flushed or replicated, if the configuration requires
+it), or with the reason why it was not stored.
+"""
 
 Late = Callable[[], None]
-"""Called when a flush takes longer than ``syncFlushTimeout``; ``WhenStored`` is called later anyway."""
+"""Callback for when a flush takes longer than ``syncFlushTimeout``; ``WhenStored`` is still called later."""
 
 
 Place = tuple[int, int, int]
-"""The next log offset, the offset that no record may exceed, and the store timestamp."""
+"""The next log offset, the log offset at which records must end, and the store timestamp."""
 
 CoreCounts = Iterable[tuple[SendTarget, int, int, tuple[list[int], list[int]] | None]]
-"""Topics, each with the number and size of its messages, and the sizes of its large and FIFO messages, if any."""
+"""The core's statistics for each topic: number and total size of its messages, and the sizes of large and FIFO
+messages.
+"""
 
 
 class StoreTurn:
-    """The open turn, and the pending answers for it.
+    """The current turn, and the responses that are waiting for it.
 
     ``end`` must be called at the end of every round of the loop.
 
-    :param schedule: makes a round of the loop end soon.
-    :param forbidden: the reason to refuse every message, for a slave.
+    :param schedule: ends the loop's current round soon.
+    :param forbidden: the reason to refuse every message, on a slave.
     """
 
     def __init__(
@@ -102,25 +105,25 @@ class StoreTurn:
         self._clock = waiters.store.clock
         self.waiters: Final = waiters
         self.waits: Final = waiters.needed
-        """True if answers wait for more than the write."""
+        """True if responses wait for more than the write."""
         self._pending: list[PendingSend | PlainAnswers] = []
         self._inner: list[tuple[WhenStored, Stored]] = []
         self._late: list[Late] = []
         self._counts: list[tuple[Counted, int, int, Sequence[int]]] = []
-        """Statistics of the added records: topic and type, number, size, and the sizes of large messages."""
+        """Statistics of the added records: topic and type, number, total size, and the sizes of large messages."""
         self._began_ms = self._full_at = 0
         self._give_back: Callable[[], None] | None = None
         self._stopping = False
         self._forbidden = forbidden
         self.max_stored_bytes: Final = waiters.store.config.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
-        """Maximum size of body and properties that fit into one log file under any topic, as parked messages must."""
+        """Maximum size of body and properties that fit into one log file under any topic name."""
         self.is_open = False
-        """True once ``begin`` was called in this turn."""
+        """True once ``begin`` has been called in this turn."""
         self.refusal: RefusedError | None = None
         """The reason why nothing can be stored in this turn."""
 
     def begin(self) -> None:
-        """Begin a turn with its first message: check whether messages can be stored now."""
+        """Begin a turn with its first message, after checking that messages can be stored now."""
         self.is_open = True
         self._began_ms = self._clock.now_ms()
         error = self._batch.begin()
@@ -135,7 +138,7 @@ class StoreTurn:
             self.refusal = self._forbidden
 
     def stop(self) -> None:
-        """Refuse every new message; messages that were added before are still stored and answered."""
+        """Refuse all new messages; messages that were added before are still stored and answered."""
         self._stopping = True
         self.is_open = False
 
@@ -145,7 +148,7 @@ class StoreTurn:
 
     # --- putting ------------------------------------------------------------------------------
     def put(self, target: SendTarget, queue: ConsumeQueue, record: NewRecord, kind: str = NORMAL) -> tuple[int, int]:
-        """Put a record into the store's batch; return its log offset and queue offset.
+        """Add a record to the store's batch; return its log offset and queue offset.
 
         The turn must be open and not refused.
 
@@ -166,7 +169,8 @@ class StoreTurn:
     def lend(self, give_back: Callable[[], None]) -> Place | None:
         """Lend the end of the batch to code that encodes records itself; return ``None`` if nothing can be stored.
 
-        :param give_back: called before anything else happens to the turn, to ``put_encoded`` the encoded records.
+        :param give_back: called before any other change to the turn; it must pass the encoded records to
+        ``put_encoded``.
         """
         if not self.is_open:
             self.begin()
@@ -176,7 +180,7 @@ class StoreTurn:
         return place
 
     def take_back(self) -> None:
-        """Take the end of the batch back, with the records that other code has encoded."""
+        """End the loan: add the records that the borrowing code has encoded."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
@@ -184,14 +188,14 @@ class StoreTurn:
     def next_place(self) -> Place | None:
         """Return the position for records that other code encodes, or ``None`` if they must be added one by one.
 
-        Only inside :meth:`all_or_none`.
+        Call it only inside :meth:`all_or_none`.
         """
         return self._batch.next_place()
 
     def put_encoded(self, encoded: EncodedRecords, topics: CoreCounts, answers: PlainAnswers | None = None) -> None:
-        """Put encoded records, which begin at the last position.
+        """Add encoded records, which begin at the last position.
 
-        :param answers: sent when the records are stored.
+        :param answers: responses to send once the records are stored.
         """
         self._batch.put_encoded(encoded)
         for target, messages, size, sizes in topics:
@@ -213,7 +217,7 @@ class StoreTurn:
         self._pending.append(send)
 
     def notify(self, when_stored: WhenStored, stored: Stored) -> None:
-        """Call ``when_stored`` with the outcome of records that a request added at ``stored``."""
+        """Call ``when_stored`` with the outcome for records that a request added at ``stored``."""
         self._inner.append((when_stored, stored))
 
     def end_if_full(self) -> None:
@@ -222,14 +226,14 @@ class StoreTurn:
             self.end()
 
     def put_message(self, message: InnerMessage, kind: str = NORMAL) -> Stored:
-        """Put a message from the broker itself, without the checks of a send; the turn must be open.
+        """Add a message from the broker itself to the current turn, without the checks for client sends.
 
         If the topic no longer has the queue, an existing queue is used.
 
         :param kind: as for :meth:`put`.
         :raises RefusedError: the properties exceed RocketMQ's limit, the message does not fit into a log file, the
-            topic or queue is invalid, a number is larger than its field, or nothing can be stored now. The turn is
-            unchanged.
+        topic or queue is invalid, a number is too large for its field, or nothing can be stored now. The turn is
+        unchanged.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -243,8 +247,8 @@ class StoreTurn:
                 raise _illegal(f"its properties have {len(properties)} bytes, limit 32KB.")
             if len(message.body) + len(properties) > self.max_stored_bytes:
                 raise _illegal(
-                    f"body and properties have more than the {self.max_stored_bytes} bytes that fit into one log file, "
-                    "with the properties that the broker adds to waiting messages."
+                    f"body and properties exceed the {self.max_stored_bytes} bytes that fit into one log file, "
+                    "including the properties that the broker adds to parked messages."
                 )
             target = self._targets.inner(message.topic)
             queue = target.queues.get(message.queue_id)
@@ -268,7 +272,7 @@ class StoreTurn:
         return Stored(*self.put(target, queue, record, kind))
 
     def put_inner(self, message: InnerMessage, when_stored: WhenStored, late: Late | None = None) -> None:
-        """Put a message from the broker itself; see :meth:`put_together`."""
+        """Add a message from the broker itself; see :meth:`put_together`."""
         self.put_together((message,), when_stored, late)
 
     def put_together(
@@ -278,10 +282,11 @@ class StoreTurn:
         late: Late | None = None,
         kind: str = NORMAL,
     ) -> list[Stored]:
-        """Put messages from the broker itself. Either all or none are stored.
+        """Add messages from the broker itself; either all of them are stored or none.
 
-        :param when_stored: called once, with the position of the last message or the reason why they are not stored.
-        :param late: for a request, whose answer must not wait for a flush without a limit.
+        :param when_stored: called once, with the position of the last message, or with the reason why they were not
+        stored.
+        :param late: called if the flush takes too long; required for requests, which must not wait forever.
         :param kind: as for :meth:`put`.
         :raises RefusedError: a message cannot be stored now; in this case ``when_stored`` is not called.
         """
@@ -298,9 +303,9 @@ class StoreTurn:
         return places
 
     def put_due(self, messages: Iterable[InnerMessage], when_stored: WhenStored) -> int:
-        """Put due delayed messages into one turn and call ``when_stored`` once, with the position of the last message.
+        """Add due delayed messages to one turn; call ``when_stored`` once, with the position of the last message.
 
-        Returns the number of messages put; messages that can never be stored are left out and logged. Either all or
+        Return the number of messages added. Messages that can never be stored are logged and skipped; either all or
         none of the others are stored.
 
         :raises RefusedError: nothing can be stored now; in this case ``when_stored`` is not called.
@@ -329,9 +334,9 @@ class StoreTurn:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Undo all records put inside the block when an exception is raised.
+        """Undo all records added inside the block if an exception is raised.
 
-        The turn must be open and may not end inside the block.
+        The turn must be open, and must not end inside the block.
         """
         self.take_back()
         mark = self._batch.mark()
@@ -352,7 +357,7 @@ class StoreTurn:
 
     # --- the end ------------------------------------------------------------------------------
     def end(self) -> None:
-        """Store the records of the turn; answer the requests, now or after the flush."""
+        """Store the records of the turn; answer its requests now or after the flush."""
         if self._give_back is not None:
             self.take_back()
         self.is_open = False
@@ -392,7 +397,7 @@ class StoreTurn:
         pending: list[PendingSend | PlainAnswers],
         inner: list[tuple[WhenStored, Stored]],
     ) -> None:
-        """Refuse the requests and services of a turn whose messages are not stored."""
+        """Refuse the requests and internal messages of a turn that could not be stored."""
         self._stats.put_failed += messages
         _log.error("cannot store %d messages of one turn: %s", messages, refusal.remark)
         _notify(inner, refusal)
@@ -400,7 +405,7 @@ class StoreTurn:
 
 
 def call_all(late: list[Late]) -> None:
-    """Call each function, which answers a request whose flush takes too long."""
+    """Call each function in a list, to answer the requests whose flush has timed out."""
     for answer_now in late:
         answer_now()
 
@@ -410,7 +415,7 @@ def _notify(inner: list[tuple[WhenStored, Stored]], refusal: RefusedError | None
         try:
             when_stored(stored if refusal is None else refusal)
         except Exception:
-            _log.exception("a service failed after its message was stored or refused")
+            _log.exception("a callback failed after its message was stored or refused")
 
 
 def _call_when_safe(inner: list[tuple[WhenStored, Stored]], error: StoreError | None) -> None:
@@ -422,14 +427,14 @@ def _illegal(why: str) -> RefusedError:
 
 
 def _failed(error: Exception) -> RefusedError:
-    """Return the refusal for an error; an unexpected error is logged with its traceback."""
+    """Convert an error to a refusal; log an unexpected error with its traceback."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, StoreError):
         return _not_available(error)
     if isinstance(error, ValueError):
         return _illegal(str(error))
-    _log.error("messages are not stored because of an internal error", exc_info=error)
+    _log.error("messages were not stored because of an internal error", exc_info=error)
     return RefusedError(ResponseCode.SYSTEM_ERROR, f"not stored, internal error: {type(error).__name__}: {error}")
 
 

@@ -1,4 +1,4 @@
-"""The topics of sends, and the checks of a send (``AbstractSendMessageProcessor.msgCheck``; hot path).
+"""The topics of send requests, and the checks on a send (``AbstractSendMessageProcessor.msgCheck``; hot path).
 
 The checks have the order and error texts of Apache's broker. A topic that passed all checks is remembered until its
 configuration changes.
@@ -47,14 +47,14 @@ class RefusedError(RpcRejectedError):
 
 
 QueueFound = Callable[["SendTarget", ConsumeQueue], None]
-"""A function that is called with a queue when the first message is sent to it."""
+"""A callback for when the first message is sent to a queue."""
 
 
 class SendTarget:
-    """A topic for sends, and its queues to which messages were sent.
+    """A topic to which messages are sent, and those of its queues that have been used.
 
-    :param on_queue: functions that are called once with each queue; the compiled core may store messages only in queues
-        that it knows.
+    :param on_queue: called once with each queue, since the compiled core may store messages only in queues that it
+    knows.
     """
 
     __slots__ = (
@@ -80,17 +80,18 @@ class SendTarget:
         self.is_retry = self.topic.startswith(RETRY_PREFIX)
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.counted: Counted = (self.topic, NORMAL)
-        """Return the topic with the usual type of its messages, for statistics."""
+        """The topic and the usual type of its messages, for statistics."""
         self.fixed_bytes = len(self.topic) + MIN_RECORD_BYTES
-        """The bytes of a record without body and properties."""
+        """Size of a record without body and properties."""
         self._store = store
         self._on_queue = on_queue
         self.queues: dict[int, ConsumeQueue] = {}
 
     def open_queue(self, queue_id: int, peer: str) -> ConsumeQueue:
-        """Return the queue that a producer requested, and add it to ``queues``; a negative id means any writable queue.
+        """Return the queue that a producer requested, and add it to ``queues``; a negative ID selects any writable
+        queue.
 
-        :raises RefusedError: the topic has no such queue.
+        :raises RefusedError: the topic does not have this queue.
         """
         config = self.config
         if queue_id < 0 and config.write_queue_nums > 0:
@@ -110,7 +111,7 @@ class SendTarget:
     def open_inner(self, queue_id: int) -> ConsumeQueue:
         """Return the queue for a message from the broker itself; see :func:`existing_queue`.
 
-        :raises ValueError: RocketMQ does not allow the name or the id.
+        :raises ValueError: the topic name or queue ID is invalid in RocketMQ.
         """
         if queue_id <= MAX_QUEUE_ID:
             queue_id = existing_queue(self.config, queue_id)
@@ -118,9 +119,9 @@ class SendTarget:
 
 
 def existing_queue(topic: TopicConfig, queue_id: int) -> int:
-    """Return the queue id if the topic still has the queue, else the id of a queue that consumers read.
+    """Return the queue ID if the topic still has this queue; otherwise return the ID of a queue that consumers read.
 
-    All messages from one queue are moved to the same queue, so that they keep their order.
+    All messages from one queue are moved to the same queue, so they keep their order.
     """
     if queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
         return queue_id
@@ -146,14 +147,14 @@ class SendTargets:
         self._store = store
         self._clock = store.clock
         self.on_queue: Final[list[QueueFound]] = []
-        """Called with each queue of a topic that passed all checks, except for queues of retry topics."""
+        """Called with each queue of a checked topic, except for queues of retry topics."""
         self.on_forget: Final[list[Callable[[str | None], None]]] = []
         """Called with a topic that must be checked again, or with ``None`` for all topics."""
         self._known: dict[str, SendTarget] = {}
         self._inner: dict[str, SendTarget] = {}
         self._has_unsaved = False
         self._postponed: dict[str, list[Callable[[], None]]] = {}
-        """Sends to topics that are being written, by topic, in their order."""
+        """Sends to topics that are still being saved, by topic, in order."""
         topics.on_change.append(self.forget)
         live.on_change.append(lambda _: self._forget_all())
 
@@ -168,7 +169,7 @@ class SendTargets:
         return self._live.current
 
     def forget(self, topic: str) -> None:
-        """Forget a topic, so that the next send checks it and finds its queues again."""
+        """Forget a topic, so that the next send checks it and looks up its queues again."""
         self._known.pop(topic, None)
         self._inner.pop(topic, None)
         for forget in self.on_forget:
@@ -180,7 +181,7 @@ class SendTargets:
             forget(None)
 
     def resolve(self, header: SendHeader) -> SendTarget:
-        """Check the topic of a send; create it if that is allowed.
+        """Check the topic of a send request; create it if that is allowed.
 
         :raises RefusedError: the send is refused; code and text are Apache's.
         :raises PostponeError: the topic is being written.
@@ -224,9 +225,9 @@ class SendTargets:
         return target
 
     def save_topics(self) -> None:
-        """Write this turn's new topics to the file: recovery after a crash hides all topics that are not in it.
+        """Save the topics created in this turn, because recovery after a crash hides topics that were not saved.
 
-        :raises RefusedError: the file cannot be written, so nothing of the turn may be stored.
+        :raises RefusedError: the file cannot be written, so nothing in the turn may be stored.
         """
         if self._has_unsaved:
             self._has_unsaved = False
@@ -236,9 +237,9 @@ class SendTargets:
                 raise _topics_not_saved()
 
     def require_saved(self, topic: str) -> None:
-        """Refuse or postpone a request that stores a message, unless its topic is on the disk.
+        """Refuse or postpone a request that stores a message until its topic has been saved.
 
-        Otherwise a crash would hide the message. Postponed requests are handled in their order, before later ones.
+        Otherwise a crash would hide the message. Postponed requests are handled in order, before later ones.
 
         :raises PostponeError: the topic is being written.
         :raises RefusedError: the topic cannot be written.
@@ -257,7 +258,7 @@ class SendTargets:
             waiting.append(again)
 
     def _handle_postponed(self, topic: str) -> None:
-        """Handle the sends that waited for a topic, as long as there is time in this round."""
+        """Handle postponed sends to a topic while this round has time left."""
         waiting = self._postponed.pop(topic)
         until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS
         for handled, again in enumerate(waiting, 1):
@@ -282,7 +283,8 @@ class SendTargets:
         name = header.topic
         if self._topics.is_full:
             raise RefusedError(
-                ResponseCode.SYSTEM_ERROR, f"topic[{name}] is not created, this broker has {MAX_TOPICS} topics already"
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{name}] cannot be created, this broker already has {MAX_TOPICS} topics",
             )
         is_retry = name.startswith(RETRY_PREFIX)
         topic_sys_flag = (TOPIC_UNIT_SUB if is_retry else TOPIC_UNIT) if header.unit_mode else 0
@@ -302,9 +304,9 @@ class SendTargets:
 
 
 def consuming_group(groups: SubscriptionGroupManager, name: str) -> SubscriptionGroupConfig:
-    """Return a group that may consume.
+    """Return the configuration of a group that may consume.
 
-    :raises RefusedError: the group does not exist, or may not consume.
+    :raises RefusedError: the group does not exist or may not consume.
     """
     group = groups.find(name)
     if group is None:

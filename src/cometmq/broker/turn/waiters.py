@@ -1,7 +1,8 @@
-"""Answers that wait until their messages are as safe as the configuration requires (``GroupCommitService``).
+"""Responses that are held back until their messages are as durable as the configuration requires
+(``GroupCommitService``).
 
-With SYNC_FLUSH answers wait until the messages are flushed, with SYNC_MASTER until a slave has them; with both settings
-they wait for both at the same time.
+With SYNC_FLUSH, responses wait until the messages are flushed; with SYNC_MASTER, until a slave has them. With both
+settings, they wait for both at the same time.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from cometmq.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 Done = Callable[[ResponseCode, StoreError | None], None]
-"""Called with the code of the answer, or with the error of a failed flush."""
+"""Callback with the response code, or with the error of a failed flush."""
 
 SEND_OVERHEAD_BYTES: Final = 512
-"""Memory of a pending answer in addition to the message's body and the texts of its request, in bytes."""
+"""Memory of a pending response in bytes, in addition to the message body and the request's texts."""
 
 
 def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnection, int]]:
-    """Return the memory of pending answers by connection: messages, and the texts of requests."""
+    """Return the memory of pending responses by connection: messages and the requests' texts."""
     if isinstance(send, PlainAnswers):
         for connection, frames, opaques, messages, body_bytes in send.connections:
             yield connection, body_bytes + len(frames) + len(opaques) + messages * SEND_OVERHEAD_BYTES
@@ -45,10 +46,10 @@ def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnec
 
 
 class SendWaiters:
-    """The answers of each turn, pending until its messages are safe, have failed, or the time is up.
+    """The responses of each turn, which are held back until their messages are durable, have failed or have timed out.
 
-    :param transfers: reports the progress of slaves; ``None`` if no answer waits for slaves.
-    :param timeout_s: maximum wait for a flush.
+    :param transfers: reports the progress of slaves; ``None`` if no response waits for slaves.
+    :param timeout_s: maximum time to wait for a flush.
     """
 
     def __init__(
@@ -66,22 +67,22 @@ class SendWaiters:
         self.timeout_s: Final = timeout_s
         self._total_bytes = 0
         self.waiting = 0
-        """Number of turns whose answers are pending."""
+        """Number of turns whose responses are pending."""
         self._bytes_of: dict[ServerConnection, int] = {}
         self._nothing_waits: asyncio.Event = asyncio.Event()
         self._nothing_waits.set()
         self.needed: Final = store.sync_flush or transfers is not None
-        """True if answers have to wait."""
+        """True if responses must wait."""
 
     def full(self, connection: ServerConnection) -> bool:
-        """Return whether too many messages are pending to accept more, in total or from this connection."""
+        """Return whether too many messages are pending to accept more, in total or on this connection."""
         return (
             self._total_bytes >= MAX_UNFLUSHED_TOTAL_BYTES
             or self._bytes_of.get(connection, 0) >= MAX_UNFLUSHED_CONNECTION_BYTES
         )
 
     def add(self, position: int, sends: list[PendingSend | PlainAnswers]) -> None:
-        """Answer ``sends`` once the log is safe up to ``position``, or with a warning after the time-out."""
+        """Answer ``sends`` once the log is durable up to ``position``, or with a warning after the timeout."""
         if not sends:
             return
         self.waiting += 1
@@ -100,9 +101,9 @@ class SendWaiters:
     def when_safe(
         self, position: int, callback: Callable[[StoreError | None], None], late: Callable[[], None] | None
     ) -> None:
-        """Call a service of the broker once the log is safe up to ``position``, or with the error of a failed flush.
+        """Call an internal callback once the log is durable up to ``position``, or with the error of a failed flush.
 
-        If no slave has the messages in time, they count as safe: the messages of a service are stored anyway.
+        If no slave has the messages in time, the callback is called as if they were replicated.
 
         :param late: called first if the flush takes longer than ``timeout_s``.
         """
@@ -132,7 +133,7 @@ class SendWaiters:
         code: ResponseCode,
         error: StoreError | None,
     ) -> None:
-        """Answer the sends of a turn, and remove them from the counts."""
+        """Answer the send requests of a turn, and remove them from the counts."""
         self.waiting -= 1
         for connection, size in held.items():
             self._total_bytes -= size
@@ -143,7 +144,7 @@ class SendWaiters:
                 del self._bytes_of[connection]
         if error is not None:
             messages = sum(1 if isinstance(send, PendingSend) else send.messages for send in sends)
-            _log.error("%d messages are not acknowledged, because their flush failed: %s", messages, error)
+            _log.error("%d messages were not acknowledged because their flush failed: %s", messages, error)
             self.answers.refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", sends)
         elif code == ResponseCode.SUCCESS:
             self.answers.stored(sends)
@@ -153,12 +154,12 @@ class SendWaiters:
             self._nothing_waits.set()
 
     async def finished(self) -> None:
-        """Wait until every request is answered."""
+        """Wait until every request has been answered."""
         await self._nothing_waits.wait()
 
 
 class _Waiting:
-    """The pending part of one turn; it ends once, when it no longer waits for the disk or a slave."""
+    """The pending part of a turn, which ends once neither the disk nor a slave is awaited."""
 
     __slots__ = ("_code", "_done", "_flush", "_transfer", "timer")
 
