@@ -19,13 +19,13 @@ def test_all_texts_together_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(cometmq.namesrv.kv, "MAX_KV_CHARS", 100)
     kv = KvConfig(tmp_path / "kv.json")
     kv.put("n", "a", "v" * 90)
-    with pytest.raises(KvError, match="at most 100 characters"):
+    with pytest.raises(KvError, match="maximum of 100 characters"):
         kv.put("n", "b", "v" * 20)
     kv.put("n", "a", "v" * 10)
     kv.put("n", "b", "v" * 70)
     kv.save(kv.staged)
     again = KvConfig(tmp_path / "kv.json")
-    with pytest.raises(KvError, match="at most 100 characters"):
+    with pytest.raises(KvError, match="maximum of 100 characters"):
         again.put("m", "c", "v" * 20)
     again.delete("n", "b")
     again.put("m", "c", "v" * 20)
@@ -40,7 +40,7 @@ def test_namespaces_left_empty_count(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for number in range(3):
         kv.put(f"n{number}", "k", "v")
         kv.delete(f"n{number}", "k")
-    with pytest.raises(KvError, match="at most 3 KV entries"):
+    with pytest.raises(KvError, match="maximum of 3 KV entries"):
         kv.put("n3", "k", "v")
 
 

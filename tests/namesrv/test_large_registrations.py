@@ -80,7 +80,7 @@ def test_pairs_of_topic_and_broker_are_bounded_and_given_back(monkeypatch: pytes
     table = RouteTable()
     register(table, MASTER, {**topic("A"), **topic("B")})
     register(table, SLAVE, {**topic("A"), **topic("B"), **topic("C")})
-    with pytest.raises(RegistrationError, match="at most 3 pairs"):
+    with pytest.raises(RegistrationError, match="maximum of 3 topic-broker pairs"):
         register(table, MASTER, {**topic("C"), **topic("D")})
     register(table, MASTER, {**topic("A"), **topic("B"), **topic("C")})
     table.delete_topic("A")

@@ -231,7 +231,7 @@ def test_numbers_of_topics_and_brokers_are_limited(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("cometmq.namesrv.routes.MAX_NAMESRV_TOPICS", 2)
     monkeypatch.setattr("cometmq.namesrv.routes.MAX_NAMESRV_BROKERS", 1)
     table = RouteTable()
-    with pytest.raises(RegistrationError, match="at most 2 topics"):
+    with pytest.raises(RegistrationError, match="maximum of 2 topics"):
         register(table, MASTER, {**topic("A"), **topic("B"), **topic("C")})
     register(table, MASTER, {**topic("A"), **topic("B")})
     with pytest.raises(RegistrationError, match="already knows 1 brokers"):

@@ -1,4 +1,4 @@
-"""The nameserver: topic routes, broker liveness and KV configuration."""
+"""The nameserver: topic routes, broker liveness and the KV configuration."""
 
 from cometmq.errors import SERVER, require
 

@@ -1,4 +1,4 @@
-"""NamesrvConfig: the keys of Apache's ``namesrv.conf`` that have an effect, and changes at run time."""
+"""NamesrvConfig: the keys in Apache's ``namesrv.conf`` that have an effect, and how they change at run time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cometmq.remoting.tls.options import load_with_tls
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamesrvConfig(SecurityOptions, MetricsOptions):
-    """The options of one nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
+    """The options of a nameserver process (``NamesrvConfig`` and ``NettyServerConfig``)."""
 
     listen_port: int = option(
         9876,
@@ -78,9 +78,9 @@ NOT_UPDATABLE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "r
 
 
 def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[NamesrvConfig, list[str]]:
-    """Read a ``namesrv.conf``; ``overrides`` are attributes from the command line.
+    """Read a ``namesrv.conf`` file; ``overrides`` are attributes from the command line.
 
-    Returns the configuration, and warnings for unknown keys and for keys that have no effect.
+    Return the configuration, and warnings about unknown keys and keys that have no effect.
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
@@ -93,11 +93,11 @@ def load_namesrv_config(path: str | Path | None, **overrides: Any) -> tuple[Name
 
 
 class PathChangeError(CometMQError):
-    """A request tries to change a path; the answer is NO_PERMISSION with Apache's text."""
+    """Raised when a request tries to change a path; the response is NO_PERMISSION with Apache's text."""
 
 
 class Settings:
-    """The current configuration. A change is checked completely, then written, then applied."""
+    """The current configuration. Each change is checked, then written, then applied."""
 
     def __init__(self, config: NamesrvConfig) -> None:
         self.config = config
@@ -112,7 +112,7 @@ class Settings:
     def update(self, text: str) -> tuple[str, ...]:
         """Apply properties text; return the keys that have no effect.
 
-        :raises PathChangeError: a key is on the black list.
+        :raises PathChangeError: the key may not be changed.
         :raises ConfigError: a key or value is not allowed, or the file cannot be written.
         """
         if len(text) <= MAX_CONFIG_UPDATE_BYTES and any(key in NOT_UPDATABLE for _, key, _ in parse_properties(text)):

@@ -1,7 +1,7 @@
-"""Brokers that left recently, for tools that show missing brokers.
+"""Recently departed brokers, for tools that show missing brokers.
 
-A stopped broker is remembered for ten minutes, about as long as an update takes. A broker that vanished is remembered
-for a day, so that an administrator sees it in the morning. A broker is forgotten when it registers again.
+A broker that was stopped is remembered for ten minutes, a broker that disappeared for a day. A broker is forgotten when
+it registers again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ class _Departure(NamedTuple):
 
 
 class GoneBrokers:
-    """The brokers that left recently, at most ``MAX_NAMESRV_BROKERS``. If another broker leaves, the one that left
-    first is forgotten.
-    """
+    """The recently departed brokers, at most ``MAX_NAMESRV_BROKERS``; the oldest departure is forgotten first."""
 
     def __init__(self) -> None:
         self._departures: dict[tuple[str, str, int], _Departure] = {}
@@ -43,11 +41,11 @@ class GoneBrokers:
             del self._departures[next(iter(self._departures))]
 
     def forget(self, identity: BrokerIdentity) -> None:
-        """Forget a broker that has registered."""
+        """Forget a broker that has registered again."""
         self._departures.pop((identity.cluster, identity.name, identity.broker_id), None)
 
     def brokers(self, now_s: float) -> list[GoneBroker]:
-        """Return the brokers that left recently, sorted by name."""
+        """Return the recently departed brokers, sorted by name."""
         for key, gone in list(self._departures.items()):
             if now_s - gone.at_s >= (STOPPED_SECONDS if gone.reason == STOPPED else VANISHED_SECONDS):
                 del self._departures[key]

@@ -1,12 +1,12 @@
-"""KVConfigManager: namespaces of keys and values in ``kvConfig.json``, in Apache's form.
+"""KVConfigManager: namespaces of keys and values, stored in ``kvConfig.json`` in Apache's format.
 
-The file is ``{"configTable":{namespace:{key:value}}}`` and is always written completely. A change is first staged, then
-written together with all other staged changes, and then becomes visible, so code 0 means that the change is on disk. If
-a write fails, all staged changes are discarded. A staged table is never modified, since a thread may be writing it; a
-change creates a new table.
+The file has the form ``{"configTable":{namespace:{key:value}}}`` and is always written completely. A change is first
+staged, then written together with all other staged changes, and then becomes visible, so response code 0 means that the
+change is durable. If a write fails, all staged changes are discarded. A staged table is never modified, since a thread
+may be writing it; a change creates a new table.
 
 A file that cannot be read is renamed, and its previous version (``.bak``) is read. If there is no previous version, the
-nameserver starts with no entries; it can still serve clients, since routes come from the brokers.
+nameserver starts with no entries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cometmq.namesrv.limits import (
 from cometmq.threads import in_thread
 
 _SHOWN_CHARS: Final = 200
-"""Maximum length of a reason in the log."""
+"""Maximum length of an error message in the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ Tables = dict[str, dict[str, str]]
 
 
 class KvError(CometMQError):
-    """A change exceeds a limit or cannot be written."""
+    """Raised when a change exceeds a limit or cannot be written."""
 
 
 class KvConfig:
-    """The KV configuration of one nameserver."""
+    """The KV configuration of a nameserver."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path``, or its ``.bak`` instead; a file that cannot be read is renamed."""
+        """Load ``path``, or its ``.bak`` file if that fails; a file that cannot be read is renamed."""
         self._file = ConfigFile(path)
         backup = path.with_name(f"{path.name}.bak")
         self._written = next((found for file in (path, backup) if (found := _read(file)) is not None), {})
@@ -60,28 +60,28 @@ class KvConfig:
 
     # --- changes ------------------------------------------------------------------------------
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Stage one value (request code 100).
+        """Stage setting a value (request code 100).
 
         :raises KvError: the change exceeds a limit; nothing is changed.
         """
         if not 0 < len(namespace) <= MAX_KV_NAME_CHARS or not 0 < len(key) <= MAX_KV_NAME_CHARS:
-            raise KvError(f"a namespace or key has 1 to {MAX_KV_NAME_CHARS} characters")
+            raise KvError(f"a namespace or key must have 1 to {MAX_KV_NAME_CHARS} characters")
         if len(value) > MAX_KV_VALUE_CHARS:
             raise KvError(f"the value has {len(value)} characters; at most {MAX_KV_VALUE_CHARS} are allowed")
         table = self._staged.get(namespace, {})
         old = table.get(key)
         if old is None and self._entries >= MAX_KV_ENTRIES:
-            raise KvError(f"this nameserver holds at most {MAX_KV_ENTRIES} KV entries")
+            raise KvError(f"this nameserver already has the maximum of {MAX_KV_ENTRIES} KV entries")
         grown = len(value) - len(old) if old is not None else len(key) + len(value)
         grown += 0 if namespace in self._staged else len(namespace)
         if grown > 0 and self._chars + grown > MAX_KV_CHARS:
-            raise KvError(f"this nameserver holds at most {MAX_KV_CHARS} characters of KV configuration")
+            raise KvError(f"the KV configuration would exceed the maximum of {MAX_KV_CHARS} characters")
         self._entries += (old is None) + (namespace not in self._staged)
         self._chars += grown
         self._staged = {**self._staged, namespace: {**table, key: value}}
 
     def delete(self, namespace: str, key: str) -> None:
-        """Stage the removal of one value (request code 102); a missing value is not an error."""
+        """Stage the removal of a value (request code 102); a missing value is not an error."""
         table = self._staged.get(namespace)
         if table is not None and key in table:
             rest = dict(table)
@@ -96,13 +96,13 @@ class KvConfig:
 
     @property
     def is_written(self) -> bool:
-        """True if all staged changes are on disk."""
+        """True if all staged changes have been written."""
         return self._staged is self._written
 
     def save(self, tables: Tables) -> None:
-        """Write staged tables; only one thread at a time may call this.
+        """Write the staged tables; only one thread at a time may call this.
 
-        :raises KvError: the file cannot be written; it keeps its old content.
+        :raises KvError: the file cannot be written; its old contents are kept.
         """
         try:
             self._file.save(msgspec.json.encode({"configTable": tables}))
@@ -114,7 +114,7 @@ class KvConfig:
         self._written = tables
 
     def give_up(self) -> None:
-        """Discard the staged changes that are not on disk."""
+        """Discard the staged changes that have not been written."""
         self._staged = self._written
         self._entries = len(self._staged) + sum(map(len, self._staged.values()))
         entries = sum(len(key) + len(value) for table in self._staged.values() for key, value in table.items())
@@ -122,16 +122,18 @@ class KvConfig:
 
     # --- questions ----------------------------------------------------------------------------
     def get(self, namespace: str, key: str) -> str | None:
-        """Return one value (request code 101)."""
+        """Return a value (request code 101)."""
         return self._written.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a namespace (request code 219), or None if it never contained a key. Callers must not modify it."""
+        """Return a namespace (request code 219), or ``None`` if it has never contained a key; callers must not modify
+        the result.
+        """
         return self._written.get(namespace)
 
 
 class KvWriter:
-    """Writes the KV configuration in a thread; one write contains all waiting changes."""
+    """Writes the KV configuration in a thread; each write includes all pending changes."""
 
     def __init__(self, kv: KvConfig) -> None:
         self._kv: Final = kv
@@ -140,11 +142,11 @@ class KvWriter:
 
     @property
     def is_full(self) -> bool:
-        """Return True if the maximum number of changes is waiting."""
+        """Return whether the maximum number of changes is pending."""
         return len(self._waiting) >= MAX_WAITING_KV_CHANGES
 
     async def write(self) -> None:
-        """Write the staged changes, if there are any.
+        """Write the staged changes, if any.
 
         :raises KvError: the write failed; the changes are discarded.
         """
@@ -157,7 +159,7 @@ class KvWriter:
         await written
 
     async def stop(self) -> None:
-        """Write the waiting changes."""
+        """Write the pending changes."""
         if self._task is not None:
             await self._task
 
@@ -183,7 +185,7 @@ class KvWriter:
 
 
 def _read(path: Path) -> Tables | None:
-    """Return the tables of a file; None if it is missing, empty or damaged. A damaged file is renamed."""
+    """Return the tables in a file, or ``None`` if the file is missing, empty or damaged. A damaged file is renamed."""
     try:
         text = path.read_bytes()
         if not text.strip():
@@ -203,13 +205,13 @@ def _read(path: Path) -> Tables | None:
 
 
 def _set_aside(path: Path, why: str) -> None:
-    """Rename a damaged file to a free name, and log it."""
+    """Rename a damaged file to an unused name, and log this."""
     names = (path.with_name(f"{path.name}.damaged.{number}") for number in itertools.count(1))
     place = next(name for name in names if not name.exists())
     try:
         path.rename(place)
         flush_directory(path.parent)
     except OSError as error:
-        _log.error("%s cannot be used: %s; it cannot be set aside: %s", path, why, reason_of(error))
+        _log.error("%s cannot be used: %s; it cannot be renamed either: %s", path, why, reason_of(error))
     else:
         _log.error("%s cannot be used: %s; moved to %s", path, why, place.name)

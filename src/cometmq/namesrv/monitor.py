@@ -1,4 +1,4 @@
-"""Metrics of a nameserver, and the port that serves them; Apache's nameserver has no metrics."""
+"""Nameserver metrics and the port that serves them. Apache's nameserver has no metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUTED_TOPICS: Final = Family("cometmq_routed_topics", Kind.GAUGE, "Topics with 
 
 
 class NamesrvMonitor:
-    """Collects the metrics of a nameserver and serves them.
+    """Collects and serves a nameserver's metrics.
 
     :param servers: servers whose connections are counted.
     :param latency: measures the requests of the servers.
@@ -49,7 +49,7 @@ class NamesrvMonitor:
         self._sender = OtlpSender(config, self._steps, clock=clock) if config.sends_metrics else None
 
     async def start(self, node_id: str) -> None:
-        """Start listening.
+        """Start serving metrics.
 
         :param node_id: the address of the nameserver.
         """
@@ -63,11 +63,11 @@ class NamesrvMonitor:
 
     @property
     def url(self) -> str:
-        """Return the address of the metrics; empty if they are not served."""
+        """Return the URL of the metrics, or an empty text if they are not served."""
         return self._port.url
 
     async def stop(self) -> None:
-        """Close the port."""
+        """Close the metrics port."""
         if self._sender is not None:
             await self._sender.stop()
         await self._port.stop()

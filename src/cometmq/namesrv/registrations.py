@@ -1,10 +1,9 @@
-"""Reads brokers' registrations; large ones are read in a thread, since a hundred thousand topics take a second.
+"""Reads broker registrations; large ones are read in a thread, since a hundred thousand topics take a second.
 
-The thread reads one topic after the other, so that the event loop runs in between; the route table adds the topics in
-slices.
+The thread reads the topics one by one, so that the event loop can run in between; the route table adds them in slices.
 
-While a registration is being read, the server reads nothing else from the connection. So requests from one broker
-remain in order, and a connection holds at most one registration in memory.
+While a registration is being read, the server reads nothing else from the connection, so a broker's requests remain in
+order.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadRegistration:
-    """The body of a registration, ready for the route table."""
+    """The body of a registration, parsed for the route table."""
 
     data_version: DataVersion
     queues: QueuesOfBroker
@@ -33,7 +32,7 @@ class ReadRegistration:
 
 
 def read_registration(identity: BrokerIdentity, body: bytes, *, compressed: bool) -> ReadRegistration:
-    """Decode and check a registration.
+    """Decode and check the body of a registration.
 
     :raises BodyError: the body is malformed.
     """
@@ -47,7 +46,7 @@ Work = Callable[[ReadRegistration | BodyError], Generator[None, None, None]]
 
 
 class RegistrationReader:
-    """The thread that reads large registrations, and its queue."""
+    """The thread that reads large registrations, with its queue."""
 
     def __init__(self) -> None:
         self._thread: Final = ThreadPoolExecutor(1, "registrations")
@@ -55,17 +54,17 @@ class RegistrationReader:
         self._reading = TaskSet()
 
     def needs_thread(self, body: bytes, *, compressed: bool) -> bool:
-        """Return whether a body must be read in the thread."""
+        """Return whether a registration must be read in the thread."""
         return compressed or len(body) > REGISTRATION_BESIDE_BYTES
 
     def has_room(self, body: bytes) -> bool:
-        """Return whether there is room for one more waiting body."""
+        """Return whether one more registration may wait for the thread."""
         return self._waiting_bytes + len(body) <= MAX_WAITING_REGISTRATION_BYTES
 
     def read(
         self, connection: ServerConnection, identity: BrokerIdentity, body: bytes, *, compressed: bool, then: Work
     ) -> None:
-        """Read a body in the thread; then run ``then`` in slices, unless the connection has closed."""
+        """Read a registration in the thread, then run ``then`` in slices unless the connection has closed."""
         self._waiting_bytes += len(body)
         connection.wait_for_work()
 

@@ -1,4 +1,4 @@
-"""DefaultRequestProcessor: the request handlers of the nameserver."""
+"""DefaultRequestProcessor: the nameserver's request handlers."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ _log = logging.getLogger(__name__)
 
 
 _OPEN_ROUTES: Final = frozenset({AUTO_CREATE_TOPIC, TRACE_TOPIC})
-"""Topics whose routes every account may read: the template for new topics, and the trace topic."""
+"""Topics whose routes every account may read: the template for new topics and the trace topic."""
 
 
 RIVALS_SECONDS: Final = 60.0
-"""Interval of the warnings about two live brokers with the same name and id."""
+"""Interval in seconds between warnings about two live brokers with the same name and ID."""
 
 
 class NamesrvRequests:
-    """The request handlers of one nameserver; they read and change its tables."""
+    """The request handlers of a nameserver, which read and change its tables."""
 
     def __init__(self, routes: RouteTable, kv: KvConfig, settings: Settings, clock: Clock) -> None:
         self.routes = routes
@@ -81,7 +81,7 @@ class NamesrvRequests:
         self._watched: set[ServerConnection] = set()
         self.gone: Final = GoneBrokers()
         self._warned_at: dict[tuple[str, int], float] = {}
-        """Time of the last warning about two live brokers, by their common name and id."""
+        """Time of the last warning about two live brokers, by their name and ID."""
 
     # --- brokers ------------------------------------------------------------------------------
     @answers(
@@ -97,7 +97,7 @@ class NamesrvRequests:
     def register_broker(
         self, connection: ServerConnection, request: Request[RegisterBrokerRequestHeader], body: bytes
     ) -> Response | None:
-        """Register a broker with its topics; a long body is read in a thread."""
+        """Register a broker and its topics; a large body is read in a thread."""
         header = request.header
         if header.body_crc32 and header.body_crc32 != body_crc(body):
             return Response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
@@ -161,7 +161,7 @@ class NamesrvRequests:
             _log.info("broker %s at %s registered", identity.name, identity.address)
         self.gone.forget(identity)
         if outcome.skipped_topics:
-            _log.warning("broker %s has unusable topics: %s", identity.name, outcome.skipped_topics[:10])
+            _log.warning("ignored invalid topics of broker %s: %s", identity.name, outcome.skipped_topics[:10])
         answer = RegisterBrokerResponseHeader(
             ha_server_addr=outcome.ha_address or None,
             master_addr=outcome.master_address or None,
@@ -171,7 +171,7 @@ class NamesrvRequests:
         return Response(header=answer, body=b"" if orders is None else msgspec.json.encode({"table": orders}))
 
     def _warn_of_rival(self, identity: BrokerIdentity, outcome: Registered) -> None:
-        """Warn about two live brokers with the same name and id, immediately and then every minute."""
+        """Warn about two live brokers with the same name and ID, immediately and then every minute."""
         now_s = self.clock.monotonic()
         key = (identity.name, identity.broker_id)
         if now_s - self._warned_at.get(key, -RIVALS_SECONDS) < RIVALS_SECONDS:
@@ -191,7 +191,7 @@ class NamesrvRequests:
         return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def _remove_brokers_of(self, connection: ServerConnection) -> None:
-        """Remove the brokers of a connection, one in each round of the loop."""
+        """Remove a connection's brokers, one per round of the event loop."""
         self._watched.discard(connection)
         gone = self.routes.brokers_of(connection)
 
@@ -206,14 +206,14 @@ class NamesrvRequests:
             remove_next()
 
     def record_departure(self, identity: BrokerIdentity, reason: str) -> None:
-        """Log and remember that a broker has left; its topics are dropped during the next rounds of the loop."""
+        """Log and remember that a broker has left; its topics are dropped in the next rounds of the event loop."""
         over_rounds(self.routes.sweep())
         self.gone.record(identity, reason, self.clock.monotonic())
         level = logging.INFO if reason == STOPPED else logging.WARNING
         _log.log(level, "broker %s at %s is gone: %s", identity.name, identity.address, reason)
 
     async def stop(self) -> None:
-        """Stop reading registrations, and write waiting changes of the KV configuration."""
+        """Stop reading registrations, and write pending changes to the KV configuration."""
         await self._reader.stop()
         await self._writer.stop()
 
@@ -236,7 +236,7 @@ class NamesrvRequests:
     def query_data_version(
         self, _connection: ServerConnection, request: Request[QueryDataVersionRequestHeader], body: bytes
     ) -> Response:
-        """Return whether a broker's topics have changed since it registered."""
+        """Return whether a broker's topics have changed since it last registered them."""
         header = request.header
         identity = BrokerIdentity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         try:
@@ -253,7 +253,7 @@ class NamesrvRequests:
     async def wipe_write_perm(
         self, _connection: ServerConnection, request: Request[WipeWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
-        """Remove the write permission from all topics of a broker."""
+        """Remove the write permission from all topics on a broker."""
         count = await in_rounds(self.routes.wipe_write_perm(request.header.broker_name))
         return Response(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
@@ -261,12 +261,12 @@ class NamesrvRequests:
     async def add_write_perm(
         self, _connection: ServerConnection, request: Request[AddWritePermOfBrokerRequestHeader], _body: bytes
     ) -> Response:
-        """Restore the write permission for all topics of a broker."""
+        """Restore the write permission for all topics on a broker."""
         count = await in_rounds(self.routes.add_write_perm(request.header.broker_name))
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:
-        """Return the listener that a client uses; answers contain the addresses for that listener."""
+        """Return the listener that a client uses, which determines the addresses in responses."""
         return self.listeners.of(connection.listener, connection.peer_ip)
 
     # --- routes and lists ---------------------------------------------------------------------
@@ -277,7 +277,7 @@ class NamesrvRequests:
     def get_route(
         self, connection: ServerConnection, request: Request[GetRouteInfoRequestHeader], _body: bytes
     ) -> Response:
-        """Return the route of a topic: its brokers and queues."""
+        """Return a topic's route, which consists of its brokers and queues."""
         topic = request.header.topic
         route = self.routes.route(topic, self._listener_of(connection))
         if route is None:
@@ -293,7 +293,7 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO, permission=needs_cluster(Action.GET))
     def cluster_info(self, connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """Return all clusters and brokers, and the brokers that left recently (``goneBrokers``)."""
+        """Return all clusters and brokers, and the recently departed brokers (``goneBrokers``)."""
         info = self.routes.cluster_info(self._listener_of(connection))
         info.gone_brokers = self.gone.brokers(self.clock.monotonic()) or None
         return Response(body=encode_body(info))
@@ -307,12 +307,12 @@ class NamesrvRequests:
     def topics_by_cluster(
         self, _connection: ServerConnection, request: Request[GetTopicsByClusterRequestHeader], _body: bytes
     ) -> Response:
-        """List the topics of a cluster."""
+        """List the topics in a cluster."""
         return _topic_list(self.routes.topics_of_cluster(request.header.cluster))
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, permission=needs_every(Kind.TOPIC, Action.LIST))
     def system_topics(self, connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """List the names of clusters and brokers, which are topics too."""
+        """List the names of clusters and brokers, which are also topics."""
         names, address = self.routes.system_topics(self._listener_of(connection))
         return Response(body=encode_body(TopicList(topic_list=names, broker_addr=address or None)))
 
@@ -330,14 +330,14 @@ class NamesrvRequests:
     def unit_sub_ununit_topics(
         self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes
     ) -> Response:
-        """List the topics to which groups in units subscribe but which belong to no unit."""
+        """List the topics that belong to no unit but to which groups in units subscribe."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT_SUB, TOPIC_UNIT))
 
     @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV, permission=needs_cluster(Action.UPDATE))
     def delete_topic(
         self, _connection: ServerConnection, request: Request[DeleteTopicFromNamesrvRequestHeader], _body: bytes
     ) -> Response:
-        """Remove the routes of a topic."""
+        """Remove a topic's routes."""
         self.routes.delete_topic(request.header.topic, request.header.cluster_name or "")
         return Response()
 
@@ -350,7 +350,7 @@ class NamesrvRequests:
     async def put_kv(
         self, _connection: ServerConnection, request: Request[PutKVConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Set a value; answer once the value is on disk."""
+        """Set a KV value; answer once it is durable."""
         header = request.header
         return await self._change(lambda: self.kv.put(header.namespace, header.key, header.value))
 
@@ -368,7 +368,7 @@ class NamesrvRequests:
     def get_kv(
         self, _connection: ServerConnection, request: Request[GetKVConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Return a value."""
+        """Return a KV value."""
         header = request.header
         value = self.kv.get(header.namespace, header.key)
         if value is None:
@@ -382,7 +382,7 @@ class NamesrvRequests:
     async def delete_kv(
         self, _connection: ServerConnection, request: Request[DeleteKVConfigRequestHeader], _body: bytes
     ) -> Response:
-        """Remove a value; answer once the removal is on disk."""
+        """Remove a KV value; answer once the removal is durable."""
         header = request.header
         return await self._change(lambda: self.kv.delete(header.namespace, header.key))
 
@@ -390,7 +390,7 @@ class NamesrvRequests:
     def kv_namespace(
         self, _connection: ServerConnection, request: Request[GetKVListByNamespaceRequestHeader], _body: bytes
     ) -> Response:
-        """Return the keys and values of a namespace."""
+        """Return the keys and values in a KV namespace."""
         table = self.kv.namespace(request.header.namespace)
         if table is None:
             return Response(
@@ -403,7 +403,7 @@ class NamesrvRequests:
         RequestCode.UPDATE_NAMESRV_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
     def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
-        """Change the nameserver's configuration; the body is properties text."""
+        """Change the nameserver's configuration from properties text in the request body."""
         try:
             without_effect = self.settings.update(body.decode("utf-8"))
         except UnicodeDecodeError:

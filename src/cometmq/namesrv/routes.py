@@ -1,8 +1,8 @@
 """RouteInfoManager: topics, brokers, clusters and liveness.
 
 There are four tables, as in Apache's ``RouteInfoManager``: topic → broker name → queues, broker name → cluster and
-addresses by broker id, cluster → broker names, address → liveness. All are used only on the event loop, so they need no
-locks.
+addresses by broker ID, cluster → broker names, address → liveness. They are used only on the event loop, so they need
+no locks.
 
 Some rules are stricter than Apache's, which loses or mixes up topics and brokers:
 
@@ -10,11 +10,11 @@ Some rules are stricter than Apache's, which loses or mixes up topics and broker
   may have been lost;
 * an unregistration removes an address only if it is still the registered address of that broker id;
 * a broker name belongs to the cluster that it registered with last, and an address belongs to one broker name;
-* a broker that asks whether its topics are known (request code 322) registers them again when some were removed here,
-  or when another broker has replaced it in the routes.
+* a broker that asks whether its topics are known (request code 322) must register them again if some were removed here,
+  or if another broker has replaced it in the routes.
 
-If two live brokers have the same name and id, the one with the higher ``stateVersion`` remains, as in 5.x; if the
-versions are equal, the one that registered last remains. The answer to each broker names the other.
+If two live brokers have the same name and ID, the one with the higher ``stateVersion`` remains, as in 5.x; if the
+versions are equal, the one that registered last remains.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ from cometmq.remoting.bodies import (
 )
 
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
-"""Apache's brokers accept any text as broker and cluster names: a blank or a comment at the end of the line is part of
-the name. Names with slashes, backslashes or control characters are refused.
+"""Pattern for broker and cluster names. Apache's brokers accept any text, so only names with slashes, backslashes or
+control characters are refused.
 """
 _NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
-"""Placeholder for the version of a broker whose first registration is not complete; it differs from every real version.
+"""Placeholder for the version of a broker whose first registration is incomplete; it differs from every real
+version.
 """
 
 
 class RegistrationError(CometMQError):
-    """A registration violates a rule or a limit; the error's message becomes the remark in the answer."""
+    """Raised when a registration violates a rule or limit; the message becomes the remark in the response."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The broker that a header of request code 103, 104 or 322 names."""
+    """The broker that is identified by a request header (request code 103, 104 or 322)."""
 
     cluster: str
     name: str
@@ -65,14 +66,14 @@ class BrokerIdentity:
     address: str
 
     def check(self) -> None:
-        """Check the broker's names and address.
+        """Check the broker's names, ID and address.
 
-        :raises RegistrationError: a route cannot contain them.
+        :raises RegistrationError: one of them is invalid.
         """
         for what, text in (("cluster", self.cluster), ("broker", self.name)):
             if _NAME.fullmatch(text) is None:
                 raise RegistrationError(
-                    f"the {what} name {text[:150]!r} is empty, too long, or contains a slash or control character"
+                    f"invalid {what} name {text[:150]!r}: empty, too long, or with a slash or control character"
                 )
         if self.broker_id < 0:
             raise RegistrationError(f"the broker id {self.broker_id} is negative")
@@ -88,7 +89,7 @@ class BrokerIdentity:
 
 @dataclasses.dataclass(slots=True)
 class LiveBroker:
-    """One registered address (``BrokerLiveInfo``)."""
+    """A registered broker address (``BrokerLiveInfo``)."""
 
     identity: BrokerIdentity
     last_update_s: float
@@ -99,23 +100,23 @@ class LiveBroker:
     listeners: Mapping[str, str]
     """Addresses for clients, by listener name."""
     lacks_topics: bool = False
-    """True if topics of the broker were removed from the table since the broker registered all of them."""
+    """True if some of the broker's topics were removed from the table after it had registered all of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registered:
-    """The result of a registration. The addresses are for slaves; for a master they are empty."""
+    """The result of a registration. The addresses are for slaves, and are empty for a master."""
 
     master_address: str = ""
     ha_address: str = ""
     is_new: bool = False
-    """True when the address was not registered before."""
+    """True if the address was not registered before."""
     skipped_topics: tuple[str, ...] = ()
-    """Topics that are ignored because their names or queue numbers are invalid."""
+    """Topics that were ignored because their names or queue numbers are invalid."""
     rival: str = ""
-    """The address of another live broker with this name and id."""
+    """The address of another live broker with the same name and ID."""
     is_ignored: bool = False
-    """True if the rival remains registered, since its ``stateVersion`` is higher."""
+    """True if the rival remains registered because its ``stateVersion`` is higher."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -134,7 +135,7 @@ def _is_usable(config: TopicConfig) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueuesOfBroker:
-    """The topics of a registration, ready for the route table."""
+    """The topics in a registration, ready for the route table."""
 
     usable: Mapping[str, QueueData]
     skipped: tuple[str, ...] = ()
@@ -142,7 +143,7 @@ class QueuesOfBroker:
 
 
 def queues_of(identity: BrokerIdentity, topics: Mapping[str, TopicConfig]) -> QueuesOfBroker:
-    """Check and convert the topics of a registration; ignore the topics of a slave. Any thread may call this."""
+    """Check and convert the topics in a registration; ignore a slave's topics."""
     if identity.broker_id != MASTER_ID:
         return QueuesOfBroker({})
     usable = {
@@ -171,7 +172,7 @@ class RouteRegistration:
     filter_servers: list[str]
     connection: Hashable
     now_s: float
-    """Monotonic seconds."""
+    """Time of the registration in monotonic seconds."""
     listeners: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Addresses for clients, by listener name."""
 
@@ -181,12 +182,12 @@ def _key(identity: BrokerIdentity) -> tuple[str, int]:
 
 
 def _state(version: DataVersion) -> int:
-    """Return the ``stateVersion`` of a 5.x broker with a controller, which grows with each master election."""
+    """Return the ``stateVersion`` of a 5.x broker with a controller, which increases with each master election."""
     return version.state_version or 0
 
 
 class RouteTable:
-    """The route information of one nameserver."""
+    """The route information of a nameserver."""
 
     def __init__(self) -> None:
         self._topics: Final = TopicQueues()
@@ -194,18 +195,16 @@ class RouteTable:
         self._clusters: MultiMap[str, str] = MultiMap()
         self._live: dict[str, LiveBroker] = {}
         self._addresses_of: MultiMap[tuple[str, int], str] = MultiMap()
-        """The live addresses for each broker name and id. More than one means that two brokers have the same name and
-        id.
-        """
+        """The live addresses for each broker name and ID; more than one if two brokers use the same name and ID."""
 
     # --- registration -------------------------------------------------------------------------
     def register(self, registration: RouteRegistration) -> Generator[None, None, Registered]:
-        """Add a broker, or refresh it (request code 103), slice by slice.
+        """Register or refresh a broker (request code 103), slice by slice.
 
-        The topics may be the complete table or a part of it; a registration never removes topics. Only a master's
-        topics count, and known topics are replaced only when the DataVersion differs. The broker is in the routes
-        starting with the first slice; its version is recorded after the last slice. If the broker leaves or registers
-        again, the remaining topics are dropped.
+        The topics may be the complete table or part of it; a registration never removes topics. Only a master's topics
+        count, and known topics are replaced only if the DataVersion differs. The broker appears in the routes after the
+        first slice; its version is recorded after the last one. If the broker leaves or registers again, the remaining
+        topics are ignored.
 
         :raises RegistrationError: the registration is refused and changes nothing.
         """
@@ -251,14 +250,16 @@ class RouteTable:
             raise RegistrationError(f"haServerAddr has more than {MAX_ADDRESS_CHARS} characters")
         topics, pairs = self._topics.count_with(identity.name, usable)
         if pairs > MAX_NAMESRV_QUEUE_DATA:
-            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_QUEUE_DATA} pairs of topic and broker")
+            raise RegistrationError(
+                f"this nameserver would exceed the maximum of {MAX_NAMESRV_QUEUE_DATA} topic-broker pairs"
+            )
         if identity.address not in self._live and len(self._live) >= MAX_NAMESRV_BROKERS:
             raise RegistrationError(f"this nameserver already knows {MAX_NAMESRV_BROKERS} brokers")
         if topics > MAX_NAMESRV_TOPICS:
-            raise RegistrationError(f"this nameserver holds at most {MAX_NAMESRV_TOPICS} topics")
+            raise RegistrationError(f"this nameserver would exceed the maximum of {MAX_NAMESRV_TOPICS} topics")
 
     def _holder(self, identity: BrokerIdentity) -> LiveBroker | None:
-        """Return the live broker that has the same name and id at another address."""
+        """Return the live broker with the same name and ID at a different address."""
         broker = self._brokers.get(identity.name)
         address = identity.address if broker is None else broker.addresses.get(identity.broker_id, identity.address)
         return None if address == identity.address else self._live.get(address)
@@ -282,11 +283,11 @@ class RouteTable:
         return live is not None and live.identity == identity
 
     def brokers_of(self, connection: Hashable) -> list[BrokerIdentity]:
-        """Return the brokers whose last registration arrived over ``connection``."""
+        """Return the brokers that last registered over ``connection``."""
         return [live.identity for live in self._live.values() if live.connection is connection]
 
     def remove_if_from(self, identity: BrokerIdentity, connection: Hashable) -> bool:
-        """Remove a broker if its last registration arrived over ``connection``; return whether it was removed."""
+        """Remove a broker if it last registered over ``connection``; return whether it was removed."""
         live = self._live.get(identity.address)
         if live is None or live.identity != identity or live.connection is not connection:
             return False
@@ -294,7 +295,7 @@ class RouteTable:
         return True
 
     def expire(self, older_than_s: float) -> list[LiveBroker]:
-        """Remove the brokers that last registered before ``older_than_s``, and return them."""
+        """Remove and return the brokers that last registered before ``older_than_s``."""
         gone = [live for live in self._live.values() if live.last_update_s < older_than_s]
         for live in gone:
             self._remove(live.identity)
@@ -316,7 +317,7 @@ class RouteTable:
         next(self.sweep(), None)  # the topics of most brokers are one slice
 
     def sweep(self) -> Iterator[None]:
-        """Drop the topics of removed brokers, slice by slice; answers no longer contain these topics."""
+        """Drop the topics of removed brokers, slice by slice; routes no longer contain these topics."""
         return self._topics.sweep()
 
     # --- data versions -------------------------------------------------------------------------
@@ -325,8 +326,8 @@ class RouteTable:
     ) -> tuple[bool, DataVersion | None]:
         """Return whether a broker's topics have changed, and the known version (request code 322).
 
-        An unchanged version also renews the broker's liveness. Topics removed from the table count as a change, and so
-        does a rival that has replaced the broker.
+        An unchanged version also renews the broker's liveness. It counts as a change if topics were removed from the
+        table, or if a rival has replaced the broker.
         """
         live = self._live.get(identity.address)
         if live is None:
@@ -340,9 +341,9 @@ class RouteTable:
 
     # --- routes -------------------------------------------------------------------------------
     def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
-        """Return the route of a topic, or None if no registered broker has the topic (request code 105).
+        """Return a topic's route, or ``None`` if no registered broker has the topic (request code 105).
 
-        The addresses are those for the listener's clients; if a broker has none, its general addresses are used.
+        The addresses are those for the given listener; if a broker has none, its general addresses are used.
         """
         queues = self._topics.of(topic)
         brokers = [self._broker_data(name, listener) for name in queues if name in self._brokers]
@@ -387,7 +388,7 @@ class RouteTable:
         )
 
     def rivals(self) -> list[RivalBrokers]:
-        """Return the live brokers that share their name and id with other brokers."""
+        """Return the live brokers that share their name and ID with other brokers."""
         return [
             RivalBrokers(broker_name=name, broker_id=broker_id, broker_addrs=sorted(addresses))
             for (name, broker_id), addresses in sorted(self._addresses_of.items())
@@ -399,7 +400,7 @@ class RouteTable:
         return self._topics.names()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the topics of a cluster's brokers (request code 224)."""
+        """Return the topics on a cluster's brokers (request code 224)."""
         names = self._clusters.get(cluster, {})
         return [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
 
@@ -409,8 +410,8 @@ class RouteTable:
         return [*self._clusters, *self._brokers], self._address_for(listener, next(addresses, ""))
 
     def topics_with_flag(self, wanted: int, unwanted: int = 0) -> list[str]:
-        """Return the topics whose topicSysFlag has all bits of ``wanted`` and no bit of ``unwanted`` (request codes 311
-        to 313).
+        """Return the topics whose topicSysFlag has all ``wanted`` bits and none of the ``unwanted`` bits (request codes
+        311 to 313).
         """
         return [
             topic
@@ -428,7 +429,7 @@ class RouteTable:
         return self._topics.set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Remove a topic (request code 216); if a cluster is named, only from that cluster's brokers."""
+        """Remove a topic (request code 216), or, if a cluster is given, only from that cluster's brokers."""
         for broker_name in self._clusters.of(cluster) if cluster else list(self._topics.of(topic)):
             if self._topics.drop(topic, broker_name):
                 master = self._live.get(self._brokers[broker_name].addresses.get(MASTER_ID, ""))

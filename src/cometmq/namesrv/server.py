@@ -1,4 +1,4 @@
-"""NamesrvController: the nameserver with its tables, its request handlers and the scan for silent brokers."""
+"""NamesrvController: the nameserver, with its tables, its request handlers and the scan for silent brokers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _FIRST_SCAN_S: Final = 5.0
 
 
 class NameServer:
-    """One nameserver. The nameservers of a cluster do not know each other.
+    """A nameserver. The nameservers in a cluster do not know each other.
 
     ``await start()`` starts it, ``await stop()`` stops it.
     """
 
     def __init__(self, config: NamesrvConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Read the KV configuration; a damaged file is renamed.
+        """Create a nameserver and load its KV configuration; a damaged file is renamed.
 
         :raises AuthError: the accounts cannot be read.
         :raises TlsError: a TLS file cannot be used.
@@ -91,12 +91,12 @@ class NameServer:
 
     @property
     def config(self) -> NamesrvConfig:
-        """The configuration in force."""
+        """The current configuration."""
         return self._settings.config
 
     @property
     def port(self) -> int:
-        """The port in use, even if the configuration selects any free port."""
+        """The port in use, even if the configured port is 0."""
         return self._servers[0].port
 
     @property
@@ -110,7 +110,7 @@ class NameServer:
         return {server.listener: address_here(self.config.bind_address, server.port) for server in self._servers[1:]}
 
     async def start(self) -> None:
-        """Start listening, and scan for silent brokers.
+        """Start listening and scanning for silent brokers.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -119,7 +119,7 @@ class NameServer:
         for server, port in zip(self._servers, self._ports, strict=True):
             await server.start(self.config.bind_address, port)
         for name, address in self.listener_addresses.items():
-            log.info("nameserver serves clients of the listener %s at %s", name, address)
+            log.info("nameserver serves clients of listener %s at %s", name, address)
         log.info(
             "nameserver serves at %s: CometMQ %s, Python %s, KV configuration %s",
             *(self.address, __version__, platform.python_version(), self.config.kv_config_path),
@@ -131,7 +131,7 @@ class NameServer:
             await self.monitor.start(self.address)
 
     async def stop(self) -> None:
-        """Stop the scan; close every connection and the port."""
+        """Stop the scan, and close all connections and the port."""
         self._scans.close()
         began = self._clock.monotonic()
         if self.monitor is not None:
@@ -143,7 +143,7 @@ class NameServer:
         await self._requests.stop()
         if self.audit is not None:
             await self.audit.stop()
-        log.info("nameserver has stopped in %.2f s", self._clock.monotonic() - began)
+        log.info("nameserver stopped in %.2f s", self._clock.monotonic() - began)
 
     def _scan(self) -> None:
         """Remove brokers that have been silent for too long (``scanNotActiveBroker``)."""

@@ -1,9 +1,9 @@
 """The queues of each topic on each broker: topic → broker name → queues, and the reverse.
 
 A broker may have a hundred thousand topics. They are added in slices of
-:data:`~cometmq.namesrv.limits.TOPICS_PER_SLICE`, and also dropped in slices when the broker has left; other requests
-are answered in between. The topics of a broker that has left are *left over* until they are dropped; answers never
-contain them.
+:data:`~cometmq.namesrv.limits.TOPICS_PER_SLICE`, and dropped in slices after the broker has left, so that other
+requests are answered in between. The topics of a broker that has left are *left over* until they are dropped; responses
+never contain them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from cometmq.remoting.bodies import QueueData
 
 
 class TopicQueues:
-    """The topics of one nameserver, with their queues."""
+    """The topics of a nameserver, with their queues."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topics_of: MultiMap[str, str] = MultiMap()
         """Topics by broker name."""
         self._left_over: deque[tuple[str, list[str]]] = deque()
-        """Brokers that have left, by name, with their topics that are still in the table."""
+        """Brokers that have left, by name, and those of their topics that are still in the table."""
         self._pairs = 0
-        """Pairs of topic and broker in the table."""
+        """Number of topic-broker pairs in the table."""
 
     # --- questions ----------------------------------------------------------------------------
     def of(self, topic: str) -> Mapping[str, QueueData]:
-        """Return the queues of a topic by broker name; empty if no broker has the topic."""
+        """Return a topic's queues by broker name, which are empty if no broker has the topic."""
         queues = self._topics.get(topic, {})
         if not self._left_over:
             return queues
@@ -45,7 +45,7 @@ class TopicQueues:
         return ((topic, queues) for topic in self._topics if (queues := self.of(topic)))
 
     def names(self) -> list[str]:
-        """Return every topic that is on a broker."""
+        """Return all topics that a broker has."""
         return list(self._topics) if not self._left_over else [topic for topic, _ in self.items()]
 
     def __len__(self) -> int:
@@ -53,14 +53,16 @@ class TopicQueues:
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
-        """Return the numbers of topics and of (topic, broker) pairs that the table would have with these topics."""
+        """Return the numbers of topics and of topic-broker pairs that the table would have after adding these
+        topics.
+        """
         held = self._topics_of.get(broker_name, {})
         new = [topic for topic in topics if topic not in held]
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)
 
     # --- changes ------------------------------------------------------------------------------
     def add(self, broker_name: str, topics: Mapping[str, QueueData], *, replace: bool) -> Iterator[None]:
-        """Add the topics of a broker, slice by slice; replace known topics only if ``replace`` is true."""
+        """Add a broker's topics, slice by slice; replace known topics only if ``replace`` is true."""
         for number, (topic, data) in enumerate(topics.items()):
             if number and number % TOPICS_PER_SLICE == 0:
                 yield
@@ -73,7 +75,7 @@ class TopicQueues:
                 self._topics_of.add(broker_name, topic)
 
     def drop(self, topic: str, broker_name: str) -> bool:
-        """Remove a topic of a broker; return whether the broker had it."""
+        """Remove a topic from a broker; return whether the broker had it."""
         if topic not in self._topics_of.get(broker_name, ()):
             return False
         self._topics_of.remove(broker_name, topic)
@@ -81,7 +83,7 @@ class TopicQueues:
         return True
 
     def remove_broker(self, broker_name: str) -> None:
-        """Remove a broker; :meth:`sweep` drops its topics."""
+        """Remove a broker, whose topics are dropped by :meth:`sweep`."""
         held = list(self._topics_of.pop(broker_name, ()))
         if held:
             self._left_over.append((broker_name, held))
@@ -107,7 +109,7 @@ class TopicQueues:
                 del self._topics[topic]
 
     def set_perm(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
-        """Change the permission of all queues of a broker, slice by slice; return the number of its topics."""
+        """Change the permission of all queues on a broker, slice by slice; return the number of its topics."""
         topics = self._topics_of.of(broker_name)
         for number, topic in enumerate(topics):
             if number and number % TOPICS_PER_SLICE == 0:
