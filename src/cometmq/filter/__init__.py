@@ -1,5 +1,4 @@
-"""SQL92 message selectors, compatible with the filter module of Apache RocketMQ 4.9. No module here uses sockets or
-files.
+"""SQL92 message selectors, compatible with the filter module of Apache RocketMQ 4.9.
 
 ``parse_selector(text)`` returns a :class:`~cometmq.filter.selector.Selector`, which has predicates for a map of
 properties and for a stored record.

@@ -1,11 +1,11 @@
-"""Evaluates a selector for many records together, with array operations.
+"""Evaluates a selector for many records at once, with array operations.
 
 Theory of operation. A record matches only if every term of the outermost AND is TRUE. The terms are evaluated one after
 the other for all rows of a block, starting with the most selective one, and the remaining rows form a smaller block. A
 term is *TRUE*, *not TRUE* or *unknown* for each row; unknown means that the value has an unusual form or causes an
 error in Java. If a row is unknown for a term and no other term excludes it, it is evaluated separately by
-:mod:`cometmq.filter.evaluation`. So this module needs no rules for nulls and errors, and its result is the same as that
-of evaluating each record separately; tests compare the results.
+:mod:`cometmq.filter.evaluation`. Therefore this module needs no rules for nulls and errors, and its result is the same
+as that of evaluating each record separately.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OPPOSITE: Final = {">": "<=", ">=": "<", "<": ">=", "<=": ">"}
 
 
 class Truth(NamedTuple):
-    """The rows for which a term is TRUE, and the rows for which it is unknown (``None`` if there are none)."""
+    """The rows for which a term is TRUE, and those for which it is unknown (``None`` if there are none)."""
 
     true: Bools
     unknown: Bools | None = None
@@ -71,7 +71,7 @@ class Term(NamedTuple):
 
 
 def term_of(node: Expression) -> Term | None:
-    """Compile a node to a term; return ``None`` if array operations cannot evaluate it."""
+    """Compile a node to a term, or return ``None`` if array operations cannot evaluate it."""
     match node:
         case Or() | And():
             operands = [term_of(operand) for operand in node.operands]
@@ -129,8 +129,9 @@ def _any_of(operands: list[Term]) -> Term:
 
 
 def _all_of(operands: list[Term]) -> Term:
-    """Combine terms by AND inside OR. A null before an error does not hide the error, so unknown rows remain
-    unknown."""
+    """Combine terms with AND inside OR. A null before an error does not hide the error, so unknown rows remain
+    unknown.
+    """
 
     def all_of(rows: PropertyRows) -> Truth:
         true = np.ones(rows.count, np.bool_)
@@ -231,7 +232,7 @@ def _null(node: Expression, *, wanted: bool) -> Term | None:
 
 
 def _value_of(value: str) -> Text | None:
-    """Encode a string that has only one form in bytes and can be a value; any other string is compared row by row."""
+    """Encode a string constant for comparison; return ``None`` if the string must be compared row by row."""
     if not value or REPLACEMENT in value:
         return None
     try:
@@ -245,26 +246,28 @@ Predicate = Callable[[memoryview], bool]
 
 
 class Looked(NamedTuple):
-    """The matching records of an evaluated block, and its cost."""
+    """The matching records in an evaluated block, and the cost of the evaluation."""
 
     wanted: Bools
-    """For each of the first records, whether it matches; at least one record is evaluated."""
+    """For each evaluated record, whether it matches; at least one record is evaluated."""
     work: int
-    """The cost of the evaluation, in the unit of ``MAX_FILTER_WORK``."""
+    """The cost of the evaluation, in the same unit as ``MAX_FILTER_WORK``."""
 
 
 BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
-"""Minimum number of records in a block; evaluating fewer records one by one is faster."""
+"""Minimum number of records for a block, because evaluating fewer records one by one is faster."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
-"""Number of bytes that a block copies and marks in the time in which a term for a single record reads one byte."""
+"""Cost factor: bytes that a block copies and marks in the time that a term for a single record needs to read one
+byte.
+"""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""Number of bytes that a term for a single record reads in the time in which a block compares one property."""
+"""Cost factor: bytes that a term for a single record reads in the time that a block needs to compare one property."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
-    """Compile a function that evaluates many records.
+    """Compile a function that evaluates many records at once.
 
     Its arguments are those of :class:`~cometmq.filter.record_block.RecordBlock`. The last argument limits its work: it
     evaluates fewer records if evaluating all of them would exceed the limit. ``matches`` evaluates a single record.
@@ -275,7 +278,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     whole = len(terms) == len(found)  # otherwise rows that pass all terms are evaluated one by one
 
     def most_bytes(most: int) -> int:
-        """Return the total size of rows whose evaluation costs at least this much work."""
+        """Return the total size of the rows whose evaluation costs at least this much work."""
         of_byte = 1 / _COPIED_BYTES_AS_A_READ_ONE + heavy * _BYTES_READ_AS_A_PROPERTY / BYTES_AS_A_PROPERTY
         return int(most / of_byte)
 
@@ -322,7 +325,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
 
 
 def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
-    """Return the rows that no term excludes, and which of these rows are unknown for a term."""
+    """Return the rows that no term excludes, and those of them that are unknown for a term."""
     numbers = np.arange(rows.count)
     passed = np.ones(rows.count, np.bool_)
     unknown = np.zeros(rows.count, np.bool_)
@@ -350,8 +353,7 @@ def _outermost(node: Expression) -> list[Expression]:
 
 
 def _passes(node: Expression) -> int:
-    """Rank a term by the share of rows for which it is usually TRUE; if shares are similar, the faster term comes
-    first."""
+    """Return a sort key for terms: the usual share of rows for which the term is TRUE, then the cost."""
     match node:
         case Equal():
             constant = constant_of(node.right)

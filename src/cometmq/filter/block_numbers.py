@@ -1,4 +1,4 @@
-"""Parses many decimal numbers together; numbers in any other form are parsed one by one elsewhere."""
+"""Parses many decimal numbers at once; numbers in any other form are parsed one by one elsewhere."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Words = npt.NDArray[np.uint64]
 
 INT32_DIGITS: Final = 9
 INT64_DIGITS: Final = 18
-"""Maximum number of digits at which every number fits into 64 bits."""
+"""Maximum number of digits for which every number fits into 64 bits."""
 _DOUBLE_CHARS: Final = 16
-"""Maximum number of digits in a number with a point. An integer below 2**53 divided by a power of ten is the nearest
-double."""
+"""Maximum number of digits in a number with a decimal point. An integer below 2**53 divided by a power of ten is the
+nearest double.
+"""
 _POWERS: Final = 10.0 ** np.arange(_DOUBLE_CHARS)
 _MINUS: Final = 45
 _ZERO: Final = 48
@@ -37,18 +38,18 @@ _HIGHS: Final = _each(0x80)
 _FIRST_HIGH: Final = np.uint64(0x80)
 _ZEROS: Final = _each(_ZERO)
 _ABOVE_NINE: Final = _each(0x80 - 10)
-"""An addend that sets the highest bit of each byte above 9 if all bytes are below 0x80."""
+"""Addend that sets the highest bit of each byte above 9 if all bytes are below 0x80."""
 _SEVEN: Final = np.uint64(7)
 _TOP: Final = np.uint64(56)
 _BITS_LEFT: Final = np.uint64(0x4038302820181008)
-"""A factor whose product with 1 << 8n has 64 - 8n in the highest byte."""
+"""Multiplier whose product with 1 << 8n has 64 - 8n in the highest byte."""
 _PAIRS: Final = (np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(10 * 2**8 + 1), np.uint64(8))
 _FOURS: Final = (np.uint64(0x00FF00FF00FF00FF), np.uint64(100 * 2**16 + 1), np.uint64(16))
 _EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), np.uint64(32))
 
 
 def short_numbers(words: Words) -> tuple[Ints, Bools]:
-    """Parse ``-?[0-9]+`` and a separator (0x02) in eight bytes; return the values, and which texts have another form.
+    """Parse ``-?[0-9]+`` and a separator (0x02) in eight bytes; return the values and a mask of texts in another form.
 
     Eight digits are one little-endian word; neighbouring digits are combined in three steps.
     """
@@ -68,7 +69,7 @@ def short_numbers(words: Words) -> tuple[Ints, Bools]:
 
 
 def whole_numbers(data: Bytes, starts: Ints, lengths: Ints, digits: int) -> tuple[Ints, Bools]:
-    """Parse ``-?[0-9]{1,digits}``; return the values, and which texts have another form."""
+    """Parse ``-?[0-9]{1,digits}``; return the values and a mask of texts in another form."""
     starts, lengths, negative = _unsigned(data, starts, lengths)
     odd = (lengths < 1) | (lengths > digits)
     values = np.zeros(len(starts), np.int64)
@@ -81,7 +82,7 @@ def whole_numbers(data: Bytes, starts: Ints, lengths: Ints, digits: int) -> tupl
 
 
 def doubles(data: Bytes, starts: Ints, lengths: Ints) -> tuple[npt.NDArray[np.float64], Bools]:
-    """Parse ``-?[0-9]*.?[0-9]*`` with up to 15 digits; return the values, and which texts have another form."""
+    """Parse ``-?[0-9]*.?[0-9]*`` with up to 15 digits; return the values and a mask of texts in another form."""
     starts, lengths, negative = _unsigned(data, starts, lengths)
     odd = (lengths < 1) | (lengths > _DOUBLE_CHARS)
     values = np.zeros(len(starts), np.int64)
@@ -111,5 +112,5 @@ def _longest(lengths: Ints, most: int) -> int:
 
 
 def _at(data: Bytes, starts: Ints, place: int) -> Bytes:
-    """Return the digit at one position of each number; a value above 9 means that it is not a digit."""
+    """Return the digit at a position in each number; a value above 9 means that the character is not a digit."""
     return data[starts + place] - np.uint8(_ZERO)

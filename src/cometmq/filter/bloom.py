@@ -16,7 +16,7 @@ _BLOCK_BYTES: Final = 16
 
 
 class BloomFilterData(msgspec.Struct, frozen=True, rename="camel"):
-    """The data in the file: the size of the bitmap, and the positions of one entry's bits."""
+    """The Bloom filter data in the file: the size of the bitmap, and the positions of an entry's bits."""
 
     bit_num: int
     bit_pos: list[int]
@@ -30,26 +30,26 @@ class BloomFilter(msgspec.Struct, frozen=True):
 
     @classmethod
     def create(cls, error_rate_percent: int = 20, entries: int = 32) -> BloomFilter:
-        """Create the filter for ``maxErrorRateOfBloomFilter`` and ``expectConsumerNumUseFilter``.
+        """Create the filter for given values of ``maxErrorRateOfBloomFilter`` and ``expectConsumerNumUseFilter``.
 
         :raises ValueError: the rate is not between 1 and 99, or there are no entries.
         """
         if not 1 <= error_rate_percent <= 99 or entries < 1:
-            raise ValueError("a Bloom filter needs an error rate of 1 to 99 % and at least one entry")
+            raise ValueError("a Bloom filter requires an error rate of 1 to 99 % and at least one entry")
         rate = error_rate_percent / 100.0
         bits = math.ceil(entries * (math.log(1 / rate) / math.log(2)) * (math.log(math.e) / math.log(2)))
         return cls(hash_count=math.ceil(math.log(rate) / math.log(0.5)), bit_count=math.ceil(bits / 8) * 8)
 
     def data(self, group: str, topic: str) -> BloomFilterData:
-        """Return the bits of the entry for ``group`` and ``topic``."""
+        """Return the filter bits for ``group`` and ``topic``."""
         return BloomFilterData(bit_num=self.bit_count, bit_pos=self.positions(f"{group}#{topic}"))
 
     def made(self, data: BloomFilterData | None) -> bool:
-        """Return whether the data has this filter's bitmap size and bit count (``BloomFilter.isValid``)."""
+        """Return whether the data has this filter's bitmap size and number of bits (``BloomFilter.isValid``)."""
         return data is not None and data.bit_num == self.bit_count and len(data.bit_pos) == self.hash_count
 
     def positions(self, text: str) -> list[int]:
-        """Return the bits of an entry; a bit may occur twice."""
+        """Return the bit positions for an entry; a position may occur twice."""
         hashed = murmur3_128_low(text.encode())
         positions = []
         for number in range(1, self.hash_count + 1):

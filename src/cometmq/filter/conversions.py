@@ -16,9 +16,9 @@ INT64_MAX: Final = 2**63 - 1
 _INT32_DIGITS: Final = 10
 _INT64_DIGITS: Final = 19
 _LAST_CHAR: Final = "\uffff"
-"""The last character of the basic plane. Java parses char by char, so a digit beyond this character is two chars."""
+"""The last character in the Basic Multilingual Plane. Java sees each later character as two chars."""
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""The characters that ``String.trim`` removes."""
+"""The characters removed by ``String.trim``."""
 
 _DOUBLE: Final = re.compile(
     r"[+-]?(?:"
@@ -30,7 +30,7 @@ _DOUBLE: Final = re.compile(
 
 
 def to_integer(text: str) -> int:
-    """Convert a text as ``Integer.valueOf`` does.
+    """Convert a text like ``Integer.valueOf``.
 
     :raises EvaluationError: the text is not a 32-bit decimal number.
     """
@@ -43,7 +43,7 @@ def to_integer(text: str) -> int:
 
 
 def to_long(text: str) -> int:
-    """Convert a text as ``Long.valueOf`` does.
+    """Convert a text like ``Long.valueOf``.
 
     :raises EvaluationError: the text is not a 64-bit decimal number.
     """
@@ -54,7 +54,7 @@ def to_long(text: str) -> int:
 
 
 def to_double(text: str) -> float:
-    """Convert a text as ``Double.valueOf`` does; surrounding blanks, ``NaN``, ``Infinity``, ``d``, ``f`` and hex are
+    """Convert a text like ``Double.valueOf``; surrounding blanks, ``NaN``, ``Infinity``, ``d``, ``f`` and hex are
     allowed.
 
     :raises EvaluationError: the text is not a number.
@@ -76,7 +76,7 @@ def to_double(text: str) -> float:
 
 
 def to_boolean(text: str) -> bool:
-    """Convert a text as ``Boolean.valueOf`` does: "true" in any case is TRUE, and everything else is FALSE."""
+    """Convert a text like ``Boolean.valueOf``: "true" in any case is TRUE, and everything else is FALSE."""
     return text.lower() == "true"
 
 
@@ -86,12 +86,13 @@ PARSERS: Final[dict[Kind, Callable[[str], int | float | bool]]] = {
     Kind.DOUBLE: to_double,
     Kind.BOOLEAN: to_boolean,
 }
-"""Converts a string to the Java class of the value with which it is compared."""
+"""For each Java class, the function that converts a string for comparison with a value of that class."""
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Compare numbers as ``Double.compareTo`` does: −0.0 is less than 0.0, and NaN equals itself and is greater than
-    all other numbers."""
+    """Compare numbers like ``Double.compareTo``: −0.0 is less than 0.0, and NaN equals itself and is greater than all
+    other numbers.
+    """
     if left < right:
         return -1
     if left > right:
@@ -100,8 +101,9 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def compare_numbers(left: float, left_kind: Kind, right: float, right_kind: Kind) -> int:
-    """Compare two numbers after widening them to the larger class, as Java does; return a negative number, 0 or a
-    positive number."""
+    """Compare two numbers like Java, after widening them to the larger class; return a negative number, 0 or a positive
+    number.
+    """
     if left_kind is Kind.DOUBLE or right_kind is Kind.DOUBLE:
         return compare_doubles(float(left), float(right))
     return (left > right) - (left < right)

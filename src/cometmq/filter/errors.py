@@ -1,4 +1,4 @@
-"""Selector errors: those found while parsing (:class:`FilterError`), and those found during evaluation."""
+"""Errors in selectors, found while parsing (:class:`FilterError`) or while evaluating (:class:`EvaluationError`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cometmq.errors import CometMQError
 
 
 class FilterError(CometMQError):
-    """An expression is invalid (RocketMQ's ``MQFilterException``).
+    """Raised when an expression is invalid (RocketMQ's ``MQFilterException``).
 
     ``position`` is the position of the first invalid character, counted from 1.
     """
@@ -17,4 +17,4 @@ class FilterError(CometMQError):
 
 
 class EvaluationError(Exception):
-    """A property value cannot be compared in the way that the expression requires; the message does not match."""
+    """Raised when a property value cannot be compared as the expression requires; the message then does not match."""

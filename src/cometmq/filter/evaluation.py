@@ -54,11 +54,13 @@ _OF_DOUBLES: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": lambda value, constant: not value <= constant,  # NaN is above every number
     ">=": lambda value, constant: not value < constant,
 }
-"""Comparisons with a constant. Constants are neither NaN nor zero, since selectors have no such literals."""
+"""Functions for comparing doubles with a constant. Constants are neither NaN nor zero, since selectors have no such
+literals.
+"""
 
 
 class Compiler(Generic[Source]):
-    """Compiles trees; ``reader(name)`` returns the function that reads one property of a message."""
+    """Compiles syntax trees; ``reader(name)`` returns the function that reads a property from a message."""
 
     def __init__(self, reader: Callable[[str], Callable[[Source], str | None]]) -> None:
         self._reader = reader
@@ -66,7 +68,7 @@ class Compiler(Generic[Source]):
     def condition(self, node: Expression) -> Callable[[Source], Truth]:
         """Compile a condition to a function that returns TRUE, FALSE or null for a message.
 
-        The function raises :class:`EvaluationError` for a message whose values cannot be compared.
+        The function raises :class:`EvaluationError` if the message's values cannot be compared.
         """
         match node:
             case And():
@@ -93,8 +95,9 @@ class Compiler(Generic[Source]):
         assert_never(node)
 
     def value(self, node: Expression) -> Callable[[Source], Value]:
-        """Compile a node to a function that returns its value for a message, and raises the same errors as those for
-        conditions."""
+        """Compile a node to a function that returns its value for a message, and that raises the same errors as
+        conditions do.
+        """
         constant = constant_of(node)
         if constant is not None:
             value = constant.value
@@ -230,7 +233,7 @@ def _cast(read: Callable[[Source], str | None]) -> Callable[[Source], Truth]:
 
 # --- comparisons of two values that are not null -------------------------------------------------
 def _comparison(left: Kind, right: Kind) -> Callable[[Any, Any], int]:
-    """Convert both values and compare them as Java's ``compareTo`` does; 0 means equal."""
+    """Return a function that converts both values and compares them like Java's ``compareTo``; 0 means equal."""
     if left is right and left not in NUMBERS:
         return _compare_alike
     if left is Kind.BOOLEAN and right is Kind.STRING:
@@ -255,10 +258,12 @@ def _compare_as_doubles(left: Any, right: Any) -> int:
 
 
 def _never_equal(_left: Any, _right: Any) -> int:
-    """Return "smaller", because Java's filter does not convert these values, so that they are never equal."""
+    """Return "smaller", because Java's filter does not convert these values, so they are never equal."""
     return -1
 
 
 def _refuse(left: Any, right: Any) -> int:
-    """Raise an error, because RocketMQ fails with a ClassCastException: it converts only a property on the left."""
+    """Raise the error for a comparison that fails with a ClassCastException in RocketMQ, which converts only a property
+    on the left.
+    """
     raise EvaluationError(f"{left} on the left of = cannot be compared to the string {right!r}")

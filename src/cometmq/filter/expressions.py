@@ -1,4 +1,4 @@
-"""The syntax tree of a selector. The Java class of each node's value is known after parsing."""
+"""The syntax tree of a selector, in which the Java class of each node's value is known after parsing."""
 
 from __future__ import annotations
 
@@ -37,44 +37,44 @@ class Property(msgspec.Struct, frozen=True):
 
 
 class Negate(msgspec.Struct, frozen=True):
-    """Unary minus; null if the operand is not a number."""
+    """Unary minus; the result is null if the operand is not a number."""
 
     operand: Expression
 
 
 class BooleanCast(msgspec.Struct, frozen=True):
-    """A property used as a condition; its value is null or FALSE, never TRUE."""
+    """A property used as a condition; its value is null or FALSE, but never TRUE."""
 
     operand: Property
 
 
 class Not(msgspec.Struct, frozen=True):
-    """NOT; null remains null."""
+    """Logical NOT; null remains null."""
 
     operand: Expression
 
 
 class And(msgspec.Struct, frozen=True):
-    """AND of two or more conditions, evaluated from left to right up to the first FALSE."""
+    """Logical AND of two or more conditions, evaluated from left to right until one is FALSE."""
 
     operands: tuple[Expression, ...]
 
 
 class Or(msgspec.Struct, frozen=True):
-    """OR of two or more conditions, evaluated from left to right up to the first TRUE."""
+    """Logical OR of two or more conditions, evaluated from left to right until one is TRUE."""
 
     operands: tuple[Expression, ...]
 
 
 class Equal(msgspec.Struct, frozen=True):
-    """``=``; ``<>`` is NOT of this node."""
+    """The comparison ``=``; ``<>`` is NOT of this node."""
 
     left: Expression
     right: Expression
 
 
 class IsNull(msgspec.Struct, frozen=True):
-    """``IS NULL``; ``IS NOT NULL`` is NOT of this node."""
+    """The test ``IS NULL``; ``IS NOT NULL`` is NOT of this node."""
 
     operand: Expression
 
@@ -88,7 +88,7 @@ class Ordering(msgspec.Struct, frozen=True):
 
 
 class In(msgspec.Struct, frozen=True):
-    """``IN`` or ``NOT IN`` with a list of strings."""
+    """The test ``IN`` or ``NOT IN`` with a list of strings."""
 
     operand: Property
     values: frozenset[str]
@@ -119,7 +119,7 @@ def is_condition(node: Expression) -> bool:
 
 
 def constant_of(node: Expression) -> Literal | None:
-    """Return the value of a constant with its sign, or ``None`` for any other node."""
+    """Return the value of a constant, including its sign, or ``None`` for any other node."""
     if isinstance(node, Literal):
         return node
     if isinstance(node, Negate):
@@ -132,7 +132,7 @@ def constant_of(node: Expression) -> Literal | None:
 
 
 def weight(node: Expression) -> int:
-    """Count the nodes that read a property."""
+    """Return the number of nodes that read a property."""
     match node:
         case And() | Or():
             return sum(weight(operand) for operand in node.operands)

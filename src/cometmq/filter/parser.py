@@ -8,8 +8,8 @@
     unary      := ("+" | "-" | NOT) unary | primary
     primary    := string | number | TRUE | FALSE | NULL | name | "(" or ")"
 
-Text after a complete expression is ignored, except for the token that ends the expression. NOT binds more tightly than
-a comparison: ``NOT a = 1`` is ``(NOT a) = 1``.
+Text after a complete expression is ignored, except the token that ends the expression. NOT binds more tightly than a
+comparison: ``NOT a = 1`` means ``(NOT a) = 1``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ NAME: Final = "NAME"
 KEYWORDS: Final = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"])
 
 _SKIPPED: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*(?s:.*?)\*/)*")
-"""A ``--`` comment ends at the end of its line; if there is no line end, it is read as two minus signs, as in
-RocketMQ."""
+"""Pattern for skipped text. A ``--`` comment ends at the end of its line; if there is no line end, it is read as two
+minus signs, as in RocketMQ.
+"""
 _TOKEN: Final = re.compile(
     r"(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<INTEGER>0|[1-9][0-9]*[lL]?)"
@@ -72,7 +73,7 @@ _NEXT_STEPS: Final = {
 
 
 class Token(NamedTuple):
-    """A token; ``kind`` is one of the constants above, a keyword in capitals, or the symbol itself."""
+    """A token, whose ``kind`` is one of the constants above, a keyword in capitals, or the symbol itself."""
 
     kind: str
     text: str
@@ -84,7 +85,7 @@ class Token(NamedTuple):
 
 
 def next_token(text: str, at: int) -> tuple[Token, int]:
-    """Return the longest token at or after index ``at``, as JavaCC does, and the index after it.
+    """Return the longest token at or after index ``at``, like JavaCC, and the index after the token.
 
     :raises FilterError: no token begins at ``at``.
     """
@@ -127,7 +128,7 @@ class Parsed(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A node with its position and depth, for the parser."""
+    """A node with its position and depth, used by the parser."""
 
     node: Expression
     at: int
@@ -169,7 +170,7 @@ class _Parser:
 
     def _expect(self, kind: str, what: str) -> Token:
         if self._token.kind != kind:
-            raise FilterError(f"{what} expected, not {self._token}", self._token.at + 1)
+            raise FilterError(f"expected {what}, not {self._token}", self._token.at + 1)
         return self._advance()
 
     # --- the grammar --------------------------------------------------------------------------
@@ -250,9 +251,9 @@ class _Parser:
         self._expect(")", "',' or ')'")
         if not isinstance(operand.node, Property):
             raise FilterError(
-                "IN needs the name of a property on its left",
+                "IN requires the name of a property on its left",
                 operand.at + 1,
-                next_step="NOT goes between the name and IN",
+                next_step="write NOT between the name and IN",
             )
         return self._join(In(operand.node, frozenset(values), negated), operand)
 
@@ -319,7 +320,7 @@ def _too_deep(at: int) -> FilterError:
 
 
 def _condition(part: _Part) -> _Part:
-    """Return the node as a condition; raise FilterError if it is only a value."""
+    """Return the node as a condition, or raise FilterError if it is only a value."""
     if is_condition(part.node):
         return part
     if isinstance(part.node, Property):
@@ -330,14 +331,14 @@ def _condition(part: _Part) -> _Part:
 def _check_equal(left: _Part, right: _Part) -> None:
     for part in (left, right):
         if isinstance(part.node, Literal) and part.node.kind is Kind.NULL:
-            raise FilterError("nothing equals NULL", part.at + 1, next_step="write IS NULL or IS NOT NULL")
+            raise FilterError("no value equals NULL", part.at + 1, next_step="write IS NULL or IS NOT NULL")
     if (
         isinstance(left.node, Literal)
         and isinstance(right.node, Literal)
         and left.node.kind is Kind.BOOLEAN
         and right.node.kind is not Kind.BOOLEAN
     ):
-        raise FilterError("TRUE and FALSE cannot be compared with another kind of value", left.at + 1)
+        raise FilterError("TRUE and FALSE cannot be compared with values of another type", left.at + 1)
 
 
 def _ordering(operator: str, left: _Part, right: _Part) -> Ordering:
@@ -354,7 +355,7 @@ def _ordering(operator: str, left: _Part, right: _Part) -> Ordering:
 
 
 def _check_between(low: _Part, high: _Part) -> None:
-    """Check that the lower bound is not above the upper one; numbers with a sign are not checked."""
+    """Check that the lower bound is not greater than the upper bound; numbers with a sign are not checked."""
     first, second = low.node, high.node
     if (
         isinstance(first, Literal)
@@ -363,7 +364,9 @@ def _check_between(low: _Part, high: _Part) -> None:
         and isinstance(second.value, int | float)
         and compare_numbers(second.value, second.kind, first.value, first.kind) < 0
     ):
-        raise FilterError("BETWEEN has its larger value first", low.at + 1, next_step="swap the two values")
+        raise FilterError(
+            "the first value of BETWEEN is larger than the second", low.at + 1, next_step="swap the two values"
+        )
 
 
 def _integer(token: Token) -> Literal:

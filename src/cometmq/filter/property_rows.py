@@ -1,4 +1,4 @@
-"""The encoded properties of many records, one row for each record, which are searched together with array operations.
+"""The encoded properties of many records, one row per record, which are searched together with array operations.
 
 All rows have the same width, with zeros before the text::
 
@@ -23,11 +23,11 @@ WORD: Final = 8
 
 
 class Text(NamedTuple):
-    """A text in the form for comparisons, as masked little-endian words."""
+    """A text prepared for comparisons, as masked little-endian words."""
 
     text: bytes
     words: tuple[tuple[np.uint64, np.uint64], ...]
-    """Mask and value for each eight bytes; the last word may have fewer."""
+    """Mask and value for every eight bytes; the last word may contain fewer."""
 
     @classmethod
     def of(cls, text: bytes) -> Text:
@@ -39,7 +39,7 @@ class Text(NamedTuple):
 
     @classmethod
     def name(cls, name: str) -> Text:
-        """Convert the name of a property and the separator after it."""
+        """Convert a property name and the separator after it."""
         return cls.of(property_mark(name).encode())
 
 
@@ -49,7 +49,7 @@ class MarkedText:
     def __init__(self, data: Bytes) -> None:
         self.data = data
         self.marks: Bools = data == SEPARATOR
-        """The mask of the bytes that are separators."""
+        """The mask of bytes that are separators."""
 
     @cached_property
     def separators(self) -> Ints:
@@ -62,8 +62,9 @@ class MarkedText:
         return copies(self.data, at, WORD).view("<u8")
 
     def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
-        """Return for each position whether ``text`` is there; ``words`` are the eight bytes at each position, if
-        already read."""
+        """Return for each position whether ``text`` is there; ``words`` are the eight bytes at each position if already
+        read.
+        """
         mask, key = text.words[0]
         found: Bools = (self.words(at) if words is None else words) & mask == key
         for number, (mask, key) in enumerate(text.words[1:], 1):
@@ -87,7 +88,7 @@ class MarkedText:
 
 
 def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.void]:
-    """Copy ``width`` bytes from each position, one copy after the other."""
+    """Copy ``width`` bytes from each position, one after another."""
     if not len(at):
         return np.empty(0, f"V{width}")
     places = len(data) - width + 1
@@ -95,17 +96,17 @@ def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.voi
 
 
 MARGIN: Final = 24
-"""Padding in bytes after the text of a row, since comparisons may read past the end of a short value."""
+"""Number of padding bytes after a row's text, since comparisons may read past the end of a short value."""
 BYTES_AS_A_PROPERTY: Final = 40
-"""Number of bytes that can be compared with a separator in the time needed to compare one property with a name."""
+"""Cost factor: bytes compared with a separator in the time needed to compare one property with a name."""
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
 
 
 class PropertyRows:
-    """The encoded properties of some records, one row for each.
+    """The encoded properties of some records, one row per record.
 
-    :param data: the rows, one after the other; each text begins and ends with a separator.
+    :param data: the rows, one after another; each text begins and ends with a separator.
     :param width: the number of bytes in each row, with at least :data:`MARGIN` after its text.
     :param ends: the position in ``data`` at which each text ends.
     """
@@ -128,20 +129,20 @@ class PropertyRows:
 
     @property
     def work(self) -> int:
-        """The cost of finding one property in all rows, expressed as a number of property comparisons."""
+        """The cost of finding a property in all rows, as a number of property comparisons."""
         return int(np.count_nonzero(self._text.marks)) + len(self.data) // BYTES_AS_A_PROPERTY
 
     def narrowed(self, rows: Ints) -> PropertyRows:
-        """Return only the selected rows."""
+        """Return the selected rows only."""
         data = self.data.reshape(self.count, self.width)[rows].reshape(-1)
         return PropertyRows(data, self.width, self._ends[rows] + (np.arange(len(rows)) - rows) * self.width)
 
     def has_columns(self, names: frozenset[bytes]) -> bool:
-        """Return whether all these properties have been found already."""
+        """Return whether all these properties have already been found."""
         return self._columns.keys() >= names
 
     def column(self, name: Text) -> Column:
-        """Find the last value of one property in each row."""
+        """Find the last value of a property in each row."""
         column = self._columns.get(name.text)
         if column is None:
             column = self._columns[name.text] = self._find(name)
@@ -164,11 +165,11 @@ class PropertyRows:
 
 
 class Column:
-    """One property's values in all rows.
+    """A property's values in all rows.
 
     :param text: the rows.
     :param starts: the position of each value, or of eight zero bytes if a row has none.
-    :param there: for each row, whether it has the property; ``None`` if all rows do.
+    :param there: for each row, whether it has the property; ``None`` if all rows have it.
     """
 
     def __init__(self, text: MarkedText, starts: Ints, there: Bools | None) -> None:
@@ -180,7 +181,7 @@ class Column:
 
     @cached_property
     def valueless(self) -> Bools | None:
-        """The rows that must be evaluated one by one, since a property with an empty value counts as absent."""
+        """The rows that must be evaluated one by one, because a property with an empty value counts as absent."""
         empty: Bools = self._words & _LOW_BYTE == _END
         return empty if empty.any() else None
 
@@ -192,17 +193,18 @@ class Column:
 
     @cached_property
     def lengths(self) -> Ints:
-        """The lengths of the values; 0 if a row has none."""
+        """The lengths of the values, which are 0 for rows without a value."""
         lengths = self._text.lengths(self.starts)
         return lengths if self.there is None else np.where(self.there, lengths, 0)
 
     def is_text(self, text: Text) -> Bools:
-        """Return which rows have the value ``text``; the text includes the final separator."""
+        """Return which rows have the value ``text``, including the final separator."""
         return self._text.stands_at(text, self.starts, self._words)
 
     def whole_numbers(self, digits: int) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers of up to ``digits`` digits; also return which rows have a value in another
-        form."""
+        """Parse the values as numbers with up to ``digits`` digits; also return which rows have a value in another
+        form.
+        """
         found = self._numbers.get(digits)
         if found is None:
             values, odd = self._short_numbers
@@ -216,7 +218,7 @@ class Column:
         return found
 
     def doubles(self) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers with a point; also return which rows have a value in another form."""
+        """Parse the values as numbers with a decimal point; also return which rows have a value in another form."""
         found = self._numbers.get(0)
         if found is None:
             whole, odd = self._short_numbers

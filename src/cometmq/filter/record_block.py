@@ -1,4 +1,4 @@
-"""Extracts the properties of many stored records in one log file together, with array operations.
+"""Extracts the properties of many stored records in a log file at once, with array operations.
 
 A record is regular if its lengths are consistent and it has no unusually large properties. The encoded properties of
 each regular record are copied into a row of :class:`~cometmq.filter.property_rows.PropertyRows`. Bodies are not read.
@@ -31,7 +31,7 @@ WIDEST_PROPERTIES: Final = 4_096
 
 
 class RecordBlock:
-    """The properties of the regular records among some records; if there is a limit, only of the first records.
+    """The properties of the regular records among some records.
 
     :param view: a log file.
     :param base: the log offset of its first byte.
@@ -85,14 +85,15 @@ def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> Property
 
 def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
     """Return the positions of the topics if some hosts are IPv6; for an irregular record, return a position after the
-    record."""
+    record.
+    """
     body_at = np.minimum(at + offsets_of(BODY_AT, flags), len(view))
     begin: Ints = body_at + copies(view, body_at - BODY_LENGTH_BYTES, BODY_LENGTH_BYTES).view(">u4")
     return begin
 
 
 def _widest(lengths: Ints) -> int:
-    """Choose the maximum length of a row's text so that a few records with many properties do not widen all rows."""
+    """Choose the maximum length of a row's text, so that a few records with many properties do not widen all rows."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())

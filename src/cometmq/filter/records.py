@@ -1,4 +1,4 @@
-"""Reads single properties of a stored record; its body and other properties are not decoded.
+"""Reads single properties from a stored record without decoding its body or other properties.
 
 A value cannot contain 0x02, so ``0x02 name 0x01`` is always the beginning of the property with that name. If two
 properties have the same name, the last one counts. A property with an empty value counts as absent, as in all readers.
@@ -24,7 +24,7 @@ REPLACEMENT: Final = "\ufffd"
 def properties_of(record: memoryview) -> bytes:
     """Return a record's encoded properties.
 
-    :raises RecordError: the bytes are not a record, or the lengths in the record exceed it.
+    :raises RecordError: the bytes are not a record, or a length in the record is too large.
     :raises struct.error: there are too few bytes for a record.
     """
     magic, sys_flag, body_length = _HEAD.unpack_from(record)
@@ -34,7 +34,7 @@ def properties_of(record: memoryview) -> bytes:
     at = tail[0] + _LENGTHS_BYTES
     length = tail[at - 2] << 8 | tail[at - 1]
     if at + length != len(tail):
-        raise RecordError(f"properties of {length} bytes do not end with the record")
+        raise RecordError(f"{length} bytes of properties do not end at the end of the record")
     return tail[at:]
 
 
@@ -47,7 +47,7 @@ def properties_length(record: memoryview) -> int:
 
 
 def property_reader(name: str) -> Callable[[bytes], str | None]:
-    """Return a function that finds one property in the result of :func:`properties_of`."""
+    """Return a function that finds a property in the result of :func:`properties_of`."""
     first = f"{name}{NAME_VALUE_SEPARATOR}".encode()
     later = _END + first
     first_length, later_length = len(first), len(later)
@@ -73,12 +73,12 @@ def property_reader(name: str) -> Callable[[bytes], str | None]:
 
 
 def _unusual_properties(record: memoryview, magic: int) -> bytes:
-    """Return the properties of a record with IPv6 hosts or a two-byte topic length."""
+    """Return the properties of a record that has IPv6 hosts or a two-byte topic length."""
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
-        raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
+        raise RecordError(f"invalid magic code {magic & 0xFFFFFFFF:#010x}")
     parts = parts_of(record, 0, len(record))
     if parts is not None:
         *_, properties_at, end = parts
         if end == len(record):
             return record[properties_at:].tobytes()
-    raise RecordError(f"the lengths inside a record of {len(record)} bytes do not add up")
+    raise RecordError(f"the lengths in a record of {len(record)} bytes do not add up")

@@ -34,33 +34,31 @@ class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     text: str
     key: str | bytes
-    """A short id for the text."""
+    """A short ID for the expression's text."""
     expression: Expression
     ignored: str
-    """The text after the complete expression. RocketMQ ignores this text, so users should be warned: ``a LIKE 'x%'``
-    consists of the property ``a`` and ignored text, and never matches."""
+    """The text after the complete expression, which RocketMQ ignores; users should be warned about it."""
     evaluate: Callable[[Mapping[str, str]], Truth]
-    """Returns TRUE, FALSE or null (``None``) for a message's properties; raises EvaluationError if the evaluation
-    fails."""
+    """Returns TRUE, FALSE or null (``None``) for a message's properties, or raises EvaluationError."""
     matches: Callable[[Mapping[str, str]], bool]
-    """Returns True if a message with these properties matches; returns False if it does not or the evaluation fails."""
+    """Returns True if a message with these properties matches, and False if it does not or the evaluation fails."""
     matches_record: Callable[[memoryview], bool]
-    """Returns True if a stored record (a view of exactly its bytes) matches; returns False if it does not or is no
-    record."""
+    """Returns True if a stored record matches, and False if it does not or is invalid."""
 
     @cached_property
     def matches_block(self) -> BlockPredicate:
-        """Evaluates many records of one topic in one log file, or only the first of these records; see
-        :func:`~cometmq.filter.block_evaluation.block_predicate`."""
+        """Evaluates many records from one topic and one log file at once, or only the first of them; see
+        :func:`~cometmq.filter.block_evaluation.block_predicate`.
+        """
         from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
 
         return block_predicate(self.expression, self.matches_record)
 
 
 def parse_selector(text: str) -> Selector:
-    """Compile an expression; the results and failures for recent expressions are cached.
+    """Compile an expression; results and failures for recent expressions are cached.
 
-    :raises FilterError: the expression is invalid; the error says where and why.
+    :raises FilterError: the expression is invalid.
     """
     outcome = (_parsed if len(text) <= LONG_FILTER_CHARS else _parsed_long)(text)
     if isinstance(outcome, FilterError):
@@ -104,10 +102,10 @@ def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Ma
 
 
 def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
-    """Compile the outermost AND to a predicate; the first term that is not TRUE decides.
+    """Compile the outermost AND to a predicate for records, which stops at the first term that is not TRUE.
 
-    The strings that terms require are searched for as bytes before any term is evaluated. If many terms read
-    properties, all properties are decoded once.
+    Strings that terms require are searched for as bytes before any term is evaluated. If many terms read properties,
+    all properties are decoded once.
     """
     terms = expression.operands if isinstance(expression, And) else (expression,)
     if weight(expression) > _READ_ONE_BY_ONE:
