@@ -1,4 +1,4 @@
-"""The store: the CommitLog, ConsumeQueues, index files, and the smaller files beside them."""
+"""The message store: the CommitLog, ConsumeQueues, index files and several smaller files."""
 
 from cometmq.errors import SERVER, require
 

@@ -1,9 +1,9 @@
 """Checkpoints: write and flush derived data, and record it as durable (``FlushConsumeQueueService``).
 
 The cost of a checkpoint is proportional to the changes since the last one. A thread writes and flushes the changed
-queues and then the position file; the event loop passes it a few queues at a time. If a checkpoint takes long, because
-thousands of queues changed or the position file is large, the next checkpoint is delayed: checkpoints use at most a
-twentieth of the time. Recovery after a crash then has to read more of the log, at about a gigabyte per second.
+queues and then the position file; the event loop passes it a few queues at a time. After a long checkpoint, the next
+one is delayed, so that checkpoints use at most a twentieth of the time. Recovery after a crash then reads more of the
+log, at about a gigabyte per second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAUSE: Final = 20
 _MAX_PAUSE_SECONDS: Final = 60.0
 """Maximum pause after a checkpoint, as in Apache (``flushConsumeQueueThoroughInterval``)."""
 _MAX_BYTES_BETWEEN: Final = 1 << 30
-"""Bytes of new log data that end the pause early, since recovery after a crash would have to read them again."""
+"""Number of bytes of new log data that end the pause early, since recovery after a crash would have to read them."""
 
 
 class Moment(NamedTuple):
@@ -50,17 +50,17 @@ class Moment(NamedTuple):
 
 
 class UnitsToWrite(NamedTuple):
-    """Units of a queue, starting at an offset, for the thread to write."""
+    """Units of a queue that the thread writes, starting at an offset."""
 
     queue: ConsumeQueue
     offset: int
     units: bytes
     starts: list[int]
-    """The start offsets of the files that the thread has written."""
+    """Start offsets of the files that the thread has written."""
 
 
 class Snapshot(NamedTuple):
-    """A snapshot whose queues and index entries are written."""
+    """A snapshot whose queues and index entries have been written."""
 
     moment: Moment
     changed: list[Extent]
@@ -105,7 +105,9 @@ class Checkpoints:
         self.saved_position = -1
         """The end of the log at the last checkpoint, or -1 before the first one."""
         self.failed = False
-        """True after a failed flush: a later success would prove nothing, so no newer position is saved."""
+        """True after a failed flush. No newer position is saved then, because a later successful flush would prove
+        nothing.
+        """
 
     def begin(self) -> None:
         """Write the pending data. Once the log is flushed up to the same position, flush the data and record that
@@ -148,7 +150,7 @@ class Checkpoints:
         return Moment(position, log.last_timestamp, {queue: queue.committed for queue in changed})
 
     def _write_some(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Pass some queues to the thread, or save the snapshot if all queues are written."""
+        """Pass some queues to the thread. If all queues are written, save the snapshot instead."""
         queues, waiting, moment = self._opened.queues, self._waiting, self._moment
         assert moment is not None
         queues.gone.clear()
@@ -283,7 +285,7 @@ class Checkpoints:
             self.saved_position = self._unsaved.moment.position.offset
             self._unsaved = None
             return
-        _log.error("the checkpoint was not saved; a recovery would start from an older one: %s", error)
+        _log.error("the checkpoint was not saved; recovery would start from an older one: %s", error)
         self._give_back()
 
     def _give_back(self) -> None:
@@ -319,7 +321,7 @@ class Checkpoints:
         self._give_back()
 
     def save_now(self) -> None:
-        """Record that all data is on disk; the caller must have written the data and flushed the log.
+        """Record that all data is on disk. The caller must have written the data and flushed the log.
 
         :raises OSError: the file cannot be written.
         """

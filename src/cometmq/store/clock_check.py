@@ -1,7 +1,7 @@
-"""ClockCheck: warns if the clock is behind the newest store timestamp, which never decreases.
+"""ClockCheck: warns if the system clock is behind the newest store timestamp.
 
-If the clock was ever ahead, the log contains timestamps in the future. New messages get the newest of them until the
-clock has passed it.
+Store timestamps never decrease. If the clock was ever ahead, the log contains timestamps in the future, and new
+messages get the newest of them until the clock has passed it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class ClockCheck:
 
     @property
     def behind_ms(self) -> int:
-        """Return the number of milliseconds by which the clock is behind the newest store timestamp, or 0 if it is not
-        behind."""
+        """Return by how many milliseconds the clock is behind the newest store timestamp, or 0 if it is not behind."""
         return max(self._log.last_timestamp - self._clock.now_ms(), 0)
 
     def run(self) -> None:

@@ -25,7 +25,7 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class FileSizes(msgspec.Struct, frozen=True):
-    """The file sizes of a store."""
+    """The sizes of a store's files."""
 
     log: Annotated[int, msgspec.Meta(ge=MIN_LOG_FILE_BYTES)]
     """The size of each log file in bytes."""

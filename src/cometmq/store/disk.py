@@ -1,6 +1,6 @@
-"""Disk: the few system calls with which the store changes its files.
+"""Disk: the system calls with which the store changes its files.
 
-Tests pass a Disk that fails like a real one, with a lack of space, an I/O error or a failed flush.
+Tests replace it with a Disk that fails like a real one: without space, with I/O errors or with failed flushes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cometmq.durable import flush_directory
 
 
 class Disk:
-    """Writes to files, allocates their space and flushes them; every failure is an ``OSError``."""
+    """Writes to files, allocates their disk space and flushes them. Every failure is raised as an ``OSError``."""
 
     def write(self, fd: int, data: bytes | bytearray | memoryview, at: int) -> None:
         """Write all of ``data`` at byte ``at``.
@@ -56,7 +56,7 @@ def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
 
 
 def replace_whole(path: Path, content: bytes, disk: Disk) -> None:
-    """Replace a file durably, and create its directory if needed.
+    """Replace a file durably. Create its directory if needed.
 
     :raises OSError: the file cannot be written; the old one is unchanged.
     """

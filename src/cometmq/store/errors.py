@@ -6,16 +6,17 @@ from cometmq.errors import CometMQError
 
 
 class StoreError(CometMQError):
-    """The store cannot complete an operation."""
+    """Base class for errors of the store."""
 
 
 class StoreFullError(StoreError):
-    """The disk is full, and no message of the batch was stored. Reads continue, and writes work again once there is
-    space."""
+    """The disk is full, so no message in the batch was stored. Reads still work, and writes work again once there is
+    space.
+    """
 
 
 class StoreFailedError(StoreError):
-    """A write or flush failed. The store acknowledges nothing else until it is reopened."""
+    """A write or flush failed. The store acknowledges no further messages until it is reopened."""
 
 
 class StoreClosedError(StoreError):
@@ -23,4 +24,4 @@ class StoreClosedError(StoreError):
 
 
 class StoreLockedError(StoreError):
-    """Another process has this store open."""
+    """The store is already open in another process."""

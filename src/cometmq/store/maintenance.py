@@ -1,9 +1,9 @@
 """Maintenance: the background tasks of a running store.
 
-They write blocks of derived data, flush the log, save checkpoints and delete expired files.
+The tasks write blocks of derived data, flush the log, save checkpoints and delete expired files.
 
 Derived data can always be rebuilt from the log. While the disk has no space for it, messages are refused, so that
-pending data uses a bounded amount of memory.
+pending data uses only a limited amount of memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """The background work of one store."""
+    """Runs the background tasks of one store."""
 
     def __init__(self, opened: OpenedStore, flush: FlushService) -> None:
         self._opened = opened
@@ -45,7 +45,7 @@ class Maintenance:
 
     # --- derived blocks -----------------------------------------------------------------------
     def write_units(self, queue: ConsumeQueue) -> bool:
-        """Write the pending units of one queue; return whether that succeeded."""
+        """Write the pending units of one queue. Return False if this failed."""
         try:
             queue.write_pending(self._disk)
         except OSError as error:
@@ -64,8 +64,9 @@ class Maintenance:
             self._derived_failed(error, "the index")
 
     def write_index_in_blocks(self) -> None:
-        """Write a block of the pending index entries; the remaining entries are written in the next rounds of the
-        loop."""
+        """Write a block of the pending index entries. The remaining entries are written in later rounds of the event
+        loop.
+        """
         index = self._opened.index
         if index is None or self.index_is_behind:
             return
@@ -89,7 +90,7 @@ class Maintenance:
         self.write_index_in_blocks()
 
     def write_derived(self) -> bool:
-        """Write all pending data; return whether that succeeded."""
+        """Write all pending data. Return False if this failed."""
         queues = self._opened.queues
         waiting, queues.dirty = queues.dirty, []
         queues.changed.update(dict.fromkeys(waiting))
@@ -103,13 +104,13 @@ class Maintenance:
         return self._derived_error is None
 
     def _write_units_below(self, log_offset: int) -> bool:
-        """Write the units of all records below a log offset; return whether that succeeded."""
+        """Write the units of all records below a log offset. Return False if this failed."""
         if log_offset <= self.checkpoints.saved_position:
             return True
         return all(self.write_units(queue) for queue in self.checkpoints.held) and self.write_derived()
 
     def _write_index_for_checkpoint(self) -> bool:
-        """Write the pending index entries; return False if this failed or needs more rounds of the loop."""
+        """Write the pending index entries. Return False if this failed or needs more rounds of the event loop."""
         if self.index_is_behind:
             return False
         self._derived_error = None
@@ -122,10 +123,11 @@ class Maintenance:
         self._derived_error = store_error(error, what)
 
     def refusal(self) -> StoreError | None:
-        """Return the reason to refuse messages, if there is one: a shutdown, a failed flush, derived files that cannot
-        be written, or a full disk."""
+        """Return the reason for refusing messages, if any: a shutdown, a failed flush, derived files that cannot be
+        written, or a full disk.
+        """
         if self._closing:
-            return StoreClosedError("the store is shut")
+            return StoreClosedError("the store is closed")
         if self._flush.failure is not None:
             return self._flush.failure
         if self._derived_error is not None and not self.write_derived():

@@ -1,13 +1,14 @@
 """MessageStore: an open store on disk, and its operations (``DefaultMessageStore``).
 
-Messages are stored in batches (:mod:`cometmq.store.write_batch`): any number of ``put``, then one ``commit``.
+Messages are stored in batches (:mod:`cometmq.store.write_batch`): any number of ``put`` calls, followed by one
+``commit``.
 
-All methods belong to the event loop's thread. Before :meth:`MessageStore.start` nothing runs in the
-background, so that tools can open, read and close a store without a loop.
+All methods must be called in the event loop's thread. Before :meth:`MessageStore.start`, nothing runs in the
+background, so tools can open, read and close a store without an event loop.
 
-Fault model: a write can fail or be short (full disk, I/O error); a flush can fail, and is then
-never trusted again; the process can die between any two system calls; a power cut can lose or tear
-everything that was not flushed. A message that was acknowledged after a flush survives all of it.
+Fault model: a write can fail or be incomplete (full disk, I/O error). A flush can fail, and then no later flush is
+trusted. The process can die between any two system calls. A power failure can lose or tear everything that was not
+flushed. A message that was acknowledged after a flush survives all of these faults.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = ["ConsumeQueue", "GetMessageStatus", "GetResult", "MessageStore", "Que
 
 
 class MessageStore:
-    """An open store, from :meth:`open` to :meth:`close`."""
+    """A store on disk, from :meth:`open` to :meth:`close`."""
 
     def __init__(self, opened: OpenedStore) -> None:
         self.config: StoreConfig = opened.config
@@ -63,10 +64,11 @@ class MessageStore:
         self.disk: Disk = opened.disk
         """The system calls that change the store's files."""
         self.findings: list[str] = opened.findings
-        """The findings and repairs when the store was opened, one line each."""
+        """Findings and repairs from the opening of the store, one line each."""
         self.lost_from = opened.lost_from
-        """The end of the log that this start found after the real end was lost; otherwise ``None``. Offsets after it
-        that other files have noted are no longer valid."""
+        """End of the log that was found at this start, if the log had lost its real end; otherwise ``None``. Offsets
+        after it in other files are no longer valid.
+        """
         self.sync_flush: bool = opened.config.sync_flush
         self._log = opened.log
         self._index = opened.index
@@ -88,9 +90,9 @@ class MessageStore:
         is_slave: bool = False,
         begin_anew: bool = False,
     ) -> MessageStore:
-        """Lock the store, find its files, and make log, queues and index agree.
+        """Lock the store, find its files, and make the log, queues and index consistent.
 
-        :param is_slave: the master sends a lost end of the log again, at the same offsets.
+        :param is_slave: True for a slave, whose master sends a lost end of the log again, at the same offsets.
         :param begin_anew: open the store although its log is missing; the messages in the queues are lost.
         :raises StoreLockedError: another process has opened the store.
         :raises LostLogError: the log is missing, and ``begin_anew`` is false.
@@ -100,7 +102,7 @@ class MessageStore:
 
     # --- life ---------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start flushes, checkpoints and the deletion of old files on the running event loop."""
+        """Start flushing, checkpoints and the deletion of old files on the running event loop."""
         self._maintenance.start()
 
     async def close(self) -> None:
@@ -108,7 +110,7 @@ class MessageStore:
         self.close_now()
 
     def close_now(self) -> None:
-        """Close the store like :meth:`close`, but without an event loop; blocks."""
+        """Close the store like :meth:`close`, but blocking and without an event loop."""
         if not self._closed:
             self._closed = True
             if self._replicated is not None:
@@ -118,9 +120,9 @@ class MessageStore:
 
     # --- queues -------------------------------------------------------------------------------
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue; its first message creates it on disk.
+        """Return a queue. It is created on disk when its first message is stored.
 
-        :raises ValueError: RocketMQ does not allow the name.
+        :raises ValueError: the topic name or the queue id is not allowed in RocketMQ.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -131,16 +133,14 @@ class MessageStore:
         return queue
 
     def extent(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first offset of a queue and the one after its last message, or zeros if the queue does not
-        exist."""
+        """Return a queue's first offset and the offset after its last message, or zeros if the queue does not exist."""
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset(), queue.max_offset())
 
     # --- a slave's ----------------------------------------------------------------------------
     @property
     def replicated(self) -> ReplicatedLog:
-        """The end of a slave's log, to which the master's bytes are appended; nothing else may be put into the
-        store."""
+        """The end of a slave's log, to which the master's bytes are appended. No other messages may be stored."""
         if self._replicated is None:
             self._replicated = ReplicatedLog(self._log, self._queues, self._index, self.disk, self.batch.follow)
         return self._replicated
@@ -149,18 +149,18 @@ class MessageStore:
     def when_flushed(self, position: int, callback: Flushed) -> None:
         """Call back with ``None`` once the log is flushed up to ``position``, or with the error that prevents it.
 
-        One flush covers everything written before it began. On the running loop.
+        One flush covers everything written before it began. Must be called on the running event loop.
         """
         self._flush.when_flushed(position, callback)
 
     def time_flushes(self, observe: Callable[[float], None]) -> None:
-        """Call ``observe`` with the seconds that each flush takes, including the wait for the event loop."""
+        """Call ``observe`` with each flush's duration in seconds, including the wait for the event loop."""
         self._flush.on_flush = observe
 
     async def wait_flushed(self, position: int) -> None:
         """Wait until the log is flushed up to ``position``.
 
-        :raises StoreError: it cannot be flushed.
+        :raises StoreError: the log cannot be flushed.
         """
         flushed: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self.when_flushed(position, lambda error: None if flushed.done() else flushed.set_result(error))
@@ -169,7 +169,7 @@ class MessageStore:
             raise error
 
     def writable(self) -> StoreError | None:
-        """Return the reason for refusing messages now (disk full, failed flush, shutdown), or ``None``."""
+        """Return the reason why messages are currently refused (full disk, failed flush, shutdown), or ``None``."""
         return self._maintenance.refusal()
 
     # --- reading ------------------------------------------------------------------------------
@@ -184,12 +184,12 @@ class MessageStore:
         max_bytes: int = DEFAULT_MAX_BYTES,
         choose: Chooser | None = None,
     ) -> GetResult:
-        """Read up to ``max_messages`` records from ``offset``, up to ``max_bytes`` but at least one record.
+        """Read up to ``max_messages`` records and ``max_bytes`` bytes, but at least one record, starting at ``offset``.
 
-        ``tag_codes`` keeps messages whose unit has one of these codes, ``predicate`` those whose record it accepts;
-        ``choose`` replaces it for many units. A filtered read checks at least 800 units; the next one continues at
-        ``next_begin_offset``. A read never goes beyond the end of a queue file. The slices stay valid even after their
-        file is deleted.
+        ``tag_codes`` selects messages whose unit has one of these codes, and ``predicate`` selects those whose record
+        it accepts; ``choose`` replaces it for many units. A filtered read checks at least 800 units, and the next read
+        continues at ``next_begin_offset``. A read never continues beyond the end of a queue file. The slices remain
+        valid even after their file is deleted.
         """
         return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
 
@@ -198,14 +198,13 @@ class MessageStore:
         return unit_runs(self._log, queue, offset, count)
 
     def scan(self, physical_offset: int) -> Iterator[LogRecord]:
-        """Yield the records from a log offset to the end of the log; damaged parts that no start has found are
-        skipped."""
+        """Yield the records from a log offset to the end of the log. Newly damaged parts are skipped."""
         end = self._log.position
         reader = LogReader(self._log, physical_offset, NOTHING_KNOWN, check_crc=False, until=end)
         return (found for found in reader if isinstance(found, LogRecord))
 
     def record_at(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """Return the record at a log offset, or ``None`` if there is none (or none of ``size`` bytes)."""
+        """Return the record at a log offset, or ``None`` if there is no record (of ``size`` bytes) there."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         if view is None or (size is not None and size != len(view)):
             return None
@@ -213,12 +212,12 @@ class MessageStore:
         return bytes(view) if record is not None and record.size == len(view) else None
 
     def bytes_at(self, physical_offset: int) -> bytes | None:
-        """Return the bytes at a log offset, unchecked and as many as their size field says, or ``None``."""
+        """Return the unchecked bytes of the record at a log offset, with the length in its size field, or ``None``."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         return None if view is None else bytes(view)
 
     def decoded_at(self, physical_offset: int) -> StoredRecord | None:
-        """Return the decoded record at a log offset, or ``None`` if there is none or it is damaged."""
+        """Return the decoded record at a log offset, or ``None`` if it is missing or damaged."""
         view = self._log.record(physical_offset) if physical_offset >= 0 else None
         if view is None:
             return None
@@ -229,22 +228,23 @@ class MessageStore:
         return record if record.physical_offset == physical_offset else None
 
     def records(self, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield log offset and bytes of each record from the one at ``start`` to ``end``; any thread may call this."""
+        """Yield the log offset and bytes of each record from ``start`` to ``end``. Any thread may call this."""
         return walk(self._log, start, end)
 
     def prepared_offsets(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield the log offset of each committed message and of its half message, from the record at ``start``."""
+        """Yield the log offsets of each committed message and of its half message, starting at ``start``."""
         return prepared_offsets(self._log, start)
 
     def view(self, physical_offset: int, size: int) -> memoryview | None:
-        """Return the bytes of a record that this process stored, unchecked; ``None`` once retention has deleted
-        them."""
+        """Return the unchecked bytes of a record that this process stored, or ``None`` if retention has
+        deleted them.
+        """
         return self._log.view(physical_offset, size)
 
     def log_part(self, offset: int, most_bytes: int) -> memoryview | None:
-        """Return up to ``most_bytes`` of the log from ``offset``, at most to the end of the log file and of the log.
+        """Return up to ``most_bytes`` of the log, from ``offset`` at most to the end of the log file or of the log.
 
-        ``None`` if these bytes are deleted or not written yet.
+        Return ``None`` if these bytes are deleted or not written yet.
         """
         segment = self._log.segment_at(offset)
         if segment is None:
@@ -252,14 +252,16 @@ class MessageStore:
         return self._log.view(offset, min(most_bytes, segment.end - offset, self._log.position - offset))
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Return the offset whose message was stored nearest to ``timestamp`` (ms), or 0 for an unknown or empty
-        queue."""
+        """Return the offset of the message stored nearest to ``timestamp`` (ms), or 0 if the queue is unknown
+        or empty.
+        """
         queue = self._queues.get(topic, queue_id)
         return offset_by_time(self._log, queue, timestamp) if queue is not None else 0
 
     def first_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Return the first offset stored at ``timestamp`` (ms) or later, or else the end; 0 for an unknown or empty
-        queue."""
+        """Return the offset of the first message stored at or after ``timestamp`` (ms), or the queue's end if there is
+        none. If the queue is unknown or empty, return 0.
+        """
         queue = self._queues.get(topic, queue_id)
         return first_by_time(self._log, queue, timestamp) if queue is not None else 0
 
@@ -274,9 +276,10 @@ class MessageStore:
         return record.store_timestamp if record is not None else -1
 
     def query(self, topic: str, key: str, max_num: int, begin: int, end: int, *, unique: bool = False) -> QueryResult:
-        """Return the newest ``max_num`` records of a key stored between ``begin`` and ``end`` (ms), in log order.
+        """Return the newest ``max_num`` records with a key that were stored between ``begin`` and ``end`` (ms), in log
+        order.
 
-        With ``unique``, only records of a unique key are returned.
+        With ``unique``, the key is a unique key.
 
         While messages with thousands of keys are being indexed, the last messages are not found yet.
         """
@@ -291,10 +294,10 @@ class MessageStore:
         return self._queues.by_topic
 
     def delete_topic(self, topic: str, *, before: int | None = None, when_durable: WhenDurable = call_now) -> bool:
-        """Delete the queues of a topic; its records stay in the log until retention deletes them.
+        """Delete the queues of a topic. Its records remain in the log until retention deletes them.
 
-        :param before: only queues without a message from this log offset on.
-        :param when_durable: receives the function that removes the files; calls it when the deletion is on the disk.
+        :param before: delete only queues that have no message at or after this log offset.
+        :param when_durable: receives the function that removes the files, and calls it when the deletion is on disk.
         """
         queues = self._queues.by_topic.get(topic, {})
         gone = {queue for queue in queues.values() if before is None or self._last_record(queue) < before}
@@ -308,20 +311,20 @@ class MessageStore:
         return -1 if unit is None else unit[0]
 
     def delete_expired_files(self) -> int:
-        """Delete the expired files immediately, at any hour; return the number of deleted log files."""
+        """Delete the expired files immediately, whatever the hour. Return the number of deleted log files."""
         return self._maintenance.retention.delete_files()
 
     def hold_log(self, holder: LogHolder) -> None:
-        """Keep all log files that ``holder`` needs, however old."""
+        """Keep all log files that ``holder`` needs, however old they are."""
         self._maintenance.retention.holders.append(holder)
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Apply the run-time keys of another configuration; all others keep their values."""
+        """Apply the run-time keys of another configuration. All other keys keep their values."""
         self._maintenance.retention.config = config
 
     @property
     def min_physical_offset(self) -> int:
-        """Offset of the first byte that the log still has."""
+        """Log offset of the first byte that still exists."""
         return self._log.min_offset
 
     @property
@@ -336,21 +339,22 @@ class MessageStore:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Number of bytes in the log that are in no queue yet: always 0, since a commit does both."""
+        """Number of bytes in the log that are not in a queue yet. It is always 0, since a commit writes both."""
         return 0
 
     @property
     def clock_behind_ms(self) -> int:
-        """The number of ms by which the clock is behind the newest store timestamp, or 0 if it is not behind."""
+        """Number of milliseconds by which the clock is behind the newest store timestamp, or 0 if it is not behind."""
         return self._maintenance.clock_check.behind_ms
 
     def missing_entries(self) -> int:
-        """Return the number of units that point to no record and whose records were not found in the log, among those
-        read so far."""
+        """Return how many of the units read so far point to no record, and have no record in the log."""
         return sum(self.missing_entries_by_topic())
 
     def missing_entries_by_topic(self) -> Iterator[int]:
-        """Yield the same numbers as :meth:`missing_entries` by topic, for a check that may take several rounds."""
+        """Yield the numbers of :meth:`missing_entries` topic by topic, for a check that is spread over
+        several rounds.
+        """
         for queues in list(self._queues.by_topic.values()):
             yield sum(
                 sum(offset >= queue.min_logical for offset in queue.missing)
@@ -360,9 +364,9 @@ class MessageStore:
 
     @property
     def last_record(self) -> tuple[int, int]:
-        """Log offset and size of the last record, or ``(-1, 0)`` for an empty log."""
+        """Log offset and size of the last record, or ``(-1, 0)`` if the log is empty."""
         return self._log.last_record
 
     def disk_usage(self) -> float:
-        """Return the used share of the file system of the log, from 0 to 1."""
+        """Return the used share of the log's file system, from 0 to 1."""
         return self.disk.used_ratio(self.config.commit_log)

@@ -1,8 +1,8 @@
 """ReplicatedLog: a slave's log, which stores its master's bytes unchanged (``appendToCommitLog``).
 
 The bytes may be split anywhere. They are written immediately, and complete records become readable with their units and
-index entries; after a filler, the log continues in the next file. An incomplete record at the end, the *tail*, is not
-readable. It is removed when the store stops, or by recovery after a crash, and requested from the master again.
+index entries. After a filler, the log continues in the next file. An incomplete record at the end, the *tail*, is not
+readable. It is removed when the store stops, or by recovery after a crash, and is then requested from the master again.
 
 Every record is checked: bytes that are not a record or have a wrong CRC are rejected, together with everything after
 them.
@@ -40,15 +40,15 @@ from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 _log = logging.getLogger(__name__)
 
 Dispatched = Callable[[int, LogRecord | None, list[ConsumeQueue]], None]
-"""Called with the log's new end, the last new record, and the queues with new units."""
+"""Function that is called with the log's new end, the last new record, and the queues that have new units."""
 
 
 class NotTheLogError(StoreError):
-    """The received bytes do not continue this log, because they are not records or have a different offset."""
+    """The received bytes do not continue this log, because they are not records or start at a different offset."""
 
 
 class ReplicatedLog:
-    """The end of a store's log on a slave; see the module's docstring.
+    """The end of a store's log on a slave, to which the master's bytes are appended.
 
     ``end`` is the log offset of the next byte, after the tail.
     """
@@ -86,7 +86,7 @@ class ReplicatedLog:
             self._dispatched(offset, None, [])
 
     def append(self, offset: int, data: bytes) -> None:
-        """Write ``data`` at log offset ``offset``, and dispatch the records that are now complete.
+        """Write ``data`` at log offset ``offset``, and dispatch all complete records.
 
         :raises NotTheLogError: the log does not end at ``offset``, or bytes are not a record; valid records before them
             are stored.
@@ -95,7 +95,7 @@ class ReplicatedLog:
         if offset != self.end:
             if not self.is_empty:
                 raise NotTheLogError(
-                    f"the master sent its log from {offset} on, but the log here ends at {self.end}",
+                    f"the master sent its log from offset {offset}, but this log ends at {self.end}",
                     next_step="it is requested again; if this persists, the logs differ: start with an empty store",
                 )
             self.begin_at(offset)
@@ -122,7 +122,7 @@ class ReplicatedLog:
             raise store_error(error, f"the queue files of {topic}") from error
 
     def drop_tail(self) -> None:
-        """Remove the tail; if this fails, recovery removes it at the next start."""
+        """Remove the tail. If this fails, recovery removes it at the next start."""
         log = self._log
         position = log.position
         try:
@@ -149,7 +149,7 @@ class ReplicatedLog:
 
     # --- dispatching --------------------------------------------------------------------------
     def _dispatch(self) -> None:
-        """Add units and index entries for every complete record, and move the end of the log behind the last one."""
+        """Add units and index entries for every complete record, and move the end of the log after the last one."""
         at = self._log.position
         touched: list[ConsumeQueue] = []
         last: LogRecord | None = None
@@ -165,7 +165,7 @@ class ReplicatedLog:
                 self._dispatched(at, last, touched)
 
     def _next(self, at: int) -> tuple[int, LogRecord | None] | None:
-        """Return the end of the record or filler at ``at``, and the record if it is one; return ``None`` if it is
+        """Return the end of the record or filler at ``at``, and the record if it is one. Return ``None`` if it is
         incomplete.
 
         :raises NotTheLogError: the bytes are neither a record nor a filler, or the record is damaged.
@@ -213,7 +213,8 @@ class ReplicatedLog:
 
 def _damaged(at: int) -> NotTheLogError:
     return NotTheLogError(
-        f"what the master sent is no record at log offset {at}, or a damaged one",
-        next_step="it is asked again; if this repeats, the master's log is damaged there, its files have another "
-        "mappedFileSizeCommitLog, or the logs have parted: see 'When a slave stops following' in docs/replication.md",
+        f"the master sent an invalid or damaged record at log offset {at}",
+        next_step="it is requested again; if this persists, the master's log is damaged there, its files have a "
+        "different mappedFileSizeCommitLog, or the logs differ: see 'When a slave stops following' in "
+        "docs/replication.md",
     )

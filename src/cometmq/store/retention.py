@@ -1,9 +1,9 @@
 """Retention: deletes old log files, and refuses messages on a full disk (``CleanCommitLogService``).
 
-Expired files are deleted at the hours of ``deleteWhen``, or at any hour once the disk is fuller than
-``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest are deleted before they expire. Three kinds
-of files are never deleted: the last one, those with unflushed bytes, and those that a :class:`LogHolder` needs. Above
-``diskSpaceWarningLevelRatio`` messages are refused.
+Expired files are deleted at the hours in ``deleteWhen``, or at any hour if disk usage exceeds
+``diskMaxUsedSpaceRatio``. Above ``diskSpaceCleanForciblyRatio``, the oldest files are deleted before they expire. Three
+kinds of files are never deleted: the last file, files with unflushed bytes, and files that a :class:`LogHolder` needs.
+Above ``diskSpaceWarningLevelRatio``, messages are refused.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cometmq.store.recovery.opening import OpenedStore
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 _QUEUES_PER_TURN: Final = 64
-"""Queues whose old files are deleted in one round of the event loop: 3 ms."""
+"""Number of queues whose old files are deleted in one round of the event loop, which takes about 3 ms."""
 
 
 class LogHolder(Protocol):
-    """A part of the broker that needs messages in expired log files."""
+    """A component that needs messages in expired log files."""
 
     name: str
-    """A description of the holder, for log messages."""
+    """Description of the holder, for log messages."""
 
     def needed_from(self) -> int:
         """Return the log offset of the first byte that the holder needs."""
@@ -42,7 +42,7 @@ class LogHolder(Protocol):
 
 
 class LogPin:
-    """Keeps the log from an offset on (:class:`LogHolder`); the owner moves the offset."""
+    """A :class:`LogHolder` that keeps the log from an offset on. Its owner moves the offset."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,14 +53,14 @@ class LogPin:
         return self.offset
 
     def let_go(self, end: int, /) -> None:
-        """Do nothing: the owner moves the offset when it can."""
+        """Do nothing, since the owner moves the offset when it can."""
 
 
 class Retention:
     """Deletes expired files and checks the disk space."""
 
     def __init__(self, opened: OpenedStore, flush: FlushService, write_units: Callable[[int], bool]) -> None:
-        """Prepare retention.
+        """Create the retention of a store.
 
         :param write_units: writes the units of all records below a log offset into the queue files; returns false on
             failure. A queue needs its last unit to know which of its messages were in a deleted file.
@@ -69,15 +69,15 @@ class Retention:
         self._flush = flush
         self._write_units = write_units
         self.config = opened.config
-        """The configuration in force; its run-time keys may have changed since the store was opened."""
+        """Current configuration. Its run-time keys may have changed since the store was opened."""
         self.holders: list[LogHolder] = []
         self._kept = -1
-        """The end of the last file that was logged as kept by a holder."""
+        """End of the last file that was logged as kept by a holder."""
         self._next_step: asyncio.Handle | None = None
         self._following: list[ConsumeQueue] = []
-        """Queues whose files of deleted messages are still to be removed."""
+        """Queues whose files of deleted messages must still be removed."""
         self.refusal: StoreFullError | None = None
-        """The reason for refusing messages while the disk is too full, otherwise ``None``."""
+        """Reason for refusing messages if the disk is too full, otherwise ``None``."""
 
     def run(self) -> None:
         """Refuse or accept messages, and delete expired files."""
@@ -93,7 +93,7 @@ class Retention:
             self.check_disk()
 
     def check_disk(self) -> float:
-        """Refuse or accept messages according to the used share of the disk; return that share."""
+        """Refuse or accept messages depending on the used share of the disk, and return that share."""
         config = self.config
         ratio = self._opened.disk.used_ratio(config.commit_log)
         if ratio * 100 > config.disk_space_warning_level_ratio:
@@ -101,7 +101,7 @@ class Retention:
                 _log.error("the disk of %s is %.1f %% full; messages are refused", config.commit_log, ratio * 100)
             self.refusal = StoreFullError(
                 f"the disk is {ratio:.0%} full, messages are refused above {config.disk_space_warning_level_ratio} %",
-                next_step="free space; then sending works again",
+                next_step="free some space; sending then works again",
             )
         elif self.refusal is not None:
             _log.warning("the disk of %s has space again; messages are accepted", config.commit_log)
@@ -109,7 +109,9 @@ class Retention:
         return ratio
 
     def delete_files(self, *, force: bool = False) -> int:
-        """Delete the expired log files, with ``force`` also younger ones; return their number."""
+        """Delete the expired log files and, if ``force`` is true, also newer files. Return the number of
+        deleted files.
+        """
         opened = self._opened
         config, log = self.config, opened.log
         oldest_ms = opened.clock.now_ms() - config.file_reserved_time * _HOUR_MS
@@ -131,11 +133,11 @@ class Retention:
         return removed
 
     def _is_held(self, segment: MappedFile) -> bool:
-        """Return whether a holder needs the file; all holders that need it are asked to release it."""
+        """Return whether a holder needs the file. All holders that need it are asked to release it."""
         holders = [holder for holder in self.holders if holder.needed_from() < segment.end]
         for holder in holders:
             if self._kept != segment.end:
-                _log.info("log file %s is kept because %s need it", segment.path.name, holder.name)
+                _log.info("log file %s is kept because it is needed by %s", segment.path.name, holder.name)
             holder.let_go(segment.end)
         if holders:
             self._kept = segment.end
@@ -144,7 +146,8 @@ class Retention:
     def _follow(self) -> None:
         """Delete the files of queues and index whose messages are no longer in the log.
 
-        Works on some queues per round of the event loop, or on all immediately without a running loop.
+        If the event loop is running, only some queues are processed in each round; otherwise, all are processed
+        immediately.
         """
         opened = self._opened
         if opened.index is not None:

@@ -1,4 +1,4 @@
-"""TableJournal: the changes to a table since its file was last written completely.
+"""TableJournal: stores the changes to a table since its complete file was last written.
 
 Theory of operation. The broker's tables are JSON files in ``config/``, like those of Apache's broker. Writing the
 complete file for each change gets slower as the table grows. So changes are appended to a journal and flushed, and the
@@ -43,9 +43,9 @@ from cometmq.checksum import crc32
 from cometmq.store.disk import Disk
 
 TABLE_DEPTH: Final = 2
-"""The depth of a table whose file is one JSON object of rows."""
+"""Depth of a table whose file is one JSON object of rows."""
 MADE: Final = "made"
-"""The field of a change that lists the rows it created."""
+"""Field of a change that lists the rows it created."""
 _CRC_CHARS: Final = 8
 
 
@@ -55,7 +55,7 @@ class Base(NamedTuple):
     crc: int
     size: int
     first: int
-    """The number of the first journal with changes made after this file was written."""
+    """Number of the first journal that contains changes made after this file was written."""
 
 
 def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
@@ -76,7 +76,7 @@ def merge(table: dict[str, Any], changes: dict[str, Any], depth: int) -> None:
 
 
 def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, by field, the rows that these changes created and did not remove again."""
+    """Return, by field, the rows that these changes created and that still exist."""
     first_made: dict[tuple[str, str], bool] = {}
     table: dict[str, Any] = {}
     for change in changes:
@@ -109,15 +109,15 @@ class TableJournal:
         self._disk = disk
         self._bases: list[Base] = []
         self._base: tuple[int, int] | None = None
-        """CRC and length of the table's file."""
+        """CRC and length of the table file."""
         self._replaced_by: set[tuple[int, int]] = set()
         """CRC and length of the files that have replaced it; a power cut may undo the replacements."""
         self._last = 0
-        """The number of the most recently started journal."""
+        """Number of the most recently started journal."""
         self._fd: int | None = None
         self._end = 0
         self.size_bytes = 0
-        """Bytes in the journals since the complete file was last written."""
+        """Number of bytes in the journals since the complete file was last written."""
         self.takes_changes = False
         """True if there is a complete file that a journal can continue."""
         self.is_damaged = False
@@ -125,7 +125,7 @@ class TableJournal:
         self.is_foreign = False
         """True if ``load`` found journals that do not belong to the file."""
         self.added: list[str] = []
-        """The rows that ``merge_into`` added from foreign journals."""
+        """Rows that ``merge_into`` added from foreign journals."""
 
     # --- reading ------------------------------------------------------------------------------
     @property
@@ -134,11 +134,11 @@ class TableJournal:
         return [self._path_of(number) for number in self._numbers()]
 
     def merge_into(self, table: dict[str, Any], text: bytes | None, depth: int) -> None:
-        """Merge into the table the changes made since its file was written; sets ``is_damaged``, ``is_foreign`` and
-        ``added``.
+        """Merge the changes made since the table's file was written into the table. Sets ``is_damaged``, ``is_foreign``
+        and ``added``.
 
         :param table: the file's JSON.
-        :param text: the content of the file; ``None`` if it is missing or damaged, so that all journals are merged.
+        :param text: the content of the file, or ``None`` if it is missing or damaged. All journals are merged then.
         :param depth: see :func:`merge`.
         """
         changes = self.load(text)
@@ -229,7 +229,7 @@ class TableJournal:
         :raises OSError: the changes may not be on disk; the next append will overwrite them.
         """
         if not self.takes_changes:
-            raise OSError(errno.EIO, "the journal accepts no changes")
+            raise OSError(errno.EIO, "the journal accepts no more changes")
         text = b"[%s]" % b",".join(changes)
         line = b"%08x %s\n" % (crc32(text), text)
         if self._fd is None:
@@ -274,8 +274,9 @@ class TableJournal:
 
     # --- whole files --------------------------------------------------------------------------
     def begin(self) -> int:
-        """Start a new journal for later changes, because the complete file is about to be written; return the journal's
-        number."""
+        """Start a new journal for later changes, because the complete file is about to be written. Return the journal's
+        number.
+        """
         self.close()
         self.size_bytes = 0
         self._last = max((self._last, *self._numbers()))
@@ -303,12 +304,13 @@ class TableJournal:
         self._bases = bases
 
     def note_replacement(self, base: Base) -> None:
-        """Note that a file has replaced the table's file. A power cut may undo this, so journals since either file are
-        kept."""
+        """Record that a file has replaced the table's file. A power failure may undo this, so journals since either
+        file are kept.
+        """
         self._replaced_by.add(base[:2])
 
     def forget_before(self, base: Base) -> None:
-        """Delete the journals that are older than a file which has permanently replaced the table's file."""
+        """Delete the journals that are older than the file that has permanently replaced the table's file."""
         self._base = base[:2]
         self._replaced_by.clear()
         self.takes_changes = True
@@ -325,7 +327,7 @@ class TableJournal:
         self.size_bytes = 0
 
     def close(self) -> None:
-        """Close the journal; the next append starts another one."""
+        """Close the journal. The next append starts another one."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,4 +1,4 @@
-"""The version of a store, which CometMQ checks before it changes anything; it refuses a store that it cannot read.
+"""The version of a store. CometMQ checks it before changing anything, and refuses a store that it cannot read.
 
 ``comet/store.json`` has two numbers: the version that last wrote the store, and the lowest version that can read it. A
 new version raises the second number only if earlier versions would lose or misread something. Apache's brokers ignore
@@ -33,7 +33,7 @@ class NewerStoreError(StoreError):
 
 
 class StoreMark(msgspec.Struct, frozen=True):
-    """The mark of a store. A version may add fields, which earlier versions ignore."""
+    """The version mark of a store. A version may add fields, which earlier versions ignore."""
 
     version: int = STORE_VERSION
     readable_by: int = READABLE_BY
@@ -48,7 +48,7 @@ class StoreMark(msgspec.Struct, frozen=True):
 
 
 class _Written(StoreMark, frozen=True):
-    """A mark in the format of the mark file."""
+    """A version mark in the format of the mark file."""
 
     check: int = -1
 
@@ -59,7 +59,8 @@ def version_file(root: Path) -> Path:
 
 
 def require_readable(root: Path) -> StoreMark | None:
-    """Return the mark of a store, or ``None`` if the store is new or Apache's, or if its mark is damaged.
+    """Return the version mark of a store, or ``None`` if the store is new, was written by Apache's broker, or has a
+    damaged mark.
 
     :raises NewerStoreError: this version cannot read the store.
     :raises StoreError: the mark cannot be read.
@@ -87,7 +88,7 @@ def require_readable(root: Path) -> StoreMark | None:
 
 
 def write_mark(root: Path, found: StoreMark | None, sizes: FileSizes) -> None:
-    """Mark a store as written by this version; the mark of a newer version that this one can read is kept.
+    """Mark a store as written by this version, unless a newer version whose stores this version can read has marked it.
 
     :raises OSError: the file cannot be written.
     """

@@ -57,49 +57,49 @@ _SHORT: Final = struct.Struct(">h").pack
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _UNIT: Final = UNIT.pack
 _UNIT_BLOCK_BYTES: Final = 4_000
-"""Number of bytes of pending units at which a queue's units are written to its file."""
+"""Number of bytes of pending units at which they are written to the queue's file."""
 
 
 class NewRecord(msgspec.Struct, gc=False):
-    """A record to be stored; the queue determines its topic and queue id."""
+    """A record to be stored. The queue determines its topic and queue id."""
 
     body: bytes
-    """The stored body, which is compressed if ``sys_flag`` says so."""
+    """Stored body, which is compressed if ``sys_flag`` contains the compression flag."""
     properties: bytes
     flag: int
     sys_flag: int
-    """The system flag; the host type bits are set from the lengths of the hosts."""
+    """System flag. The host type bits are set from the lengths of the hosts."""
     born_timestamp: int
-    """Time on the producer's clock, in milliseconds since 1970."""
+    """Time when the message was created, on the producer's clock, in milliseconds since 1970."""
     born_host: bytes
     """The producer's address and port in 8 or 20 bytes."""
     store_host: bytes
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     tags_code: int = 0
-    """The tags code for the queue's unit; in the schedule topic it is replaced by the due time."""
+    """Tags code for the queue's unit. In the schedule topic, it is replaced with the due time."""
     keys: Sequence[str] = ()
-    """The keys by which the index finds the record: UNIQ_KEY and each of KEYS."""
+    """Keys by which the index finds the record: UNIQ_KEY and each of KEYS."""
 
 
 class EncodedRecords(NamedTuple):
-    """Records that were encoded elsewhere, starting at the offset from :meth:`WriteBatch.next_place`."""
+    """Records that were encoded elsewhere, starting at the offset returned by :meth:`WriteBatch.next_place`."""
 
     records: bytes
     end: int
-    """The log offset after the records."""
+    """Log offset after the records."""
     last_size: int
     messages: int
     queues: Iterable[tuple[ConsumeQueue, int, bytes]]
-    """Each queue, with the number of its records and their units."""
+    """Queues, with the number of their records and the records' units."""
     hashes: bytes
     """The index hashes of the records' keys, as native int32."""
     offsets: bytes
-    """For each hash, the log offset of its record, as native int64."""
+    """Log offset of each hash's record, as native int64."""
 
 
 class BatchMark(NamedTuple):
-    """A point in the current batch, to which it can be rolled back."""
+    """A point in the current batch to which the batch can be rolled back."""
 
     is_open: bool
     error: StoreError | None
@@ -117,14 +117,14 @@ Arrival = Callable[[Sequence[ConsumeQueue]], None]
 
 
 class WriteBatch:
-    """The current batch, and the end of the log, where the batch will be stored."""
+    """The current batch, which will be stored at the end of the log."""
 
     def __init__(self, opened: OpenedStore, maintenance: Maintenance) -> None:
         log = opened.log
         self.on_arrival: Final[list[Arrival]] = []
-        """Functions called once per commit with the queues that received messages."""
+        """Functions that are called once per commit with the queues that have received messages."""
         self.timestamp = log.last_timestamp
-        """The store timestamp (ms) of the current batch, or of the last one if none is open; it never decreases."""
+        """Store timestamp (ms) of the current batch, or of the last batch if none is open. It never decreases."""
         self._log = log
         self._queues = opened.queues
         self._index = opened.index
@@ -146,7 +146,7 @@ class WriteBatch:
         self._ahead_at = self._ahead_point()
 
     def begin(self) -> StoreError | None:
-        """Start a batch, as the first put does; return the error that its commit will raise, if there is one."""
+        """Start a batch, as the first ``put`` does. Return the error that its commit will raise, if any."""
         self._open = True
         self._error = self._maintenance.refusal()
         now = self._now = self._clock.now_ms()
@@ -155,7 +155,7 @@ class WriteBatch:
         return self._error
 
     def put(self, queue: ConsumeQueue, record: NewRecord) -> int:
-        """Encode one record into the batch; return its log offset.
+        """Encode a record into the batch, and return its log offset.
 
         Afterwards the record's queue offset is ``queue.next_offset - 1``, or 0 for a PREPARED or ROLLBACK record, which
         is in no queue. If the disk has no space, the entire batch fails in :meth:`commit`.
@@ -214,7 +214,7 @@ class WriteBatch:
         except BaseException as error:
             self._drop_refused(before)
             if isinstance(error, struct.error):
-                raise ValueError(f"a number of the message is larger than its field: {error}") from error
+                raise ValueError(f"a number in the message is too large for its field: {error}") from error
             raise
         if in_queue:
             queue.next_offset = queue_offset + 1
@@ -232,7 +232,7 @@ class WriteBatch:
         return at
 
     def _drop_refused(self, before: BatchMark | None) -> None:
-        """Undo the changes made for a refused record: the start of the batch, or a log file added since a mark."""
+        """Undo the changes for a refused record: the start of the batch, or a log file that was added since a mark."""
         if not self._chunks and not self._parts:
             self.rollback()
         elif before is not None:
@@ -251,8 +251,9 @@ class WriteBatch:
         return self.end, self._limit, self.timestamp
 
     def put_encoded(self, encoded: EncodedRecords) -> None:
-        """Add records that were encoded after the last :meth:`next_place`; no other record may have been put since
-        then."""
+        """Add records that were encoded after the last :meth:`next_place` call. No other record may have been put since
+        then.
+        """
         for queue, count, units in encoded.queues:
             if queue.next_offset == queue.committed:
                 self._touched.append(queue)
@@ -265,7 +266,7 @@ class WriteBatch:
             self._index.add_hashed(encoded.hashes, encoded.offsets, self.timestamp, encoded.messages)
 
     def commit(self) -> int:
-        """Write all records put since the last commit and make them readable; return the log's end.
+        """Write all records put since the last commit, make them readable, and return the log's end.
 
         :raises StoreError: no record of the batch was stored; all its offsets are taken back.
         """
@@ -294,11 +295,11 @@ class WriteBatch:
         try:
             self._publish(position, touched)
         except Exception:  # the messages are stored, and their requests must get this answer
-            _log.exception("work after storing messages was not completed")
+            _log.exception("tasks that follow the storing of messages were not completed")
         return position
 
     def _write(self) -> None:
-        """Write all bytes of the batch; if this fails, none of them count as a record."""
+        """Write all bytes of the batch. If this fails, none of them count as a record."""
         log = self._log
         try:
             for segment, at, data in self._parts:
@@ -311,7 +312,7 @@ class WriteBatch:
             raise
 
     def _publish(self, position: int, touched: list[ConsumeQueue]) -> None:
-        """Make the records below ``position`` readable, and write the data derived from them in blocks."""
+        """Make the records below ``position`` readable, and write derived data in blocks."""
         dirty = self._queues.dirty
         is_block = False
         for queue in touched:
@@ -357,7 +358,7 @@ class WriteBatch:
         self._publish(position, touched)
 
     def forget(self, queues: Set[ConsumeQueue]) -> None:
-        """Drop queues that are being deleted from the batch."""
+        """Remove queues that are being deleted from the batch."""
         self._touched = [queue for queue in self._touched if queue not in queues]
 
     def mark(self) -> BatchMark:
@@ -376,8 +377,9 @@ class WriteBatch:
         )
 
     def undo_to(self, mark: BatchMark) -> None:
-        """Remove the records put since ``mark`` was taken in this batch, and take back their offsets; earlier records
-        remain."""
+        """Remove the records put since ``mark`` was taken in this batch, and take back their offsets. Earlier records
+        remain.
+        """
         if not mark.is_open:
             self.rollback()
             return
@@ -400,7 +402,7 @@ class WriteBatch:
         self._error = mark.error
 
     def _roll(self, size: int) -> int:
-        """End the log file with a filler and continue in the next file; return the record's offset there."""
+        """End the log file with a filler and continue in the next file. Return the record's offset there."""
         log = self._log
         if size > log.max_record_bytes:
             raise ValueError(f"a record of {size} bytes does not fit into a log file of {log.segment_size}")

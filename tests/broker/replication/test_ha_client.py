@@ -172,8 +172,11 @@ async def test_a_silent_master_is_left_and_tried_again(
         (transfer_head(0, -1), "invalid transfer"),
         (transfer_head(-1, 10) + bytes(10), "invalid transfer"),
         (transfer_head(1, 10) + bytes(10), "not a multiple of this store's log file size 65536"),
-        (transfer_head(0, 100) + bytes(100), "is no record at log offset 0"),
-        (transfer_head(0, 100) + b"GET / HTTP/1.1\r\n" * 6 + b"1234", "is no record at log offset 0"),
+        (transfer_head(0, 100) + bytes(100), "invalid or damaged record at log offset 0"),
+        (
+            transfer_head(0, 100) + b"GET / HTTP/1.1\r\n" * 6 + b"1234",
+            "invalid or damaged record at log offset 0",
+        ),
     ],
 )
 async def test_what_cannot_be_ends_the_connection_and_nothing_else(
@@ -276,7 +279,7 @@ async def test_a_master_whose_log_ends_before_the_last_record_here_is_not_follow
     await settle()
     await master.transfer(slave.store.last_record[0], b"")
     assert not master.is_open()
-    assert f"but the log here ends at {len(log)}" in (slave.slave.follower.trouble or "")
+    assert f"but this log ends at {len(log)}" in (slave.slave.follower.trouble or "")
 
 
 async def test_a_failure_that_nobody_expected_does_not_end_following(
@@ -316,7 +319,7 @@ async def test_bytes_of_another_place_end_the_connection(
     await master.transfer(0, log[:1000])
     await master.transfer(0, log[:1000])
     assert not master.is_open()
-    assert "sent its log from 0 on, but the log here ends at" in (slave.slave.follower.trouble or "")
+    assert "sent its log from offset 0, but this log ends at" in (slave.slave.follower.trouble or "")
     await clock.run_for(REPLICATION_RETRY_SECONDS)
     await master.transfer(master.reports[0], log[master.reports[0] :])
     assert slave.store.max_physical_offset == len(log)

@@ -138,7 +138,7 @@ def test_what_is_cut_and_what_is_damaged_is_set_aside(written: Written, tmp_path
     kept = {path.read_bytes() for path in (root / "comet" / "quarantine").iterdir()}
     assert {damaged, garbage} <= kept
     lines = [line for line in findings if "copied to comet/quarantine/" in line]
-    assert any(f"{message.size} bytes from {message.offset} on are damaged" in line for line in lines)
+    assert any(f"{message.size} bytes at {message.offset} are damaged" in line for line in lines)
     assert any(f"truncated after the last complete record, at {written.end}" in line for line in lines)
 
 
@@ -196,7 +196,7 @@ def test_a_log_file_that_is_missing_between_others_costs_its_own_messages_only(
     start = int(path.name)
     damaged = stores.overlapping(written.messages, (start, start + stores.LOG_FILE_BYTES))
     findings = check(root, written, damaged, spoilt, keys="index" in spoilt)
-    assert f"commitlog/{path.name}: missing; what follows is kept, its own messages are lost" in findings
+    assert f"commitlog/{path.name}: missing; its messages are lost, and the files after it are kept" in findings
     assert path.read_bytes()[4:8] != bytes(4)
 
 

@@ -91,7 +91,10 @@ def test_addresses_that_apache_adds_later_are_replaced_as_well(root: Path, tmp_p
     queue.write_bytes(extended)
     store = opened(root)
     check(store)
-    assert "consumequeue: 30 units with addresses in consumequeue_ext were rewritten with tags codes" in store.findings
+    assert (
+        "consumequeue: 30 units that contained addresses in consumequeue_ext were rewritten with tags codes"
+        in store.findings
+    )
     store.close_now()
 
 

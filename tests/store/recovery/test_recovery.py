@@ -387,7 +387,7 @@ def test_records_lost_with_half_a_log_file_are_passed_over(bench: StoreBench) ->
     store.close_now()
     resize(bench.log_files[0], SEGMENT_BYTES // 2)
     again = bench.open()
-    assert any("filled up with zeros" in line for line in again.findings)
+    assert any("padded with zeros" in line for line in again.findings)
     found: set[bytes] = set()
     for queue in again.queues()["TopicTest"].values():
         offset = 0

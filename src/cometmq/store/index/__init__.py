@@ -1,1 +1,1 @@
-"""The index: finds messages by key."""
+"""The index, which finds messages by key."""

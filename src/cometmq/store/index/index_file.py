@@ -35,11 +35,12 @@ _ENTRY_STRUCT: Final = INDEX_ENTRY.struct()
 _SLOT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct("=q")
 _ALLOCATE_BYTES: Final = 4 << 20
-"""Allocation step for entries in bytes, so that a new index does not occupy 400 MB."""
+"""Allocation step for entries, in bytes. It avoids that a new index occupies 400 MB."""
 _CHAIN_STEPS: Final = 4_096
 """Maximum number of entries that are read one by one along a chain, which takes about 2 ms."""
 _BLOCK_ENTRIES: Final = 1 << 18
-"""Entries per block when the file is scanned because a chain is longer; a block takes about 1 ms and 5 MB."""
+"""Number of entries per block when the file is scanned because a chain is too long. A block takes about 1 ms and 5 MB.
+"""
 _INT_MAX: Final = 0x7FFFFFFF
 _SECOND_MS: Final = 1_000
 
@@ -47,7 +48,7 @@ Ints = npt.NDArray[Any]
 
 
 class Keys(NamedTuple):
-    """The keys to be indexed, in log order."""
+    """Keys to be indexed, in log order."""
 
     hashes: bytes
     """Key hashes as native int32."""
@@ -62,7 +63,7 @@ class Keys(NamedTuple):
         return len(self.hashes) // 4
 
     def part(self, begin: int, end: int) -> Keys:
-        """Return the keys with the numbers ``begin`` to ``end - 1``."""
+        """Return the keys from number ``begin`` to number ``end - 1``."""
         if begin == 0 and end == self.size:
             return self
         eight = slice(8 * begin, 8 * end)
@@ -70,7 +71,7 @@ class Keys(NamedTuple):
 
 
 Block = tuple[bytes, Callable[[memoryview], None], int]
-"""New entries, the function that makes the slots point to them, and the number of slots used for the first time."""
+"""New entries, a function that links them into the slots, and the number of slots that are used for the first time."""
 
 
 def index_file_bytes(slots: int, entries: int) -> int:
@@ -79,10 +80,10 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 class IndexFile:
-    """One index file, which is completely mapped into memory."""
+    """An index file that is completely mapped into memory."""
 
     def __init__(self, path: Path, slots: int, entries: int, disk: Disk, *, create: bool = False) -> None:
-        """Open or create a file with ``slots`` slots and room for ``entries - 1`` entries.
+        """Open or create a file with ``slots`` slots and space for ``entries - 1`` entries.
 
         :raises OSError: the disk has no space to create it.
         """
@@ -130,7 +131,8 @@ class IndexFile:
 
     # --- writing ------------------------------------------------------------------------------
     def append(self, keys: Keys, begin: int = 0) -> int:
-        """Add entries for as many keys as fit, starting with number ``begin``; return the number of entries added.
+        """Add entries for as many keys as fit, starting with key number ``begin``, and return the number of added
+        entries.
 
         :raises OSError: the disk is full; nothing was added.
         """
@@ -179,7 +181,8 @@ class IndexFile:
         return self.count > 1 and self.begin_timestamp <= end and self.end_timestamp >= begin
 
     def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
-        """Yield the log offsets for a hash with store timestamps between ``begin`` and ``end`` (ms), newest first.
+        """Yield the log offsets of records with this key hash and a store timestamp from ``begin`` to ``end`` (ms),
+        newest first.
 
         Entries have a resolution of one second, so the first and the last second are included completely. A very long
         chain (the same key in every message, or keys chosen to collide) is not followed to its end. Instead the rest of
@@ -201,7 +204,7 @@ class IndexFile:
             yield from self._find_in_blocks(key_hash, begin, end, entry + 1)
 
     def _find_in_blocks(self, key_hash: int, begin: int, end: int, below: int) -> Iterator[int]:
-        """Find a hash like :meth:`find`, but by scanning all entries with numbers below ``below``."""
+        """Like :meth:`find`, but scan all entries with numbers below ``below``."""
         while below > 1:
             first = max(1, below - _BLOCK_ENTRIES)
             block = np.frombuffer(self._map, ENTRY, below - first, self._entries_at + first * ENTRY_BYTES)
@@ -239,7 +242,7 @@ class IndexFile:
         return self._entries()["offset"].astype(np.int64)
 
     def timestamp(self, entry: int) -> int:
-        """Return the store timestamp of an entry to the second, or 0 if the entry does not exist."""
+        """Return the store timestamp of an entry, rounded to seconds, or 0 if the entry does not exist."""
         if not 0 < entry < self.count:
             return 0
         return self.begin_timestamp + int(self._entries()["seconds"][entry - 1]) * 1000
@@ -260,7 +263,7 @@ class IndexFile:
         return bool(table.max() < self.count and table.min() >= 0)
 
     def truncate_entries(self, count: int, end_timestamp: int) -> None:
-        """Remove the entries with number ``count`` and above, and clear the slots that point to them."""
+        """Remove the entries from number ``count`` on, and clear the slots that point to them."""
         table = np.frombuffer(self._table, ">i4")
         entries = np.frombuffer(self._map, ENTRY, self.entries, self._entries_at)
         values = table.astype(np.int64)
@@ -285,7 +288,7 @@ class IndexFile:
         self._write_header()
 
     def flush(self) -> None:
-        """Flush the file, so that it survives a power cut (called in a thread).
+        """Flush the file so that it survives a power failure (called in a thread).
 
         :raises OSError: the file could not be flushed.
         """
@@ -305,7 +308,7 @@ class IndexFile:
 
 
 def make_block_in_python(keys: Keys, table: memoryview, count: int, begin_timestamp: int) -> Block:
-    """Build the entries for keys in a file with the given slots, next entry and first store timestamp (ms)."""
+    """Build the index entries for keys, given a file's slots, next entry and first store timestamp (ms)."""
     hashes = np.frombuffer(keys.hashes, np.int32)
     slots = np.frombuffer(table, ">i4")
     numbers = np.arange(count, count + keys.size, dtype=np.int64)

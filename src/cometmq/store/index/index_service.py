@@ -1,4 +1,4 @@
-"""IndexService: the index files and the pending entries. Pending entries are written in blocks.
+"""IndexService: manages the index files, and writes pending entries to them in blocks.
 
 A query first writes the pending entries, so that it finds every committed message. A message with thousands of keys is
 indexed over several rounds of the event loop, so queries may find it some milliseconds later.
@@ -26,9 +26,11 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.log.record_scan import LogRecord, record_at
 
 INDEX_BLOCK_MESSAGES: Final = 512
-"""Number of messages whose entries are written together: enough to vectorise, but less than a millisecond of work."""
+"""Number of messages whose entries are written together. This is enough to vectorise the work, but takes less than a
+millisecond.
+"""
 FEW_KEYS: Final = 16
-"""A message with more keys than this counts as one message per key."""
+"""Maximum number of keys of a message that counts as one message. Otherwise, it counts as one message per key."""
 _LONG: Final = struct.Struct("=q").pack
 
 
@@ -44,22 +46,23 @@ _Waiting = tuple[str, int, int, Sequence[str]] | HashedKeys
 
 
 class QueryKey(NamedTuple):
-    """The key that a query looks for."""
+    """The key to search for."""
 
     topic: str
     text: str
     unique: bool = False
-    """True if the text is a unique key. Then messages that have it only in their KEYS do not match."""
+    """True if the text is a unique key. Messages that contain it only in their KEYS do not match then."""
 
     def is_of(self, record: LogRecord) -> bool:
-        """Return whether a record has this key, and not only a key with the same hash."""
+        """Return whether a record has this key, not just a key with the same hash."""
         has_key = record.unique_key == self.text if self.unique else self.text in record.keys
         return has_key and record.topic == self.topic
 
 
 class QueryResult(NamedTuple):
-    """Matching records in log order, and the store timestamp and log offset of the last indexed message (0 if the index
-    is empty)."""
+    """Matching records in log order, and the store timestamp and log offset of the last indexed message. Both are 0 if
+    the index is empty.
+    """
 
     last_update_timestamp: int
     last_update_physical_offset: int
@@ -77,9 +80,9 @@ class IndexService:
         self.pending: list[_Waiting] = []
         """The pending keys, in log order."""
         self.committed = 0
-        """The number of committed items; the remaining items are discarded if the commit of their batch fails."""
+        """Number of committed items. The remaining items are discarded if their batch cannot be committed."""
         self.hashed_messages = 0
-        """The number of messages in :class:`HashedKeys` items, except the first message of each item."""
+        """Number of messages in :class:`HashedKeys` items, not counting the first message of each item."""
         self.many_keys = 0
         """Total number of keys in messages that have more than :data:`FEW_KEYS` keys."""
         self.disk = disk
@@ -99,7 +102,7 @@ class IndexService:
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add the hashed keys of messages in one batch, as native int32 and int64."""
+        """Add the hashed keys of a batch of messages, as native int32 and int64."""
         self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
 
     def add_keys(self, keys: Keys, messages: int) -> None:
@@ -122,7 +125,7 @@ class IndexService:
             self.write_block()
 
     def write_block(self) -> None:
-        """Write the entries of the first committed messages, or of all messages if none has many keys.
+        """Write the index entries of the first committed messages, or of all of them if no message has many keys.
 
         :raises OSError: see :meth:`write_pending`.
         """
@@ -152,8 +155,7 @@ class IndexService:
         return self.committed
 
     def _keep_unwritten(self, block: Sequence[_Waiting], done: int) -> None:
-        """After a failure, drop the items that were written. Of a partly written item, drop only the keys that were
-        written."""
+        """After a failure, remove the items and keys that were already written."""
         lengths = np.fromiter(map(_count, block), np.int64, len(block))
         whole = int(np.searchsorted(np.cumsum(lengths), done, side="right"))
         rest = done - int(lengths[:whole].sum())
@@ -215,7 +217,9 @@ class IndexService:
         return QueryResult(last.end_timestamp, last.end_offset, [view for _, view in sorted(found.items())])
 
     def remove_files_below(self, log_min: int) -> int:
-        """Delete the files whose messages are all below ``log_min``, but never the last file; return their number."""
+        """Delete the files whose messages are all below ``log_min``, but never the last file. Return the number of
+        deleted files.
+        """
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_min:
             file = self.files.pop(0)
@@ -225,7 +229,7 @@ class IndexService:
         return removed
 
     def dirty_files(self) -> list[IndexFile]:
-        """Return the files written since the last call."""
+        """Return the index files that were written since the last call."""
         dirty = [file for file in self.files if file.dirty]
         for file in dirty:
             file.dirty = False

@@ -1,4 +1,4 @@
-"""Finds the numbers of slots and entries in an index file, which its length alone does not determine.
+"""Determines the numbers of slots and entries in an index file. The file's length alone does not determine them.
 
 The header has the number of entries and the log offset of the last entry. The position of that offset in the file,
 minus the length of all entries, is the end of the slot table. The result is valid only if slots and entries then match.
@@ -43,7 +43,7 @@ def read_index_sizes(path: Path) -> tuple[int, int] | None:
 
 
 def _places(fd: int, content: mmap.mmap, wanted: bytes) -> Iterator[int]:
-    """Yield the positions of a byte string in a file, without reading space that was never written."""
+    """Yield the positions of a byte string in a file. Space that was never written is not read."""
     at = HEADER_BYTES
     while (at := first_data(fd, at, len(content))) < len(content):
         hole = os.lseek(fd, at, os.SEEK_HOLE)

@@ -1,4 +1,4 @@
-"""Computes the hashes of many keys together with array operations."""
+"""Computes the hashes of many keys at once with array operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 _MATRIX_KEY_CHARS: Final = 128
-"""Maximum length of a key in the common matrix; a longer key would widen all rows."""
+"""Maximum length of a key in the matrix. A longer key would make all rows wider."""
 
 
 def key_hashes(keys: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -53,5 +53,5 @@ def _powers_table(size: int) -> npt.NDArray[np.uint32]:
 
 
 def _powers_of_31(longest: int) -> npt.NDArray[np.uint32]:
-    """Return 31^0, 31^1 … for at least ``longest`` positions, modulo 2^32."""
+    """Return the powers of 31, modulo 2^32, for at least ``longest`` positions."""
     return _powers_table(max(256, 1 << (longest - 1).bit_length() if longest > 1 else 2))

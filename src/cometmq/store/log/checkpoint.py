@@ -34,7 +34,7 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:
-    """Read a checkpoint file; return ``None`` if it is missing, too short or has no timestamps."""
+    """Read a checkpoint file. Return ``None`` if it is missing or too short, or if it contains no timestamps."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
 
 
 class StoreLock:
-    """The POSIX lock on the file's first byte that keeps a second broker, CometMQ's or Apache's, out of a store."""
+    """A POSIX lock on the file's first byte, which keeps a second broker (CometMQ or Apache) from using the store."""
 
     def __init__(self, path: Path) -> None:
         """Acquire the lock.
@@ -88,7 +88,7 @@ class StoreLock:
 
 
 _HELD: set[str] = set()
-"""Lock files that this process holds, since POSIX locks do not stop a process from locking a file twice."""
+"""Lock files held by this process. They are needed because a process can acquire the same POSIX lock twice."""
 
 
 def _locked(path: Path) -> StoreLockedError:

@@ -1,6 +1,6 @@
 """CommitLog: the files that hold all records in order (``CommitLog``, ``AllocateMappedFileService``).
 
-All files have the same size and follow each other without a gap; a record never spans two files. If a record does not
+All files have the same size and follow each other without gaps. A record never spans two files. If a record does not
 fit, a filler (``int32 remaining size, int32 BLANK_MAGIC``) ends the file. A thread allocates the next file in advance,
 so that appends rarely wait for a file and a full disk is detected before anything is written.
 
@@ -29,26 +29,28 @@ FILLER: Final = RECORD.struct("size", "magic")
 _SIZE: Final = RECORD.struct("size")
 _ERASE_BYTES: Final = 1 << 18
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""Allocation step in bytes for a log file whose space is not completely allocated."""
+"""Allocation step, in bytes, for a log file whose space is not fully allocated."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def store_error(error: OSError, doing: str) -> StoreError:
     """Convert a failed system call to a :class:`StoreFullError` or a :class:`StoreError`."""
     if error.errno in _NO_ROOM:
-        return StoreFullError(f"no space on the disk for {doing}", next_step="free space; then sending works again")
+        return StoreFullError(
+            f"no space on the disk for {doing}", next_step="free some space; sending then works again"
+        )
     return StoreFailedError(f"{doing} failed: {error.strerror or error}", next_step="check the disk")
 
 
 class CommitLog:
-    """The log's segments, the position where their records end, and the segment created in advance."""
+    """The log's segments, the end of their records, and the segment that was created in advance."""
 
     def __init__(self, directory: Path, segment_size: int, disk: Disk) -> None:
         self.directory = directory
         self.segment_size = segment_size
         self.segments: list[MappedFile] = []
         self.position = 0
-        """The end of the last written record; everything before it is readable."""
+        """Log offset after the last written record. Everything before it is readable."""
         self.last_record = (-1, 0)
         """Log offset and size of the last record, or ``(-1, 0)`` if there is none."""
         self.last_timestamp = 0
@@ -61,7 +63,7 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Offset of the first byte that the log still contains."""
+        """Log offset of the first byte that still exists."""
         return self.segments[0].start if self.segments else self.position
 
     @property
@@ -78,8 +80,9 @@ class CommitLog:
         return segments[index] if 0 <= index < len(segments) else None
 
     def view(self, offset: int, size: int) -> memoryview | None:
-        """Return ``size`` bytes at ``offset``; return ``None`` unless all of them are written, still in the log and in
-        one file."""
+        """Return ``size`` bytes at ``offset``, or ``None`` unless all of them are written, still in the log and in one
+        file.
+        """
         if size < 0 or offset + size > self.position:
             return None
         segment = self.segment_at(offset)
@@ -89,7 +92,7 @@ class CommitLog:
         return segment.view[at : at + size]
 
     def record(self, offset: int) -> memoryview | None:
-        """Return the bytes of the record at ``offset``; the record's size field gives the length."""
+        """Return the bytes of the record at ``offset``. Their length is read from the record's size field."""
         segment = self.segment_at(offset)
         if segment is None:
             return None
@@ -111,7 +114,7 @@ class CommitLog:
         return self.segments[-1].end if self.segments else self.position
 
     def _warn_of_full_disk(self, made: Future[MappedFile]) -> None:
-        """Log that the next segment could not be created; repeated failures are logged again only after a success."""
+        """Log that the next segment could not be created. Further failures are logged only after a success."""
         error = made.exception()
         if isinstance(error, OSError) and not self._reported_no_room:
             _log.warning("%s", store_error(error, f"the next log file of {self.segment_size:,} bytes"))
@@ -133,7 +136,7 @@ class CommitLog:
         return segment
 
     def undo_segment(self, segment: MappedFile) -> None:
-        """Remove an appended segment that has no records yet; it becomes the next segment again."""
+        """Remove an appended segment that contains no records yet. It becomes the next segment again."""
         assert self.segments[-1] is segment
         self.remove_next_segment()
         self.segments.pop()
@@ -208,7 +211,9 @@ class CommitLog:
             self._erase(start, end)
         except OSError as error:
             _log.warning(
-                "an incomplete write at %d could not be erased; messages are refused until it is: %s", start, error
+                "an incomplete write at %d could not be erased, so messages are refused until this succeeds: %s",
+                start,
+                error,
             )
             self.run_before_writes(lambda: self._erase(start, end))
 
@@ -222,8 +227,9 @@ class CommitLog:
                 at += part
 
     def _ready(self) -> list[MappedFile]:
-        """Return the segment created in advance, if it is ready. If it was in use before, it may contain bytes to
-        erase."""
+        """Return the segment that was created in advance, if it is ready. If it was used before, it may contain bytes
+        to erase.
+        """
         ahead = self._ahead
         return [ahead.result()] if ahead is not None and ahead.done() and ahead.exception() is None else []
 
@@ -237,7 +243,7 @@ class CommitLog:
                 self._disk.flush(segment.fd)
 
     def remove_first(self) -> MappedFile:
-        """Remove the oldest segment and its file; existing slices of it remain readable."""
+        """Remove the oldest segment and its file. Existing slices of it remain readable."""
         segment = self.segments.pop(0)
         segment.path.unlink(missing_ok=True)
         segment.close()

@@ -22,7 +22,7 @@ Flushed = Callable[[StoreError | None], None]
 
 
 class FlushService:
-    """The flushed position of the log and the callbacks that wait for it."""
+    """The position up to which the log is flushed, and the callbacks that wait for flushes."""
 
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
@@ -33,11 +33,10 @@ class FlushService:
         self._running = False
         self._closed = False
         self.position = log.position
-        """The log position below which everything survives a power cut."""
+        """Log position below which all data survives a power failure."""
         self.failure: StoreFailedError | None = None
         self.on_flush: Callable[[float], None] | None = None
-        """Called after each flush of the running store with its duration in seconds, which includes the wait for the
-        event loop."""
+        """Function that is called with each flush's duration in seconds, including the wait for the event loop."""
 
     def when_flushed(self, position: int, callback: Flushed) -> None:
         """Call back with ``None`` once the log is flushed up to ``position``, or with the error that prevents it."""
@@ -50,8 +49,9 @@ class FlushService:
             self.begin()
 
     def begin(self) -> None:
-        """Start to flush everything written. Do nothing if no flush is due, or if one is running; the next flush then
-        starts after it."""
+        """Start flushing all written data if a flush is due. If a flush is already running, the next one starts after
+        it.
+        """
         if self._running or self._closed or self.failure is not None or self.position >= self._log.position:
             return
         self._running = True
@@ -70,7 +70,7 @@ class FlushService:
         self._worker.submit(flush)
 
     def flush_now(self) -> None:
-        """Flush everything written and wait until this is done; used when the store is closed.
+        """Flush all written data and wait for the flush. This is used when the store is closed.
 
         :raises StoreFailedError: the flush failed, now or earlier.
         """
@@ -107,7 +107,7 @@ class FlushService:
             f"the disk did not keep what was written: {error.strerror or error}",
             next_step="check the disk, then restart the broker",
         )
-        _log.error("flushing the log failed; nothing is acknowledged until the broker is restarted: %s", error)
+        _log.error("flushing the log failed; no message is acknowledged until the broker is restarted: %s", error)
 
     def _call_waiters(self) -> None:
         waiting = self._waiting

@@ -41,14 +41,14 @@ _ANY_MAGIC: Final = b"\xda\xa3\x20"
 
 
 class DamagedPart(NamedTuple):
-    """A part of one log file that contains no sound record."""
+    """A part of a log file that contains no sound record."""
 
     start: int
     end: int
 
 
 class DamagedFields(NamedTuple):
-    """The fields of a damaged record; each of them may be wrong."""
+    """The fields of a damaged record, each of which may be wrong."""
 
     topic: str
     queue_id: int
@@ -58,13 +58,16 @@ class DamagedFields(NamedTuple):
 
 
 class LogEvidence(NamedTuple):
-    """Evidence about the log from other files; used only where the log is damaged."""
+    """Evidence about the log from other files. It is used only where the log is damaged."""
 
     extent: Callable[[int], int]
-    """Returns the size of the record at an offset according to a queue's unit, or 0 if no unit has it."""
+    """Function that returns the size of the record at an offset according to a queue's unit, or 0 if no unit points to
+    it.
+    """
     proven: Callable[[int], int]
-    """Returns the position up to which the log is proven to continue, if its last sound record has the given store
-    timestamp."""
+    """Function that returns the position up to which the log provably continues, given the store timestamp of its last
+    sound record.
+    """
     ends_at_damage: bool = False
     """True if damage ends the log unless something proves that it continues, even if sound records follow."""
 
@@ -115,7 +118,7 @@ class LogReader:
         self._until = until
         self._plain = plain
         self._found: int | None = start
-        """The next sound position after the damage; ``None`` if there is none or none was searched for."""
+        """Next sound position after the damage, or ``None`` if there is none or it was not searched for."""
         self.timestamp = 0
         """The store timestamp of the last sound record."""
         self.end = start
@@ -160,7 +163,7 @@ class LogReader:
             yield damaged
 
     def _find_damage_end(self, segment: MappedFile, at: int) -> int | None:
-        """Return the end of the damage that starts at ``at``, or ``None`` if the log ends at ``at``."""
+        """Return the end of the damaged part that starts at ``at``, or ``None`` if the log ends at ``at``."""
         limit = segment.end if self._until is None else min(segment.end, self._until)
         proven = self._knowledge.proven(self.timestamp) if self._until is None else self._until
         if self._knowledge.ends_at_damage and at >= proven:
@@ -223,8 +226,7 @@ class LogReader:
 
 
 def find_magics(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
-    """Yield the positions of possible records in a mapped file, starting at ``start``, found by their magic; holes are
-    not read."""
+    """Yield the positions from ``start`` on at which a record's magic is found in a mapped file. Holes are not read."""
     content = cast(mmap.mmap, view.obj)
     at = start + MAGIC_AT
     while (at := first_data(fd, at, limit)) < limit:

@@ -1,4 +1,4 @@
-"""MappedFile: one file of fixed size, written by ``pwrite`` and read through a read-only mapping.
+"""MappedFile: a file of fixed size that is written by ``pwrite`` and read through a read-only mapping.
 
 Its name is the offset of its first byte in 20 decimal digits. Since the mapping is read-only, a full disk cannot cause
 a SIGBUS; a write for which there is no space raises ``OSError``.
@@ -16,7 +16,7 @@ from cometmq.store.disk import Disk, open_file
 
 _ZEROS: Final = bytes(1 << 18)
 _BLOCK_BYTES: Final = 512
-"""The unit of ``st_blocks`` in bytes, which is the same on every file system."""
+"""Unit of ``st_blocks`` in bytes, which is the same on all file systems."""
 
 
 def file_name(offset: int) -> str:
@@ -25,7 +25,7 @@ def file_name(offset: int) -> str:
 
 
 class MappedFile:
-    """One file with the bytes from ``start`` to ``end`` of a sequence of files, and its descriptor and mapping."""
+    """A file with the bytes from ``start`` to ``end`` of a sequence of files, including its descriptor and mapping."""
 
     __slots__ = ("end", "fd", "path", "reserved", "size", "start", "view")
 
@@ -45,7 +45,7 @@ class MappedFile:
             raise
 
     def close(self) -> None:
-        """Close the descriptor; the mapping remains until its last slice is released."""
+        """Close the descriptor. The mapping remains until its last slice is released."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

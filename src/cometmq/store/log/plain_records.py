@@ -17,16 +17,16 @@ from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.record_scan import LogRecord
 
 _PLACE: Final = QUEUE_UNIT.struct("offset", "size")
-"""Unpacks the log offset and the size in a unit."""
+"""Unpacks the log offset and the size from a unit."""
 _LEAST_BYTES: Final = 4 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Number of bytes that are scanned for one run; it grows after each run that reaches it."""
+"""Number of bytes to scan for one run. It grows after each run that reaches it."""
 _MOST_PASSED: Final = 63
-"""Number of records that Python reads before the core is tried again; it grows after each attempt that gives no run."""
+"""Number of records that Python reads before it tries the core again. It grows after each attempt that finds no run."""
 
 
 class PlainUnits(NamedTuple):
-    """Units of consecutive records in a queue, starting at queue offset ``first``."""
+    """Units of consecutive records in a queue, the first of which has queue offset ``first``."""
 
     topic: str
     queue_id: int
@@ -54,9 +54,9 @@ class PlainRun(NamedTuple):
     hashes: bytes
     """Index hashes of the records' keys, as native int32."""
     offsets: bytes
-    """For each hash, the log offset of its record, as native int64."""
+    """Log offset of each hash's record, as native int64."""
     timestamps: bytes
-    """For each hash, the store timestamp of its record, as native int64."""
+    """Store timestamp of each hash's record, as native int64."""
     indexed: int
     """The number of records that have keys."""
 
@@ -75,11 +75,12 @@ class PlainRecords:
         self.timestamp = 0
         """The last plausible store timestamp in the last run, or 0 if there is none."""
         self.is_stopped = True
-        """True if the record after the last run is known not to be plain."""
+        """True if the record after the last run is known to be not plain."""
 
     def run(self, view: memoryview, at: int, limit: int, base: int) -> PlainRun | None:
-        """Return the run at byte ``at`` of the log file that starts at offset ``base``, or ``None`` if there is
-        none."""
+        """Return the run of plain records at byte ``at`` of the log file that starts at offset ``base``, or ``None`` if
+        there is none.
+        """
         if self._scan is None:
             return None
         if self._passed < self._pass:

@@ -43,20 +43,20 @@ _SYS_FLAG: Final = RECORD.struct("sys_flag")
 _STORE_TIMESTAMP_AT: Final = record_offsets("store_timestamp")
 _PREPARED_AT: Final = record_offsets("prepared_transaction_offset")
 SIZE_MAGIC: Final = RECORD.struct("size", "magic")
-"""The first fields of every record and filler."""
+"""Unpacks the first fields of every record and filler."""
 IDENTITY: Final = RECORD.struct("size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag")
-"""Size, magic, queue id, queue offset, log offset and sysFlag of a record."""
+"""Unpacks a record's size, magic, queue id, queue offset, log offset and sysFlag."""
 NO_QUEUE_OFFSET: Final = TRANSACTION_PREPARED
-"""The bit that is set in both PREPARED and ROLLBACK; records with this bit have no queue unit."""
+"""Bit that is set in both PREPARED and ROLLBACK. Records with this bit have no queue unit."""
 ROLLBACK: Final = TRANSACTION_ROLLBACK
 MAX_QUEUE_OFFSET: Final = (1 << 63) // QUEUE_UNIT.size
-"""This queue offset and all higher ones have no valid byte position in a file."""
+"""Lowest queue offset that has no valid byte position in a file."""
 MAX_STORED_TOPIC_CHARS: Final = 255
 """Maximum length of a topic name in RocketMQ 5, and of a directory name on most file systems."""
 
 
 class LogRecord(NamedTuple):
-    """The fields of a record that the queues and the index need."""
+    """The fields of a record from which queue units and index entries are derived."""
 
     offset: int
     size: int
@@ -67,9 +67,9 @@ class LogRecord(NamedTuple):
     store_timestamp: int
     tags_code: int
     keys: list[str]
-    """The keys for the index: UNIQ_KEY, then each of KEYS."""
+    """Keys for the index: UNIQ_KEY, followed by each of KEYS."""
     unique_key: str
-    """The message's tag; empty if it has none."""
+    """The message's tag, or an empty text if it has none."""
 
 
 def ends_in_zeros(view: memoryview, end: int) -> bool:
@@ -83,14 +83,15 @@ def ends_in_zeros(view: memoryview, end: int) -> bool:
 
 
 def store_timestamp_of(view: memoryview) -> int:
-    """Return the store timestamp in a record's bytes."""
+    """Return the store timestamp from a record's bytes."""
     return int(_INT64.unpack_from(view, _STORE_TIMESTAMP_AT[_SYS_FLAG.unpack_from(view)[0] & HOSTS_V6])[0])
 
 
 def read_log_record(
     view: memoryview, at: int, offset: int, *, check_crc: bool, may_be_torn: bool = True
 ) -> LogRecord | None:
-    """Return the record at byte ``at`` of ``view``, with log offset ``offset``, or ``None`` if there is no record.
+    """Return the record at byte ``at`` of ``view`` if it has log offset ``offset``, or ``None`` if there is no such
+    record.
 
     :param may_be_torn: if this and ``check_crc`` are true, zeros after the record may mean that it was not written
         completely.
@@ -140,13 +141,13 @@ def read_log_record(
 
 @lru_cache(maxsize=4096)
 def is_stored_topic(topic: str) -> bool:
-    """Return whether a name found on disk is a valid topic; RocketMQ 5 allows up to 255 characters (magic V2)."""
+    """Return whether a name found on disk is a valid topic name. RocketMQ 5 allows up to 255 characters (magic V2)."""
     parts = (topic[at : at + MAX_TOPIC_CHARS] for at in range(0, max(len(topic), 1), MAX_TOPIC_CHARS))
     return len(topic) <= MAX_STORED_TOPIC_CHARS and all(check_topic(part) is None for part in parts)
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
-    """Return the tag and the keys in a record's properties; invalid UTF-8 is replaced, as Java does."""
+    """Return the tag and the keys in a record's properties. Invalid UTF-8 is replaced, as in Java."""
     tag: str | None = None
     unique = ""
     keys: list[str] = []
@@ -162,7 +163,7 @@ def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
 
 
 def record_at(log: CommitLog, offset: int) -> LogRecord | None:
-    """Return the record at log offset ``offset``, or ``None`` if there is none; its CRC is not checked."""
+    """Return the record at log offset ``offset``, or ``None`` if there is none. Its CRC is not checked."""
     segment = log.segment_at(offset)
     return read_log_record(segment.view, offset - segment.start, offset, check_crc=False) if segment else None
 
@@ -175,7 +176,7 @@ def first_record(log: CommitLog, offset: int) -> LogRecord | None:
 
 
 def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield the log offset and the bytes of each record from ``start`` to before ``end``; records are not checked.
+    """Yield the log offset and the bytes of each record from ``start`` to before ``end``. The records are not checked.
 
     The views remain valid. The function may run in any thread.
     """
@@ -194,8 +195,7 @@ def walk(log: CommitLog, start: int, end: int) -> Iterator[tuple[int, memoryview
 
 
 def prepared_offsets(log: CommitLog, start: int) -> Iterator[tuple[int, int]]:
-    """Yield the log offset and PREPAREDTRANSACTIONOFFSET of each committed message, starting with the record at
-    ``start``.
+    """Yield the log offset and PREPAREDTRANSACTIONOFFSET of each committed message, starting at ``start``.
 
     Used after a crash, when op messages may be missing.
     """

@@ -1,1 +1,1 @@
-"""ConsumeQueue: the 20-byte units for the messages in each queue, and reads of messages through these units."""
+"""ConsumeQueue: a 20-byte unit for each message in a queue, and reading messages by their units."""

@@ -28,7 +28,7 @@ from cometmq.store.log.record_scan import LogRecord
 UNIT: Final = QUEUE_UNIT.struct()
 UNIT_DTYPE: Final = dtype_of(QUEUE_UNIT)
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
-"""The content of the units before a queue's first message if the queue does not start at 0."""
+"""Content of the units before a queue's first message if the queue does not start at 0."""
 BLANK_SIZE: Final = 0x7FFFFFFF
 MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _BLANK_UNITS: Final = 4_096
@@ -36,7 +36,7 @@ _BLANK_UNITS: Final = 4_096
 
 
 def unit_before(log_begin: int) -> bytes:
-    """Return the last unit for a queue whose messages are all older than a log that begins at ``log_begin``.
+    """Return the last unit for a queue whose messages are all older than the log, which begins at ``log_begin``.
 
     Like the units of these messages, it points below the log. If the last unit were blank, Apache would regard the log
     as dispatched up to 2 GiB, and would not create units for new messages. If the log still begins at 0, no offset is
@@ -46,42 +46,43 @@ def unit_before(log_begin: int) -> bytes:
 
 
 _NONE: Final[set[int]] = set()
-"""The set shared by all queues that have no damage; it is never changed."""
+"""Set shared by all queues that have no damage. It is never changed."""
 _UNMAPPED: Final[dict[int, memoryview]] = {}
-"""The dict shared by all queues that have no mapped file; it is never changed."""
+"""Dict shared by all queues that have no mapped files. It is never changed."""
 
 
 class QueueFiles:
-    """The files of all queues in a store: their mappings, and the files written since their last flush.
+    """The queue files of a store: their mappings, and which of them were written since their last flush.
 
-    If there are too many mappings, the oldest one is closed. Each mapping holds a descriptor, since Python's ``mmap``
-    duplicates the descriptor of the file. Existing slices remain readable, and a file that is needed again is mapped
-    again.
+    If there are too many mappings, the oldest one is closed, since each of them holds a file descriptor. Existing
+    slices remain readable, and a file that is needed again is mapped again.
     """
 
     def __init__(self, root: str, most: int) -> None:
         self.root = root
         """The directory of all queues."""
         self.unsynced: dict[ConsumeQueue, set[int]] = {}
-        """The start offsets of the files written since their last flush, by queue."""
+        """Start offsets of the files written since their last flush, by queue."""
         self._most = most
         self._made: deque[tuple[dict[int, memoryview], int]] = deque()
 
     def mapped(self, views: dict[int, memoryview], start: int) -> None:
-        """Count a mapping that was added to ``views`` at ``start``, and close the oldest one if there are too many."""
+        """Register a mapping that was added to ``views`` at ``start``. If there are too many mappings, close the oldest
+        one.
+        """
         self._made.append((views, start))
         if len(self._made) > self._most:
             views, start = self._made.popleft()
             views.pop(start, None)
 
     def close(self) -> None:
-        """Close all mappings; existing slices remain readable."""
+        """Close all mappings. Existing slices remain readable."""
         while self._made:
             views, start = self._made.popleft()
             views.pop(start, None)
 
     def written(self, queue: ConsumeQueue, start: int) -> None:
-        """Remember a file as written until it is flushed."""
+        """Remember that a file was written, until it is flushed."""
         starts = self.unsynced.get(queue)
         if starts is None:
             self.unsynced[queue] = {start}
@@ -90,7 +91,7 @@ class QueueFiles:
 
 
 class ConsumeQueue:
-    """One queue: its topic in the format of a record, its offsets and its units.
+    """A consume queue: its topic as stored in records, its offsets and its units.
 
     ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which messages can be
     read. The messages between the two belong to the current batch.
@@ -122,17 +123,18 @@ class ConsumeQueue:
         self.queue_id = queue_id
         name = topic.encode()
         self.record_middle = bytes((len(name),)) + name if len(name) <= MAX_TOPIC_CHARS else b""
-        """The length and bytes of the topic in the format of a record; empty if it is a RocketMQ 5 topic that is too
-        long to be stored here."""
+        """Length and bytes of the topic as stored in records. It is empty for a RocketMQ 5 topic whose name is too long
+        for these records.
+        """
         self.delay_ms = delay_ms
-        """In the schedule topic, a unit's tags code is the store timestamp plus this delay."""
+        """Delay that is added to the store timestamp to get a unit's tags code in the schedule topic."""
         self.next_offset = 0
         self.committed = 0
         self.min_logical = 0
         self.known_from = 0
-        """Units at and after this offset were appended by this process, after their records."""
+        """Queue offset from which on this process appended the units, after their records."""
         self.lost = _NONE
-        """Offsets whose units point to no record and whose records were not found."""
+        """Offsets whose units point to no record, and whose records were not found."""
         self.missing = _NONE
         """Unreadable offsets that neither a start nor a job has marked as lost."""
         self.pending = bytearray()
@@ -153,7 +155,7 @@ class ConsumeQueue:
 
     @property
     def topic_bytes(self) -> bytes:
-        """The topic in the format of a record."""
+        """The topic's bytes as stored in records."""
         return self.topic.encode()
 
     @property
@@ -186,7 +188,7 @@ class ConsumeQueue:
 
     @property
     def first_stored(self) -> int:
-        """The first offset for which the files have a position."""
+        """First queue offset that has a position in the files."""
         return self.files[0] // CQ_UNIT_BYTES if self.files else self._written
 
     def open_at(self, files: list[int], max_offset: int) -> None:
@@ -200,9 +202,9 @@ class ConsumeQueue:
 
     # --- reading ------------------------------------------------------------------------------
     def units(self, offset: int, count: int) -> bytes | memoryview:
-        """Return the bytes of up to ``count`` units starting at ``offset``, but not beyond the end of its file.
+        """Return the bytes of up to ``count`` units from ``offset`` on, at most to the end of its file.
 
-        The result is empty if no unit is readable at ``offset``.
+        The result is empty if there is no readable unit at ``offset``.
         """
         count = min(count, self.committed - offset)
         written = self._written
@@ -250,7 +252,7 @@ class ConsumeQueue:
         return view
 
     def offset_of_log(self, log_offset: int) -> int:
-        """Return the first offset whose record is at or after ``log_offset``; blank units do not count."""
+        """Return the first queue offset whose record is at or after ``log_offset``. Blank units are ignored."""
         low, high = self.first_stored, self.committed
         if low < high and self._last_real(low, low)[1] >= log_offset:
             return low
@@ -291,18 +293,18 @@ class ConsumeQueue:
 
     # --- writing ------------------------------------------------------------------------------
     def undo_batch(self) -> None:
-        """Discard the units put since the last commit."""
+        """Discard the units that were added since the last commit."""
         self.next_offset = self.committed
         del self.pending[(self.committed - self._written) * CQ_UNIT_BYTES :]
 
     def undo_from(self, log_offset: int) -> None:
-        """Of the units put since the last commit, discard those whose records are at or after ``log_offset``."""
+        """Discard the units that were added since the last commit and whose records are at or after ``log_offset``."""
         while self.next_offset > self.committed and UNIT.unpack(self.pending[-CQ_UNIT_BYTES:])[0] >= log_offset:
             del self.pending[-CQ_UNIT_BYTES:]
             self.next_offset -= 1
 
     def write_pending(self, disk: Disk) -> None:
-        """Write to the files the committed units that are only in memory.
+        """Write the committed units that are only in memory to the files.
 
         :raises OSError: the units cannot be written; they remain readable from memory.
         """
@@ -321,12 +323,12 @@ class ConsumeQueue:
         return self._written == end
 
     def unwritten(self) -> tuple[int, bytes]:
-        """Return the committed units that are only in memory: the offset of the first one, and their bytes."""
+        """Return the offset of the first committed unit that is only in memory, and the bytes of all of them."""
         count = self.committed - self._written
         return self._written, bytes(self.pending[: count * CQ_UNIT_BYTES])
 
     def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
-        """Record that units were written to the files that begin at ``starts``; units may have been added since.
+        """Record that units were written to the files that begin at ``starts``. More units may have been added since.
 
         Any of these files before the first remaining file have been deleted since.
         """
@@ -339,12 +341,12 @@ class ConsumeQueue:
             self._written += fresh
 
     def keep_pending(self, units: bytearray) -> None:
-        """Keep in memory the units that recovery could not write; they follow the units in the files."""
+        """Keep the units that recovery could not write in memory. They follow the units in the files."""
         self.pending = units
         self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
 
     def write_units(self, disk: Disk, offset: int, units: bytes) -> None:
-        """Write units starting at ``offset``, and create files as needed; units before the queue's first one are blank.
+        """Write units from ``offset`` on, and create files as needed. Units before the queue's first one are blank.
 
         :raises OSError: the units could not be written.
         """
@@ -356,7 +358,7 @@ class ConsumeQueue:
                 self._written_to(start)
 
     def write_files(self, disk: Disk, offset: int, units: bytes, starts: list[int]) -> None:
-        """Write units without changing the queue's state, so that a thread can call this; ``starts`` collects the
+        """Write units without changing the queue's state, so that a thread can call this. ``starts`` collects the
         written files.
 
         :raises OSError: the units could not be written.
@@ -373,7 +375,7 @@ class ConsumeQueue:
             byte += len(part)
 
     def begin_behind(self, disk: Disk, offset: int, last: bytes) -> None:
-        """Start a queue that is empty and has no files at ``offset``, and write the unit ``last`` before it.
+        """Let an empty queue that has no files start at ``offset``, and write the unit ``last`` before it.
 
         :raises OSError: the file cannot be written.
         """
@@ -406,7 +408,7 @@ class ConsumeQueue:
         self._shared.written(self, start)
 
     def replace_file(self, disk: Disk, start: int, content: bytes) -> None:
-        """Replace a file of units durably; only recovery uses this.
+        """Replace a file of units durably. Only recovery uses this.
 
         :raises OSError: the file cannot be written; the old one is unchanged.
         """
@@ -414,9 +416,9 @@ class ConsumeQueue:
         self._views.pop(start, None)
 
     def cut(self, offset: int) -> bool:
-        """Make ``offset`` the end of the queue: later bytes in its file become zero, and later files are deleted.
+        """Make ``offset`` the end of the queue. Later bytes in its file are zeroed, and later files are deleted.
 
-        Return whether anything other than zeros followed. Only recovery uses this.
+        Return True if anything other than zeros followed. Only recovery uses this.
         """
         byte = offset * CQ_UNIT_BYTES
         found = False
@@ -436,7 +438,9 @@ class ConsumeQueue:
         return found
 
     def remove_files_below(self, log_min: int) -> int:
-        """Delete the files whose units all point below ``log_min``, but never the last file; return their number."""
+        """Delete the files whose units all point below ``log_min``, but never the last file. Return the number of
+        deleted files.
+        """
         removed = 0
         while len(self.files) > 1:
             last = self.unit(self.files[1] // CQ_UNIT_BYTES - 1)
@@ -455,7 +459,7 @@ class ConsumeQueue:
         self.open_at([], 0)
 
     def note_lost(self, offsets: Iterable[int], missing: Iterable[int]) -> None:
-        """Remember unreadable offsets, and which of them are unexplained."""
+        """Remember which offsets are unreadable, and which of them are unexplained."""
         if self.lost is _NONE:
             self.lost, self.missing = set(), set()
         self.lost.update(offsets)
@@ -477,7 +481,7 @@ class ConsumeQueue:
 
 
 def _clear_if_used(path: Path, at: int, size: int) -> bool:
-    """Zero a file starting at byte ``at``; return whether it contained anything there."""
+    """Zero a file from byte ``at`` on. Return whether it contained anything there."""
     with open_file(path, os.O_RDONLY) as fd:
         used = first_data(fd, at, size) < size
     if used:

@@ -1,4 +1,4 @@
-"""ConsumeQueueTable: all queues in a store by topic and id (RocketMQ's ``consumeQueueTable``)."""
+"""ConsumeQueueTable: the queues of a store by topic and id (RocketMQ's ``consumeQueueTable``)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cometmq.store.queue.consume_queue import ConsumeQueue, QueueFiles
 from cometmq.store.queue.directory_remover import REMOVED, DirectoryRemover
 
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
-"""The delay for a queue whose level is not in the table, as in Apache (``computeDeliverTimestamp``)."""
+"""Delay for a queue whose level is not in the table, as in Apache's broker (``computeDeliverTimestamp``)."""
 _SHARE_OF_DESCRIPTORS: Final = 16
-"""Divisor that gives the mappings of queue files half of the descriptors that connections leave free."""
+"""Divisor for the maximum number of mapped queue files: half of the descriptors that connections leave free."""
 
 
 WhenDurable = Callable[[Callable[[], None]], None]
-"""Calls a function once a deletion is on disk; the functions are called in the order of the deletions."""
+"""Function that calls a given function once a deletion is on disk, in the order of the deletions."""
 
 Extents = dict[str, dict[int, tuple[int, int]]]
-"""The first offset in the files and the maxOffset of each queue, by topic and id."""
+"""First offset in the files and maxOffset of each queue, by topic and id."""
 
 
 class ConsumeQueueTable:
@@ -35,7 +35,7 @@ class ConsumeQueueTable:
         self.root = root
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._deleted: WeakValueDictionary[tuple[str, int], ConsumeQueue] = WeakValueDictionary()
-        """Deleted queues that are still in use; if such a queue is created again, it must be the same object."""
+        """Deleted queues that are still in use. If such a queue is created again, it must be the same object."""
         self.dirty: list[ConsumeQueue] = []
         """Queues that have received units since their files were last written."""
         self.file_size = file_size
@@ -53,7 +53,7 @@ class ConsumeQueueTable:
         self._durable_deletions = 0
         """Number of deletions that are on disk; a crash would undo later ones."""
         self._until_durable: deque[tuple[int, Callable[[], None]]] = deque()
-        """Functions to call, each with the number of deletions that must be on disk first."""
+        """Functions to call, with the number of deletions that must be on disk before each call."""
         self.files = QueueFiles(str(root), descriptors.limit() // _SHARE_OF_DESCRIPTORS)
         self._delays_ms = delays_ms
 
@@ -63,7 +63,7 @@ class ConsumeQueueTable:
         return queues.get(queue_id) if queues is not None else None
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue; create it if it is unknown. The caller must have checked the name."""
+        """Return the queue, and create it if it is unknown. The caller must have checked the name."""
         queues = self.by_topic.setdefault(topic, {})
         queue = queues.get(queue_id)
         if queue is None and topic in self._doomed:
@@ -78,7 +78,7 @@ class ConsumeQueueTable:
         return queue
 
     def mark_dirty(self) -> None:
-        """After recovery, find the queues with units that are only in memory."""
+        """Find the queues with units that are only in memory after recovery."""
         for queues in self.by_topic.values():
             for queue in queues.values():
                 if queue.pending:
@@ -100,7 +100,7 @@ class ConsumeQueueTable:
         }
 
     def begin_anew(self, queue: ConsumeQueue, offset: int) -> None:
-        """Discard everything in a queue, in memory and on disk; its next message gets ``offset``."""
+        """Discard a queue's content in memory and on disk. Its next message gets ``offset``."""
         if queue.dirty:
             self.dirty = [other for other in self.dirty if other is not queue]
         with self.lock:
@@ -118,7 +118,7 @@ class ConsumeQueueTable:
                     self.changed[queue] = None
 
     def delete(self, topic: str, queues: Set[ConsumeQueue], when_durable: WhenDurable) -> None:
-        """Delete some or all queues of a topic; queue objects that are still in use restart at offset 0.
+        """Delete some or all queues of a topic. Queue objects that are still in use restart at offset 0.
 
         :param when_durable: receives the function that removes the files, and calls it when the deletion is on disk.
         """
@@ -149,7 +149,7 @@ class ConsumeQueueTable:
 
     @property
     def has_pending_deletions(self) -> bool:
-        """Return whether some deletions are not on disk yet, so that a crash would undo them."""
+        """Return whether there are deletions that are not on disk yet, so that a crash would undo them."""
         return self._durable_deletions < self._deletions
 
     def when_deletions_are_durable(self, work: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ REMOVED: Final = "removed"
 class DirectoryRemover:
     """Removes directories in a thread.
 
-    :param trash: the directory to which they are first moved; it must be in the same file system.
+    :param trash: directory to which they are moved first. It must be in the same file system.
     """
 
     def __init__(self, trash: Path) -> None:
@@ -34,7 +34,7 @@ class DirectoryRemover:
                 self._submit(left)
 
     def remove(self, directory: Path) -> None:
-        """Remove a directory if it exists; its path is free when this returns."""
+        """Remove a directory if it exists. Its path is free when this method returns."""
         if not directory.exists():
             return
         moved = self._trash / secrets.token_hex(8)

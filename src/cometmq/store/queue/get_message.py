@@ -26,7 +26,7 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import matches_unit, points_to_record, restore_units
 
 CHOOSE_UNITS_MIN: Final = 64
-"""Minimum number of units for which a ``Chooser`` is used; checking fewer units one by one is faster."""
+"""Minimum number of units for which a ``Chooser`` is used. Checking fewer units one by one is faster."""
 CHOOSE_UNITS_MAX: Final = 8_192
 """Number of units passed to a ``Chooser`` in one call."""
 FILTER_SCAN_UNITS_MIN: Final = 16_000 // CQ_UNIT_BYTES
@@ -36,7 +36,7 @@ _VECTOR_UNITS_MIN: Final = 24
 """Minimum number of units for which NumPy finds matching tags faster than a loop."""
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 COPIED_BYTES_MAX: Final = 64 * 1024
-"""Maximum size of a result whose records are copied into one chunk instead of being returned as slices of the log."""
+"""Maximum size of a result that is copied into one chunk instead of being returned as slices of the log."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,7 +56,7 @@ class GetMessageStatus(enum.Enum):
 
 
 class GetResult(msgspec.Struct):
-    """The result of one read. ``chunks`` are pieces of the log in order, with ``count`` records in total."""
+    """The result of one read. ``chunks`` are pieces of the log, in order, which contain ``count`` records in total."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -66,16 +66,17 @@ class GetResult(msgspec.Struct):
     count: int = 0
     size: int = 0
     log_offset: int = -1
-    """The log offset of the record that the last checked unit points to."""
+    """Log offset of the record to which the last checked unit points."""
 
 
 Selection = tuple[Iterable[int], Iterable[tuple[int, int, int]], int]
-"""Queue offsets, the units at these offsets, and the offset at which the next read continues."""
+"""Queue offsets, their units, and the offset at which the next read continues."""
 Predicate = Callable[[memoryview], bool]
 Chooser = Callable[[ConsumeQueue, int, int, int], tuple[list[int], int]]
-"""Called with a queue, an offset, the offset to stop at, and the maximum number of messages. It returns the chosen
-offsets in ascending order, and the offset at which to continue. The chosen messages are not checked again by a
-predicate."""
+"""Function that chooses messages. It is called with a queue, an offset, the offset to stop at, and the maximum number
+of messages, and returns the chosen offsets in ascending order and the offset at which to continue. No predicate checks
+the chosen messages again.
+"""
 
 
 def get_message(
@@ -123,7 +124,7 @@ def _select(
     has_predicate: bool,
     choose: Chooser | None,
 ) -> Selection | None:
-    """Select the units whose records are to be read; return ``None`` if no unit can be read at ``offset``."""
+    """Select the units whose records are to be read. Return ``None`` if no unit can be read at ``offset``."""
     if choose is not None:
         count = CHOOSE_UNITS_MAX
     elif tag_codes is None and not has_predicate:
@@ -148,8 +149,9 @@ def _collect(
     max_messages: int,
     max_bytes: int,
 ) -> GetResult | None:
-    """Read the records of the selected units; return ``None`` if units were repaired and the caller must select
-    again."""
+    """Read the records of the selected units. Return ``None`` if units were repaired and the caller must
+    select again.
+    """
     positions, units, next_offset = selection
     chunks: list[bytes | memoryview] = []
     count, total, start, removed = 0, 0, -1, False
@@ -209,7 +211,7 @@ def _copied(
     tag_codes: frozenset[int] | None,
     max_bytes: int,
 ) -> GetResult | None:
-    """Let the compiled core copy the records; return ``None`` if the core leaves this to Python."""
+    """Let the compiled core copy the records. Return ``None`` if Python must read them instead."""
     raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
     segment = log.segment_at(UNIT.unpack_from(raw)[0]) if raw else None
     if segment is None:
@@ -283,8 +285,9 @@ def store_time(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
     """Return the offset of the message whose store timestamp is nearest to ``timestamp``, as RocketMQ 4.9 does.
 
-    An exact match wins; of two equally near neighbours, the earlier one wins. A time before the first message gives the
-    first message; a time after the last one gives the last message, not the end of the queue. An empty queue gives 0.
+    An exact match takes precedence. If two messages are equally near, the earlier one is returned. A time before the
+    first message gives the first message, and a time after the last message gives the last message, not the end of the
+    queue. An empty queue gives 0.
     """
     low, high = _file_by_time(log, queue, timestamp)
     before: tuple[int, int] | None = None
@@ -311,7 +314,7 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
     """Return the first offset with a store timestamp of ``timestamp`` (ms) or later, or the end of the queue.
 
-    Messages whose records cannot be read count as older, like messages that retention has deleted.
+    Messages whose records cannot be read are treated as older, like messages that retention has deleted.
     """
     low, high = queue.min_logical, queue.committed
     while low < high:
@@ -341,17 +344,17 @@ class UnitRun(NamedTuple):
     """A run of units whose records are in one log file."""
 
     numbers: Ints
-    """The numbers of the units, counted from the first requested unit."""
+    """Indexes of the units, counted from the first requested unit."""
     view: memoryview
     base: int
     """The log offset of the first byte of ``view``."""
     at: Ints
-    """The positions in ``view`` at which their records start."""
+    """Positions in ``view`` at which the records of the units start."""
     sizes: Ints
 
 
 def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[UnitRun], Ints]:
-    """Return the runs of up to ``count`` units starting at ``offset``, and the log offsets in these units.
+    """Return the runs of up to ``count`` units from ``offset`` on, and the log offsets in these units.
 
     Units are read only up to the end of the queue file. A unit whose record cannot be read is not in any run. Only a
     record's position is checked, not its content.
@@ -378,7 +381,7 @@ def unit_runs(log: CommitLog, queue: ConsumeQueue, offset: int, count: int) -> t
 
 
 def _only_run(log: CommitLog, starts: Ints, sizes: Ints, ends: Ints) -> UnitRun | None:
-    """Return all units as one run; return ``None`` if they form several runs or a record cannot be read."""
+    """Return all units as one run, or ``None`` if they form several runs or a record cannot be read."""
     segment = log.segment_at(int(starts[0]))
     if segment is None or int(sizes.min()) < MIN_RECORD_BYTES or int(sizes.max()) == BLANK_SIZE:
         return None

@@ -58,7 +58,7 @@ def has_properties(view: memoryview) -> bool:
 
 
 def points_to_record(view: memoryview, at: int, offset: int, size: int, queue: ConsumeQueue, queue_offset: int) -> bool:
-    """Return whether a unit points to its record at byte ``at`` of ``view``; everything except the CRC is checked."""
+    """Return whether a unit points to its record at byte ``at`` of ``view``. Everything except the CRC is checked."""
     end = at + size
     if not matches_unit(view[at:end], offset, size, queue, queue_offset):
         return False
@@ -66,7 +66,7 @@ def points_to_record(view: memoryview, at: int, offset: int, size: int, queue: C
 
 
 def marks_lost_message(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """Return whether an earlier start blanked a unit, or made it point to the record that replaces a lost message."""
+    """Return whether an earlier start blanked a unit, or made it point to a record that replaces a lost message."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
         return unit is not None
@@ -75,7 +75,7 @@ def marks_lost_message(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool
 
 
 def restore_units(log: CommitLog, queue: ConsumeQueue, at: int) -> bool:
-    """Repair the unit at offset ``at`` and its damaged neighbours; return whether it points to its record again."""
+    """Repair the unit at offset ``at`` and its damaged neighbours. Return True if it points to its record again."""
     if at in queue.lost:
         return False
     unit = queue.unit(at)

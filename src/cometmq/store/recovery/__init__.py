@@ -1,1 +1,1 @@
-"""Opening a store: recovery makes log, queues and index agree."""
+"""Opening a store: recovery makes its log, queues and index consistent."""

@@ -1,6 +1,6 @@
-"""Claims: units that point into the log. They show the sizes of damaged records and a minimum length of the log.
+"""Claims: units that point into the log. They reveal the sizes of damaged records and a minimum length of the log.
 
-Claims are read from the queue files on first use: where the log is damaged or ends.
+Claims are read from the queue files when they are first needed, which is where the log is damaged or ends.
 """
 
 from __future__ import annotations
@@ -16,29 +16,30 @@ from cometmq.store.recovery.queue_units import Claim, UnitMap
 
 
 class Claims:
-    """The claims that all queues make about the log."""
+    """The claims about the log that the units of all queues make."""
 
     def __init__(self, log: CommitLog, queues: QueueRecovery) -> None:
         self._log = log
         self._queues = queues
         self.position: Position | None = None
-        """The position file, if it belongs to the log: the units of most queues point to offsets below its offset."""
+        """The position file, if it belongs to the log. The units of most queues point to offsets below its offset."""
         self.proven_by_position = 0
-        """The offset up to which a position file proves that the log existed."""
+        """Log offset up to which a position file proves that the log existed."""
 
     def at(self, offset: int) -> Claim | None:
-        """Return the only unit that points to a log offset, or ``None`` if there is no unit or several."""
+        """Return the unit that points to a log offset, or ``None`` if there are none or several."""
         is_behind = self.position is not None and offset >= self.position.offset
         return (self._behind if is_behind else self._all).at(offset)
 
     def extent(self, offset: int) -> int:
-        """Return the size of the record at a log offset according to its unit, or 0 without a unit."""
+        """Return the size of the record at a log offset according to its unit, or 0 if there is no unit."""
         claim = self.at(offset)
         return claim.size if claim is not None else 0
 
     def proven(self, timestamp: int) -> int:
-        """Return the offset up to which the log is proven to continue. Units that Apache left after its end are
-        older."""
+        """Return the offset up to which the log provably continues. Units that Apache left after the log's end are
+        older.
+        """
         end, stored = self._last_sound
         return max(self.proven_by_position, end if stored >= timestamp else 0)
 
@@ -48,7 +49,7 @@ class Claims:
 
     @cached_property
     def _behind(self) -> UnitMap:
-        """Return the units of the queues that can point beyond the offset of the position file."""
+        """Return the queue units that can point beyond the position file's offset."""
         return self._map(self._queues.queues_to_check()) if self.position is not None else self._all
 
     @cached_property

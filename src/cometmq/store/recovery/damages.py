@@ -1,10 +1,10 @@
 """Damages: replaces damaged parts of the log that contain no record (see :mod:`cometmq.store.log.log_reader`).
 
 A damaged part is first copied into the quarantine. Then it is overwritten with records that slaves, tools and Apache
-skip; otherwise Apache would end its log there and truncate all that follows. They are records of zeros that end a
-transaction by a rollback: neither system gives these a place in a queue or in the index. If it is known whose message
-was damaged, its record keeps topic, queue and both offsets, so that the queue's unit still points to a record. At the
-end of a file, the part becomes a filler. If the copy cannot be made, the part stays as it is and is skipped.
+skip; otherwise Apache's broker would end its log there and truncate everything after it. These are records of zeros
+that end a transaction by a rollback, which neither system adds to a queue or to the index. If the damaged message's
+queue is known, its record keeps topic, queue and both offsets, so that the queue's unit still points to a record. At
+the end of a file, the part becomes a filler. If it cannot be copied, the part is left unchanged and skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cometmq.store.recovery.load import Findings, is_zero
 
 _NO_HOST: Final = bytes(8)
 _NO_TOPIC: Final = "DAMAGED"
-"""The topic of a record that replaces one from an unknown topic."""
+"""Topic of a record that replaces a record from an unknown topic."""
 _MAX_BYTES: Final = 4 << 20
 """Maximum size of a record that replaces damaged bytes: Apache's default maximum message size."""
 _MAX_LINES: Final = 5
@@ -31,7 +31,7 @@ _MAX_LINES: Final = 5
 
 
 class Owner(NamedTuple):
-    """The topic, queue and offsets that belonged to a damaged record."""
+    """The topic, queue and offsets of a damaged record."""
 
     topic: str
     queue_id: int
@@ -39,14 +39,14 @@ class Owner(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The log offset of a record to which the unit of a lost message can point."""
+    """Log offset of a record to which the unit of a lost message can point."""
 
     offset: int
     size: int
 
 
 class Damages:
-    """All damaged parts that one start of a store finds."""
+    """All damaged parts that are found when a store is opened."""
 
     def __init__(self, log: CommitLog, disk: Disk, findings: Findings) -> None:
         self._log = log
@@ -57,7 +57,7 @@ class Damages:
         self._more_bytes = 0
 
     def mend(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
-        """Quarantine a damaged part; return the records that replace it and that readers skip."""
+        """Quarantine a damaged part, and return the records that replace it, which readers skip."""
         segment = self._log.segment_at(part.start)
         assert segment is not None
         start, end = part.start - segment.start, part.end - segment.start
@@ -65,13 +65,13 @@ class Damages:
             kept = self._findings.keep_part(segment.path, start, end)
             places = self._replace(part, owner, timestamp)
         except OSError as error:
-            self._report(part, f"not quarantined ({error.strerror}), so left as it is")
+            self._report(part, f"not quarantined ({error.strerror}), so it is left unchanged")
             return [Place(part.start, part.end - part.start)]
         self._report(part, f"copied to {self._findings.name(kept)}" if kept is not None else "all zeros")
         return places
 
     def fill(self, segments: Iterable[MappedFile]) -> None:
-        """Make files full of zeros readable for every program, as fillers or as records to skip."""
+        """Make files full of zeros readable for every program by writing fillers or records that are skipped."""
         for segment in segments:
             if is_zero(segment):
                 with contextlib.suppress(OSError):  # without disk space they are skipped as they are
@@ -109,7 +109,7 @@ class Damages:
             return
         self._reported += 1
         name = self._findings.name(segment.path)
-        self._findings.add(f"{name}: {size} bytes from {part.start} on are damaged; {done}; later messages are kept")
+        self._findings.add(f"{name}: {size} bytes at {part.start} are damaged; {done}; later messages are kept")
 
     def report_rest(self) -> None:
         """Report the number of damaged parts that were not reported one by one."""
@@ -120,7 +120,7 @@ class Damages:
 
 
 def placeholder(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:
-    """Return a record of ``size`` bytes for log offset ``at`` that every reader skips."""
+    """Return a record of ``size`` bytes for log offset ``at``, which every reader skips."""
     room = size - MIN_RECORD_BYTES
     if owner is None or not 0 < len(owner.topic.encode()) <= min(room, 127):
         owner = Owner(_NO_TOPIC[:room], 0, 0)

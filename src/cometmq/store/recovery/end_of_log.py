@@ -1,10 +1,11 @@
-"""EndOfLog: sets the end of a log that was read, clears the bytes after it, and makes up for a lost end.
+"""EndOfLog: sets the end of a log, clears the bytes after it, and replaces a lost end.
 
-A log has lost its end if ``comet/position.json`` names records after the last one: a file system truncated a file, or
-the last files were deleted. Clients may know the offsets of the lost messages, so none of them is given again: fillers
-end the files up to the lost end, and the log continues in the next file. Where the lost bytes started, records that
-every reader skips store the last offset of each queue, and the unit of that offset points to its record. A blank unit
-would not do: at the end of a queue Apache takes it for one after the whole log, and then gives new messages no units.
+A log has lost its end if ``comet/position.json`` refers to records after the last one, because a file system truncated
+a file or the last files were deleted. Clients may know the offsets of the lost messages, so these offsets are not used
+again: fillers end the files up to the lost end, and the log continues in the next file. At the start of the lost part,
+records that every reader skips store the last offset of each queue, and the unit at that offset points to the queue's
+record. The unit must not be blank: Apache's broker would treat a blank last unit as pointing beyond the log, and would
+not create units for new messages.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from cometmq.store.recovery.damages import Owner, Place, placeholder
 from cometmq.store.recovery.load import Findings, is_zero, make_file_again
 
 _BODY_BYTES: Final = 8
-"""Body of the record that replaces a queue's last message: zeros, since Apache's clients turn an empty body into
-null."""
+"""Body of the record that replaces a queue's last message. It is not empty, since Apache's clients convert an empty
+body to null.
+"""
 
 
 class EndOfLog:
-    """The end of a log that was read up to its ``position``."""
+    """The end of a log that has been read up to its ``position``."""
 
     def __init__(self, log: CommitLog, disk: Disk, findings: Findings) -> None:
         self._log = log
         self._disk = disk
         self._findings = findings
         self._later: list[Callable[[], None]] = []
-        """Writes that the disk has refused, in order; the store accepts no message before they succeed."""
+        """Failed writes, in order. The store accepts no messages until they succeed."""
 
     def cut(self) -> None:
         """Quarantine the segments after the end, and clear the bytes after the end in the last segment."""
@@ -47,7 +49,7 @@ class EndOfLog:
             if is_zero(segment):
                 segment.path.unlink()
             else:
-                self._findings.set_aside(segment.path, "has no record that follows the log's last record")
+                self._findings.set_aside(segment.path, "does not contain the record after the log's last record")
             segment.close()
         if not log.segments:
             return
@@ -88,7 +90,7 @@ class EndOfLog:
         return places
 
     def continue_after(self, given: int, last: list[tuple[Owner, Place]], timestamp: int) -> None:
-        """Continue the log after ``given``, the end of the offsets that were ever assigned; call it after :meth:`cut`.
+        """Continue the log after ``given``, the highest offset ever assigned. It must be called after :meth:`cut`.
 
         :param last: the last message of each queue, with the log offset of the record that replaces it.
         :raises OSError: a missing file cannot be created again.
@@ -109,7 +111,7 @@ class EndOfLog:
             self._put(log.position, bytearray(), ends=True)
 
     def _put(self, begin: int, content: bytearray, *, ends: bool) -> None:
-        """Write ``content`` at log offset ``begin``; with ``ends`` also the filler that ends the file."""
+        """Write ``content`` at log offset ``begin``. If ``ends`` is true, also write the filler that ends the file."""
         log = self._log
         segment = log.segment_at(begin)
         if segment is None:

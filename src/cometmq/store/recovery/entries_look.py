@@ -1,7 +1,7 @@
-"""Checks the units of a stopped store for those that can point to no message; nothing is changed.
+"""Finds the units of a stopped store that cannot point to a message. Nothing is changed.
 
-It uses only the units, 20 bytes per message, and ``comet/position.json`` with the ends of the queues. No record is
-read. Each unit that is not blank must point into the log, after the record of the unit before it.
+Only the units and the queues' ends in ``comet/position.json`` are read, but no records. Each unit that is not blank
+must point into the log, after the record of the unit before it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from cometmq.store.recovery.position import load_position
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """A queue with units that can point to no message."""
+    """A queue that has units which cannot point to a message."""
 
     topic: str
     queue_id: int
     first: int
-    """Queue offset of the first unit that can point to no message."""
+    """Queue offset of the first unit that cannot point to a message."""
     count: int
 
 
 def missing_entries(root: Path) -> Iterator[MissingEntries]:
-    """Yield the queues with units that can point to no message.
+    """Yield the queues that have units which cannot point to a message.
 
     :raises OSError: a file cannot be read.
     """
@@ -81,7 +81,7 @@ def _begins_below(units: npt.NDArray[Any], log_begin: int) -> bool:
 
 
 def _bad(units: npt.NDArray[Any], last: int, log_end: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the positions of wrong units, and the log offset of the last unit that may be right.
+    """Return the positions of wrong units, and the log offset of the last plausible unit.
 
     :param last: the log offset of the unit before them.
     """

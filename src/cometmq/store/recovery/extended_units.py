@@ -1,4 +1,4 @@
-"""Replaces Apache's extended units (``enableConsumeQueueExt``): their tags code is an address in ``consumequeue_ext``.
+"""Replaces Apache's extended units (``enableConsumeQueueExt``), whose tags code is an address in ``consumequeue_ext``.
 
 An address, at or below −2^31 − 1 (``ConsumeQueueExt.isExtAddr``), is neither a tags code nor a due time. Both can be
 computed from the record, so the files of the extension are not needed: each queue file with addresses is rewritten as a
@@ -25,7 +25,7 @@ MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
 
 
 def replace_addresses(queues: ConsumeQueueTable, log: CommitLog, disk: Disk, findings: Findings) -> None:
-    """Replace all addresses by tags codes and due times.
+    """Replace all addresses with tags codes and due times.
 
     :raises StoreError: a queue file cannot be written.
     """
@@ -35,7 +35,9 @@ def replace_addresses(queues: ConsumeQueueTable, log: CommitLog, disk: Disk, fin
             for start in list(queue.files):
                 count += _replace_in_file(queue, start, log, disk)
     if count:
-        findings.add(f"consumequeue: {count} units with addresses in consumequeue_ext were rewritten with tags codes")
+        findings.add(
+            f"consumequeue: {count} units that contained addresses in consumequeue_ext were rewritten with tags codes"
+        )
 
 
 def _replace_in_file(queue: ConsumeQueue, start: int, log: CommitLog, disk: Disk) -> int:

@@ -1,9 +1,9 @@
-"""Determines the sizes of a store's files from the files themselves, whatever the configuration says.
+"""Determines the sizes of a store's files from the files themselves, regardless of the configuration.
 
-``mappedFileSizeCommitLog`` and similar keys are for a store without files. Existing files keep their sizes: a truncated
-log file loses messages, and Apache's brokers do not start on files of another size. The size of most files counts. A
-single log file may have been truncated, or have more bytes after its end, so it is compared with its records. If doubt
-remains, the sizes at the last start count, from ``comet/store.json``.
+``mappedFileSizeCommitLog`` and similar keys apply only to a new store. Existing files keep their sizes, since a
+truncated log file loses messages, and Apache's brokers do not start with files of another size. The size that most
+files have is used. A single log file may have been truncated, or may have more bytes after its end, so it is compared
+with its records. If this is not conclusive, the sizes at the last start are used, from ``comet/store.json``.
 
 This module only reads. A start that would truncate records is refused before anything is changed.
 """
@@ -32,15 +32,15 @@ from cometmq.store.log.record_scan import read_log_record
 from cometmq.store.recovery.load import offset_of_name
 
 _SAMPLE_FILES: Final = 64
-"""Queue files to check if the configuration has the sizes of the last start; as soon as one differs, all are
-checked."""
+"""Number of queue files to check if the configured sizes are those of the last start. If one differs, all are checked.
+"""
 _PAGE_BYTES: Final = 4096
 _ASKED_INDEX_FILES: Final = 4
-"""Maximum number of index files to read; one undamaged file is enough."""
+"""Maximum number of index files to read. One undamaged file is enough."""
 
 
 class _File(NamedTuple):
-    """A file of a sequence, named after the offset of its first byte."""
+    """A file in a sequence, named after the offset of its first byte."""
 
     start: int
     path: Path
@@ -52,10 +52,10 @@ class _File(NamedTuple):
 
 
 def use_existing_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple[StoreConfig, list[str]]:
-    """Return the configuration with the sizes of the existing files, and a line for each size that differs.
+    """Return the configuration with the sizes of the existing files, and a message for each size that differs.
 
     :param recorded: the sizes at the last start, if they are known.
-    :raises StoreError: every size would truncate records of the log.
+    :raises StoreError: any size would truncate records in the log.
     """
     slots, entries = _index_sizes(config, recorded)
     before = config.file_sizes
@@ -87,7 +87,7 @@ def numbered_files(directory: Path) -> list[_File]:
 
 
 def queue_directories_of(root: Path) -> Iterator[tuple[str, int, Path]]:
-    """Yield the directories of a store's queues as ``(topic, queue id, directory)``; others are skipped."""
+    """Yield the directories of a store's queues as ``(topic, queue id, directory)``. Other directories are skipped."""
     try:
         with os.scandir(root / "consumequeue") as entries:
             topics = sorted(entry.name for entry in entries if entry.is_dir())
@@ -118,13 +118,15 @@ def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
                 f"the log files in {config.commit_log} are of different sizes: most have {size:,} bytes, and "
                 f"{file.path.name} with {file.size:,} bytes has messages that would be lost with this size; "
                 "nothing was changed",
-                next_step="restore a backup; Spark's rocketmq_store reads the messages of all these files",
+                next_step="restore a backup, or read the messages of all these files with Spark's rocketmq_store",
             )
     return size
 
 
 def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
-    """Return the size of most files; in a tie the size at the last start, or the largest size."""
+    """Return the size that most files have. In case of a tie, return the size at the last start, or the
+    largest size.
+    """
     best = max(fitting.values(), default=0)
     sizes = [size for size, count in fitting.items() if count == best]
     if recorded is not None and (not sizes or recorded in sizes):
@@ -193,8 +195,9 @@ def _queue_files(root: Path) -> Iterator[_File]:
 
 
 def _index_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple[int, int]:
-    """Return slots and entries of the index files: those at the last start if the lengths fit, otherwise as read from
-    them."""
+    """Return the slots and entries of the index files: those of the last start if the lengths fit, otherwise those read
+    from the files.
+    """
     directory = config.root / "index"
     sizes = config.file_sizes
     configured = sizes.index_slots, sizes.index_entries

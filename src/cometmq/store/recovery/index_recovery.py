@@ -1,4 +1,4 @@
-"""Opens the index: keeps sound files and indexes the log again from where they end."""
+"""Opens the index: keeps sound files, and indexes the log again from the point where they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.store.recovery.load import Findings
 from cometmq.store.recovery.position import Position
 
 NEVER = 1 << 62
-"""A log offset from which no record is indexed."""
+"""Log offset from which on no record is indexed."""
 
 
 def index_from(
@@ -30,7 +30,7 @@ def index_from(
         return _open_by_position(index, log, position, findings)
     log_end = log.segments[-1].end if log.segments else 0
     kept = next((at for at, file in enumerate(index.files) if not file.sound(log_end)), len(index.files))
-    _set_aside(index, kept, "header and entries contradict each other", findings)
+    _set_aside(index, kept, "header and entries are inconsistent", findings)
     if crashed and index.files:
         last = index.files[-1]
         last.truncate_entries(last.count, last.end_timestamp)
@@ -62,7 +62,7 @@ def _open_files(index: IndexService, findings: Findings) -> None:
 
 
 def _open_by_position(index: IndexService, log: CommitLog, position: Position, findings: Findings) -> int:
-    """Restore the files that the position file names, or those before the first damaged one."""
+    """Open the index files that the position file lists, or those before the first damaged one."""
     by_name = {file.path.name: file for file in index.files}
     last = len(position.index_files) - 1
     for at, (name, count, end_offset, end_timestamp) in enumerate(position.index_files):
@@ -97,7 +97,7 @@ def _end_of_last_record(index: IndexService, log: CommitLog, findings: Findings)
     filled = [file for file in index.files if file.count > 1]
     if not filled:
         if log.segments and not index.files and log.segments[0].view[:8] != bytes(8):
-            findings.add("index: no file that can be used; the whole log is indexed again")
+            findings.add("index: no usable file; the entire log is indexed again")
         return log.min_offset
     offsets: list[int] = np.unique(filled[-1].offsets())[::-1].tolist()
     for offset in offsets:

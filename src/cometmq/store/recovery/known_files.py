@@ -1,10 +1,10 @@
-"""Known files: the state in which the store left its queue files, in ``comet/queueFiles.json``.
+"""Known files: the state in which the store left its queue files, recorded in ``comet/queueFiles.json``.
 
 A start checks the end of every queue. With 100,000 queues this takes long, although the files have rarely changed since
-the last check. This file has a checksum for each topic: of what the file system reports about its files (inode, size,
-time of the last change) and of the first and last offsets that its queues had. If the checksum is unchanged, the files
-are still sound; all others are checked. Checkpoints and a clean stop write the file. Nothing depends on it: it may be
-missing, old, torn or damaged.
+the last check. This file contains a checksum for each topic, computed from the metadata of its files (inode, size, time
+of the last change) and the first and last offsets of its queues. If the checksum is unchanged, the files are still
+sound; other topics are checked. The file is written by checkpoints and by a clean stop. It may be missing, outdated,
+torn or damaged.
 
 After a crash it is valid only for the boot in which it was written: a power cut can lose the time of a change and keep
 the change.
@@ -31,37 +31,37 @@ _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _CLOCK_TICK_NS: Final = 20_000_000
-"""Resolution of the times of changes: file systems take them from a clock that ticks every 1 to 10 ms. Within one tick
-a file can change again without a new time."""
+"""Resolution of change times. File systems use a clock that ticks every 1 to 10 ms, so within one tick, a file can
+change again without a new change time.
+"""
 _WHOLE_SECONDS_NS: Final = 2_000_000_000
-"""Resolution of the times of changes on old file systems, which store whole seconds, or every other second."""
+"""Resolution of change times on old file systems, which store full seconds or even seconds."""
 _SECOND_NS: Final = 1_000_000_000
 _MANY_TOPICS: Final = 256
-"""If at least this many topics changed a moment ago, the stop waits until their times of change are final."""
+"""Number of recently changed topics from which on a stop waits until their change times are final."""
 _SAVED_SHARE: Final = 16
-"""A checkpoint writes the file if more than one in this many topics has changed."""
+"""Fraction of topics (one in N) that must have changed before a checkpoint writes the file."""
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 QueueExtents = Mapping[int, tuple[int, int]]
 _NONE: Final[dict[int, int]] = {}
-"""Shared by all topics whose queues start with a file; never changed."""
+"""Dict shared by all topics whose queues start at the start of a file. It is never changed."""
 
 
 class _Known(msgspec.Struct, frozen=True):
     boot: str
-    """The boot id of the machine; empty if the system does not report one."""
+    """Boot id of the machine, or an empty text if the system does not report one."""
     log: dict[str, int]
-    """The checksum of each log file, by its name."""
+    """Checksum of each log file, by name."""
     topics: dict[str, tuple[int, dict[int, int]]]
-    """For each topic the checksum of its files, and the minOffset of queues whose first unit is not at the start of a
-    file."""
+    """Checksum of each topic's files, and the minOffset of queues whose first unit is not at the start of a file."""
     version: int = _VERSION
     crc: int = 0
     """The checksum of this file, computed with 0 in this field."""
 
 
 class KnownFiles:
-    """The queue files that are known to be unchanged. After the start it belongs to the checkpoint thread."""
+    """The queue files that are known to be unchanged. After the start, only the checkpoint thread uses it."""
 
     def __init__(self, path: Path, log: CommitLog, queues: ConsumeQueueTable) -> None:
         self._path = path
@@ -72,17 +72,17 @@ class KnownFiles:
         self._boot = _boot_id()
         self._topics: dict[str, tuple[int, dict[int, int]]] = {}
         self._young: set[str] = set()
-        """Topics that changed a moment before they were checked."""
+        """Topics that changed just before they were checked."""
         self._unsaved = 0
-        """Topics that changed since the file was written."""
+        """Topics that have changed since the file was written."""
         self._void = False
         self._paused = False
 
     # --- at the start ---------------------------------------------------------------------------
     def load(self, *, crashed: bool) -> None:
-        """Read the file; ignore it if the files of the log have changed.
+        """Read the file, but ignore it if the log files have changed.
 
-        :param crashed: after a crash the last log file may have changed.
+        :param crashed: True after a crash, when the last log file may have changed.
         """
         try:
             known = msgspec.json.decode(self._path.read_bytes(), type=_Known)
@@ -97,8 +97,9 @@ class KnownFiles:
             self._topics = known.topics
 
     def min_offsets(self, topic: str, extents: QueueExtents) -> Mapping[int, int] | None:
-        """Return the minOffset of each queue of a topic, or ``None`` unless its files are unchanged and have these
-        extents."""
+        """Return the minOffset of each of a topic's queues, or ``None`` unless its files are unchanged and have these
+        extents.
+        """
         known = self._topics.get(topic)
         found = self._checksum(topic, extents) if known is not None else None
         if known is None or found is None or found[0] != known[0]:
@@ -107,22 +108,23 @@ class KnownFiles:
         return {queue_id: known[1].get(queue_id, first) for queue_id, (first, _) in extents.items()}
 
     def files(self, first: int, end: int) -> list[int]:
-        """Return the start offsets of the files of a queue with this extent."""
+        """Return the start offsets of the files of a queue that has this extent."""
         size = self._file_size
         return list(range(first * CQ_UNIT_BYTES // size * size, end * CQ_UNIT_BYTES, size))
 
     # --- from then on ---------------------------------------------------------------------------
     def pause(self) -> None:
-        """Invalidate the file until :meth:`resume`, because the first messages of queues are changing. Any thread may
-        call it."""
+        """Invalidate the file until :meth:`resume` is called, because the first messages of queues are changing.
+        Thread-safe.
+        """
         self._paused = self._void = True
 
     def resume(self) -> None:
-        """Note changed topics again from now on, since the first messages of all queues are final."""
+        """Record changed topics again, since the first messages of all queues no longer change."""
         self._paused = False
 
     def note(self, changed: Iterable[str], extents: Mapping[str, QueueExtents]) -> None:
-        """Check the files of topics that a checkpoint has flushed, and write the file if much has changed.
+        """Check the files of topics that a checkpoint has flushed, and write the file if many topics have changed.
 
         :param extents: the extents of all topics, as in the position file.
         """
@@ -142,7 +144,7 @@ class KnownFiles:
             self._write()
 
     def save(self, extents: Mapping[str, QueueExtents]) -> None:
-        """Check all files that are not known and write the file; the last step of a clean stop."""
+        """Check all files that are not known yet, and write the file. This is the last step of a clean stop."""
         self.note(extents.keys() - self._topics.keys(), extents)
         if len(self._young) >= _MANY_TOPICS:
             time.sleep(_CLOCK_TICK_NS / 1e9)
@@ -174,8 +176,9 @@ class KnownFiles:
         self._topics[topic] = checksum, inner or _NONE
 
     def _write(self) -> None:
-        """Replace the file unless it is invalid by now. It is not flushed, since it may be missing after a power
-        cut."""
+        """Replace the file unless it has been invalidated. It is not flushed, since it may be missing after a power
+        failure.
+        """
         if self._void:
             return
         known = _Known(
@@ -194,8 +197,8 @@ class KnownFiles:
         self._unsaved = 0
 
     def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
-        """Return the checksum of a topic's extents and files, and the time (ns) of their last change; ``None`` without
-        files.
+        """Return the checksum of a topic's extents and files, and the time (ns) of their last change, or ``None`` if
+        there are no files.
 
         The checksum is a hash of numbers, since hashes of strings differ between processes.
         """

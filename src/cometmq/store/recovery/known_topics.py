@@ -1,8 +1,8 @@
-"""KnownTopics: the topics of a store, and the log offset at which the present life of each one begins.
+"""KnownTopics: the topics of a store, and the log offset at which the current life of each topic begins.
 
-A topic that was deleted and created again is another topic, whose offsets begin at 0 again. The log keeps the records
-of its earlier lives until retention deletes them, but they are in none of its queues. ``config/topics.json`` has the
-existing topics, ``comet/deletedTopics.json`` the end of the log at each deletion.
+A topic that was deleted and created again is a different topic, whose offsets start at 0 again. The log keeps the
+records of its earlier lives until retention deletes them, but its queues do not contain them. ``config/topics.json``
+lists the existing topics, and ``comet/deletedTopics.json`` contains the end of the log at each deletion.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DELETED_TOPICS: Final = "deletedTopics.json"
 
 
 class Deleted(msgspec.Struct, rename="camel", kw_only=True):
-    """The end of a topic's life."""
+    """The deletion of a topic."""
 
     position: int
     """The end of the log at the time of the deletion."""
@@ -38,11 +38,11 @@ class DeletedGroup(Deleted, rename="camel", kw_only=True):
     """The deletion of a consumer group."""
 
     with_offsets: bool
-    """True if the offsets of the group were removed, too."""
+    """True if the group's offsets were also removed."""
 
 
 class DeletedTopics(msgspec.Struct, rename="camel", kw_only=True):
-    """The content of the file: the last deletion of each topic and each group."""
+    """The content of the deletion file: the last deletion of each topic and each group."""
 
     topics: dict[str, Deleted] = {}
     groups: dict[str, DeletedGroup] = {}
@@ -50,35 +50,35 @@ class DeletedTopics(msgspec.Struct, rename="camel", kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownTopics:
-    """The known topics of one store."""
+    """The known topics of a store."""
 
     names: frozenset[str] | None = None
-    """The names of the topics; ``None`` if every topic in the log counts as known."""
+    """Names of the topics, or ``None`` if every topic in the log counts as known."""
     begins: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """The log offset at which the present life of a topic begins, for topics that were ever deleted."""
+    """Log offset at which the current life of a topic begins, for topics that have ever been deleted."""
 
     def __contains__(self, topic: str) -> bool:
         """Return whether the topic exists according to ``config/topics.json``."""
         return self.names is None or topic in self.names or topic in SYSTEM_TOPICS
 
     def begin_of(self, topic: str) -> int:
-        """Return the log offset below which all records of the topic are from earlier lives."""
+        """Return the log offset below which all of the topic's records are from earlier lives."""
         return self.begins.get(topic, 0)
 
     def end_of(self, queue: ConsumeQueue, end: int) -> int:
-        """Return ``end``, or 0 if an interrupted deletion left the files of a queue with this end."""
+        """Return ``end``, or 0 if the queue's files with this end were left by an interrupted deletion."""
         begin = self.begin_of(queue.topic)
         unit = queue.unit(end - 1) if begin and end else None
         return 0 if unit is not None and unit[1] != BLANK_SIZE and unit[0] < begin else end
 
 
 def known_topics(root: Path, findings: Findings) -> KnownTopics:
-    """Read the topics of a store from its small files."""
+    """Read the topics of a store from its table files."""
     return KnownTopics(_names(root, findings), _begins(root))
 
 
 def _names(root: Path, findings: Findings) -> frozenset[str] | None:
-    """Return the topics in ``config/topics.json`` and its journal; ``None`` if they are unknown.
+    """Return the topics in ``config/topics.json`` and its journal, or ``None`` if they are unknown.
 
     The ``.bak`` is not read: it lacks the topic created last.
     """
@@ -92,7 +92,7 @@ def _names(root: Path, findings: Findings) -> frozenset[str] | None:
     except FileNotFoundError:
         return None
     except (OSError, FastjsonError) as error:
-        findings.add(f"config/topics.json: cannot be read ({error}); every topic of the log is kept")
+        findings.add(f"config/topics.json: cannot be read ({error}); every topic in the log is kept")
         return None
     if journal.is_damaged:
         return None  # the broker reports this, since the table is its own
@@ -101,7 +101,7 @@ def _names(root: Path, findings: Findings) -> frozenset[str] | None:
 
 
 def _begins(root: Path) -> dict[str, int]:
-    """Return the log offsets at which lives begin; empty if no deletion is known. The broker reports a damaged file."""
+    """Return the log offsets at which the lives of topics begin. The broker reports a damaged file."""
     path = root / "comet" / DELETED_TOPICS
     for place in (path, path.with_name(f"{DELETED_TOPICS}.bak"), None):
         try:

@@ -1,6 +1,6 @@
-"""Finds the files of a store: opens its own, quarantines foreign ones, deletes none.
+"""Finds the files of a store: opens its own files and quarantines foreign files. No file is deleted.
 
-To quarantine a file is to move it into ``comet/quarantine/`` under its old path, followed by ``~`` and a number.
+A quarantined file is moved to ``comet/quarantine/`` under its old path, followed by ``~`` and a number.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _SMALL_FILES: Final = (
     "config/timercheck",
     "config/topics.json",
 )
-"""Small files of store and broker; anything else in their places is quarantined before they are read."""
+"""Small files of the store and the broker. If something else has one of these paths, it is quarantined first."""
 
 
 class Findings:
-    """The findings and repairs of opening a store, one line each, and the quarantine for foreign files."""
+    """Findings and repairs from the opening of a store, and the quarantine for foreign files."""
 
     def __init__(self, root: Path) -> None:
         self.lines: list[str] = []
@@ -50,11 +50,11 @@ class Findings:
         self._quarantine = root / "comet" / "quarantine"
 
     def add(self, line: str) -> None:
-        """Add a line about a finding and its repair."""
+        """Add a message about a finding and its repair."""
         self.lines.append(line)
 
     def name(self, path: Path) -> str:
-        """Return a path as messages show it: relative to the store's directory."""
+        """Return a path relative to the store's directory, for messages."""
         return os.path.relpath(path, self._root)
 
     def place_for(self, path: Path) -> Path:
@@ -69,9 +69,9 @@ class Findings:
     def keep_part(self, path: Path, start: int, end: int) -> Path | None:
         """Copy the bytes from ``start`` to ``end`` of a file into the quarantine and flush the copy.
 
-        Returns the path of the copy, which omits zeros at the end, or ``None`` if all bytes are zero.
+        Return the path of the copy, which omits trailing zeros, or ``None`` if all bytes are zero.
 
-        :raises OSError: it cannot be written.
+        :raises OSError: the copy cannot be written.
         """
         with path.open("rb", buffering=0) as source:
             at = first_data(source.fileno(), start, end)
@@ -102,9 +102,10 @@ class Findings:
 
 
 def set_unusable_aside(root: Path, findings: Findings) -> None:
-    """Quarantine directories in the places of small files, and a file in the place of the journals' directory.
+    """Quarantine directories that have the paths of small files, and a file that has the path of the journals'
+    directory.
 
-    The store works without each of these files, but a file that cannot be replaced could never be written again.
+    The store works without these files, but it must be able to write them.
     """
     journals = root / "comet" / "tables"
     if (journals.exists() or journals.is_symlink()) and not journals.is_dir():
@@ -127,7 +128,7 @@ def set_unusable_aside(root: Path, findings: Findings) -> None:
 
 
 def _names_in(directory: Path) -> set[str]:
-    """Return the names in a directory, or none if it is missing. On most starts most of the small files are missing."""
+    """Return the names in a directory, or no names if it does not exist."""
     try:
         return {path.name for path in directory.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
@@ -135,18 +136,18 @@ def _names_in(directory: Path) -> set[str]:
 
 
 def offset_of_name(name: str) -> int | None:
-    """Return the offset that a file name of 20 digits stands for, or ``None`` for any other name."""
+    """Return the offset in a file name of 20 digits, or ``None`` for any other name."""
     if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
         return int(name)
     return None
 
 
 def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
-    """Open the log's segments: one sequence of files of the right length without a gap.
+    """Open the log's segments: a sequence of files that have the right length, without gaps.
 
-    Missing files between others are created again, full of zeros, so that the files after them stay; these are
-    returned. If more files are missing than exist, the others do not belong to one log: only the longest sequence
-    without a gap stays.
+    Missing files between others are created again, full of zeros, so that the files after them are kept. They are
+    returned as well. If more files are missing than exist, the files do not belong to one log, and only the longest
+    sequence without a gap is kept.
     """
     starts: list[int] = []
     for entry in sorted(log.directory.iterdir()):
@@ -160,7 +161,7 @@ def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
     missing = _missing_between(starts, log.segment_size)
     for start in missing:
         path = make_file_again(log, start)
-        findings.add(f"{findings.name(path)}: missing; what follows is kept, its own messages are lost")
+        findings.add(f"{findings.name(path)}: missing; its messages are lost, and the files after it are kept")
     starts = sorted([*starts, *missing])
     kept = _longest_run(starts, log.segment_size)
     for start in starts:
@@ -182,13 +183,15 @@ def make_file_again(log: CommitLog, start: int) -> Path:
 
 
 def _missing_between(starts: list[int], size: int) -> list[int]:
-    """Return the offsets that are missing in an ascending sequence; none if as many are missing as exist."""
+    """Return the offsets that are missing in an ascending sequence, or no offsets if at least as many are missing as
+    exist.
+    """
     count = (starts[-1] - starts[0]) // size + 1 - len(starts) if starts else 0
     return sorted({*range(starts[0], starts[-1], size)} - {*starts}) if 0 < count < len(starts) else []
 
 
 def _longest_run(starts: list[int], size: int) -> list[int]:
-    """Return the longest run of ascending offsets without a gap; the newer one wins ties."""
+    """Return the longest run of ascending offsets without a gap. If several are equally long, return the newest."""
     best: list[int] = []
     run: list[int] = []
     for start in starts:
@@ -201,13 +204,13 @@ def _longest_run(starts: list[int], size: int) -> list[int]:
 
 
 def _fix_length(path: Path, size: int, findings: Findings) -> None:
-    """Give a file the right length; surplus bytes are copied into the quarantine."""
+    """Change a file to the right length. Surplus bytes are copied to the quarantine."""
     length = path.stat().st_size
     if length == size:
         return
     if length < size:
         os.truncate(path, size)
-        findings.add(f"{findings.name(path)}: {length} bytes long instead of {size}; filled up with zeros")
+        findings.add(f"{findings.name(path)}: {length} bytes long instead of {size}; padded with zeros")
         return
     kept = findings.keep_part(path, size, length)
     os.truncate(path, size)
@@ -221,8 +224,9 @@ def is_zero(segment: MappedFile, at: int = 0) -> bool:
 
 
 def topic_directories(root: Path, known: Container[str], findings: Findings) -> Iterator[os.DirEntry[str]]:
-    """Yield the directories of topics in ``consumequeue/`` in the order of their names; ``known`` ones are not
-    checked."""
+    """Yield the directories of topics in ``consumequeue/``, sorted by name. Directories in ``known`` are not
+    checked.
+    """
     if not root.is_dir():
         return
     for topic in _entries(root):
@@ -242,7 +246,7 @@ def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str
 
 
 def _entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """Return the entries of a directory, sorted by name, since the order of file systems varies."""
+    """Return the entries of a directory, sorted by name."""
     with os.scandir(directory) as entries:
         return sorted(entries, key=lambda entry: entry.name)
 
@@ -254,7 +258,7 @@ def _is_queue_id(name: str) -> bool:
 
 
 def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]:
-    """Return the start offsets of a queue's files: the newest sequence without a gap."""
+    """Return the start offsets in the newest sequence of a queue's files that has no gap."""
     starts: list[int] = []
     for entry in _entries(directory):
         start = offset_of_name(entry.name)

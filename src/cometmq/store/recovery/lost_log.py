@@ -1,7 +1,8 @@
-"""Refuses a store whose log is missing, before anything is changed.
+"""Refuses to open a store whose log is missing, before anything is changed.
 
-Queues are derived from the log, so a start with an empty log would clear all of them. An empty log next to queues with
-messages means a wrong ``storePathCommitLog``, a disk that is not mounted, or a loss: the operator must decide.
+Queues are derived from the log, so starting with an empty log would clear all queues. If the log is empty but the
+queues contain messages, ``storePathCommitLog`` is wrong, a disk is not mounted, or the log is lost. The operator must
+decide.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class LostLogError(StoreError):
 def require_one_path(config: StoreConfig) -> None:
     """Refuse a log in several directories.
 
-    :raises StoreError: ``storePathCommitLog`` names several.
+    :raises StoreError: ``storePathCommitLog`` lists several directories.
     """
     if MULTI_PATH_SPLITTER in config.store_path_commit_log:
         raise StoreError(
@@ -68,7 +69,7 @@ def _has_log(config: StoreConfig) -> bool:
 
 
 def _ends_of_queues(config: StoreConfig) -> list[tuple[str, int, int]]:
-    """Return topic, id, and the number of units that point to records, of each queue."""
+    """Return each queue's topic, id, and number of units that point to records."""
     found = []
     for topic, queue_id, directory in queue_directories_of(config.root):
         count = 0

@@ -1,4 +1,4 @@
-"""Opens a store's directory: takes the lock, finds the file sizes, runs recovery and returns the results."""
+"""Opens a store's directory: acquires the lock, determines the file sizes and runs recovery."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class OpenedStore:
     lock: StoreLock
     findings: list[str]
     marks: dict[int, int]
-    """The checksums (``marks``) of log files, as far as they are known, by the offset of the file's first byte."""
+    """Known checksums (``marks``) of log files, by the offset of the file's first byte."""
     known_files: KnownFiles
     lost_from: int | None
-    """The end of the log that this start found after the real end was lost; otherwise ``None``."""
+    """End of the log that was found at this start, if the log had lost its real end; otherwise ``None``."""
 
 
 def open_store(
     config: StoreConfig, clock: Clock, disk: Disk, *, is_slave: bool, begin_anew: bool = False
 ) -> OpenedStore:
-    """Lock, load and recover a store; a failure releases everything.
+    """Lock, load and recover a store. If this fails, everything is released.
 
     :param begin_anew: open the store although its log is missing; the messages in the queues are lost.
     :raises LostLogError: the log is missing, and ``begin_anew`` is false.
@@ -101,7 +101,7 @@ def _recover(
     *,
     is_slave: bool,
 ) -> OpenedStore:
-    """Make log, queues and index of a locked store agree."""
+    """Make the log, queues and index of a locked store consistent."""
     root = config.root
     queues = ConsumeQueueTable(root / "consumequeue", config.consume_queue_file_bytes, config.delays_ms)
     index = None
@@ -137,7 +137,7 @@ def _recover(
 def _read_small_files(
     config: StoreConfig, log: CommitLog, queues: ConsumeQueueTable, findings: Findings, *, is_slave: bool
 ) -> KnownBefore:
-    """Return the facts about the store from files other than log, queues and index."""
+    """Return what is known about the store from files other than the log, queues and index."""
     root = config.root
     crashed = (root / "abort").exists()
     checkpoint = load_checkpoint(root / "checkpoint")

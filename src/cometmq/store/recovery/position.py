@@ -1,8 +1,8 @@
-"""Position: the log offset up to which all derived data was on disk, in ``comet/position.json``.
+"""Position: the log offset up to which all derived data was on disk, recorded in ``comet/position.json``.
 
-Apache's ``checkpoint`` contains only times, so a recovery with it reads whole log files. This file has the exact byte
-and the end of every queue, so that a store of any size opens quickly. It can be rebuilt from the log. If it is missing,
-damaged or does not fit the log, recovery follows Apache's rules.
+Apache's ``checkpoint`` contains only times, so recovery with it reads entire log files. This file contains the exact
+log offset and the end of every queue, so that a store of any size opens quickly. It can be rebuilt from the log. If it
+is missing, damaged or does not belong to the log, recovery follows Apache's rules.
 """
 
 from __future__ import annotations
@@ -27,34 +27,36 @@ _VERSION: Final = 1
 _MAGIC: Final = RECORD.struct("magic")
 _MARKS: Final = RECORD.struct("size", "magic", "physical_offset")
 _TOPICS_AT_ONCE: Final = 256
-"""Topics that are formatted in one go before other threads may run."""
+"""Number of topics that are formatted before other threads may run."""
 _ROW: Final = msgspec.json.Decoder(dict[int, tuple[int, int]])
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A state in which log, queues and index were consistent and flushed."""
+    """A state in which the log, queues and index were consistent and flushed."""
 
     offset: int
-    """The log offset below which every record is flushed, in its queue and in the index."""
+    """Log offset below which every record is flushed, and is in its queue and in the index."""
     last_offset: int
-    """The log offset of the last record below ``offset``, or -1 if there is none."""
+    """Log offset of the last record below ``offset``, or -1 if there is none."""
     last_size: int
     last_crc: int
-    """The CRC of the last record's bytes, which shows whether this file belongs to the log."""
+    """CRC of the last record's bytes, which shows whether this file belongs to the log."""
     queues: Extents
     """The first offset in the files and the maxOffset of each queue, by topic."""
     index_files: list[tuple[str, int, int, int]] = []
-    """Name, next entry, last log offset and last store timestamp of each index file, oldest first."""
+    """Name, next entry, last log offset and last store timestamp of each index file. The oldest file is first."""
     marks: dict[int, int] = {}
     """The checksums (:func:`checksums_of_files`) of some log files, by the offset of the file's first byte."""
     made_anew: bool | msgspec.UnsetType = msgspec.UNSET
-    """True if a job has rebuilt queues and index since: only the ends of queues count, all else is checked."""
+    """True if a job has rebuilt queues and index since then. In this case only the ends of queues are used, and
+    everything else is checked.
+    """
     version: int = _VERSION
     crc: int = 0
-    """The checksum of this file, computed with 0 in this field; 0 in files of older versions."""
+    """Checksum of this file, computed with 0 in this field. It is 0 in files written by older versions."""
 
     def belongs_to(self, log: CommitLog) -> bool:
-        """Return whether the log has the last record of this position."""
+        """Return whether the log contains the last record before this position."""
         if self.version != _VERSION or not log.min_offset <= self.offset:
             return False
         if log.segments and self.offset > log.segments[-1].end:
@@ -69,7 +71,7 @@ class Position(msgspec.Struct, frozen=True):
         return crc32(segment.view[at : at + self.last_size]) == self.last_crc
 
     def _only_fillers_follow(self, log: CommitLog, at: int) -> bool:
-        """Return whether only fillers follow between ``at`` and the position's offset."""
+        """Return whether there are only fillers between ``at`` and the position's offset."""
         while at < self.offset:
             segment = log.segment_at(at)
             if segment is None or not is_filler(segment, at - segment.start):
@@ -78,10 +80,10 @@ class Position(msgspec.Struct, frozen=True):
         return at == self.offset
 
     def is_of(self, log: CommitLog) -> bool:
-        """Return whether the position was written for this log, which may have lost its end since.
+        """Return whether the position was written for this log, which may have lost its end since then.
 
-        It was if a log file still starts with the same bytes, or if no file starts with a record any more. Only an
-        undamaged position file proves this, since positions after the end of the log cannot be compared with anything.
+        This is the case if a log file still starts with the same bytes, or if no file starts with a record any more.
+        Only an undamaged position file proves this, since positions after the end of the log cannot be verified.
         """
         if self.version != _VERSION or self.crc != crc_of(self) or self.offset < log.min_offset:
             return False
@@ -89,7 +91,7 @@ class Position(msgspec.Struct, frozen=True):
         return not marks or any(self.marks.get(start) == mark for start, mark in marks.items())
 
     def proven_end(self, log: CommitLog) -> int:
-        """Return the proven end of a log to which this file does not belong, or 0.
+        """Return the end that this file proves for a log to which it does not belong, or 0.
 
         An end is proven only if at least two of the last record's size, magic and offset are still right.
         """
@@ -104,7 +106,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 def checksums_of_files(log: CommitLog, known: dict[int, int]) -> dict[int, int]:
-    """Return the marks of some log files: those in ``known`` that still exist, and the first and the last file.
+    """Return the marks of the log files in ``known`` that still exist, and of the first and the last file.
 
     A mark is the CRC of the first bytes of a file. A file whose first record is incomplete or missing has no mark.
     """
@@ -123,12 +125,12 @@ def _checksum_of_start(segment: MappedFile) -> int | None:
 
 
 def crc_of(sealed: msgspec.Struct) -> int:
-    """Return the checksum of a small file with a field ``crc``: the CRC of its JSON with 0 in that field."""
+    """Return the checksum of a small file that has a field ``crc``: the CRC of its JSON with 0 in this field."""
     return crc32(msgspec.json.encode(msgspec.structs.replace(sealed, crc=0)))
 
 
 def load_position(path: Path) -> Position | None:
-    """Read the position file; return ``None`` if it is unreadable."""
+    """Read the position file. Return ``None`` if it is unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Position)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -136,7 +138,7 @@ def load_position(path: Path) -> Position | None:
 
 
 def mark_as_rebuilt(path: Path) -> None:
-    """Make the next start check the rebuilt queues and index; an unreadable position file is deleted.
+    """Make the next start check the rebuilt queues and index. An unreadable position file is deleted.
 
     :raises OSError: the file cannot be written; the old one is unchanged.
     """
@@ -148,7 +150,7 @@ def mark_as_rebuilt(path: Path) -> None:
 
 
 class Extent(NamedTuple):
-    """The first offset of a queue in its files, and its maxOffset, or 0 for a queue without messages."""
+    """First offset of a queue in its files, and its maxOffset, which is 0 if the queue has no messages."""
 
     topic: str
     queue_id: int
@@ -191,7 +193,7 @@ class ExtentRows(Mapping[str, Mapping[int, tuple[int, int]]]):
                 self._rows[topic] = msgspec.json.encode(queues)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the members of the file's JSON object of topics, several at a time."""
+        """Yield the members of the JSON object that contains the topics, several at a time."""
         rows = iter(self._rows.items())
         while part := list(itertools.islice(rows, _TOPICS_AT_ONCE)):
             yield b",".join([msgspec.json.encode(topic) + b":" + row for topic, row in part])
@@ -207,10 +209,10 @@ class PositionFile:
         self._path = path
         self._disk = disk
         self.extents = ExtentRows(extents)
-        """The extents in the file, or in the file that the next call writes."""
+        """Extents that are in the file or will be written by the next call."""
 
     def save(self, position: Position, changed: Iterable[Extent]) -> None:
-        """Replace the file by ``position`` with the extents of all queues, and flush it.
+        """Replace the file with ``position`` and the extents of all queues, and flush it.
 
         :raises OSError: the file cannot be written; the old one is unchanged.
         """

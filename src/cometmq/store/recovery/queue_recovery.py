@@ -1,7 +1,7 @@
-"""QueueRecovery: finds the queues of a store that is being opened, their ends, and their missing units.
+"""QueueRecovery: finds the queues of a store that is being opened, their ends and their missing units.
 
-Until the log is read, ``ends`` has the offset up to which a queue's units are sound; then it grows with each unit that
-is added. :meth:`QueueRecovery.close` makes the ends final.
+Before the log is read, ``ends`` contains the offset up to which each queue's units are sound. It then grows with each
+unit that is added. :meth:`QueueRecovery.close` makes the ends final.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cometmq.store.recovery.position import Position
 from cometmq.store.recovery.queue_units import is_sound, last_plausible_unit, last_sound_unit, read_ends
 
 _BLANKS: Final = 4096
-"""Blank units per write."""
+"""Number of blank units per write."""
 _BLOCK_BYTES: Final = 1 << 16
 _INDEX_BLOCK_MESSAGES: Final = 4096
 _MAX_LOG_OFFSET: Final = 1 << 62
@@ -36,9 +36,9 @@ Key = tuple[str, int]
 
 
 class DerivedWriter:
-    """Writes in blocks the data that recovery derives from the log: runs of units for each queue, and index entries.
+    """Writes blocks of the data that recovery derives from the log: runs of units for each queue, and index entries.
 
-    Without disk space for them they stay in memory, like those of new messages.
+    If there is no disk space, the data remains in memory, as it does for new messages.
     """
 
     def __init__(self, disk: Disk, index: IndexService | None, findings: Findings) -> None:
@@ -48,12 +48,12 @@ class DerivedWriter:
         self._runs: dict[Key, tuple[ConsumeQueue, int, bytearray]] = {}
         self._full = False
         self.unwritten: dict[Key, tuple[int, bytearray]] = {}
-        """First offset and units of each queue for which the disk had no space."""
+        """First offset and units of each queue that could not be written because the disk was full."""
         self.touched: set[Key] = set()
-        """The queues that got units."""
+        """Queues that have received units."""
 
     def add_units(self, queue: ConsumeQueue, offset: int, units: bytes) -> None:
-        """Add ``units`` from queue offset ``offset`` on."""
+        """Add ``units`` starting at queue offset ``offset``."""
         self.touched.add(queue.key)
         run = self._runs.get(queue.key)
         if run is not None:
@@ -73,7 +73,7 @@ class DerivedWriter:
                 self._write_index()
 
     def add_hashed(self, run: PlainRun) -> None:
-        """Add the keys of the records of a run to the index."""
+        """Add the keys of a run's records to the index."""
         index = self._index
         if index is not None and run.hashes:
             index.add_keys(Keys(run.hashes, run.offsets, run.timestamps), run.indexed)
@@ -81,7 +81,7 @@ class DerivedWriter:
                 self._write_index()
 
     def write(self) -> None:
-        """Write everything that was added."""
+        """Write all data that was added."""
         runs = list(self._runs.values())
         self._runs.clear()
         for run in runs:
@@ -112,7 +112,7 @@ class DerivedWriter:
             raise error
         if not self._full:
             self._full = True
-            self._findings.add("the disk is full; units and index entries stay in memory until there is space")
+            self._findings.add("the disk is full; units and index entries remain in memory until there is space")
 
 
 class QueueRecovery:
@@ -132,16 +132,16 @@ class QueueRecovery:
         self._findings = findings
         self._topics = topics
         self.by_key: dict[Key, ConsumeQueue] = {}
-        """The queues that have files or records in the log."""
+        """Queues that have files, or records in the log."""
         self._had_files: frozenset[Key] = frozenset()
         self.ends: dict[Key, int] = {}
-        """The offset after the last known unit of each queue."""
+        """Offset after the last known unit of each queue."""
         self._settled: set[Key] = set()
-        """The queues that end exactly as the position file says."""
+        """Queues that end exactly as recorded in the position file."""
 
     # --- before the log is read ----------------------------------------------------------------
     def open(self, position: Position | None, known: KnownFiles) -> None:
-        """Find the queues and their files; files in ``known`` are not checked again."""
+        """Find the queues and their files. Files in ``known`` are not checked again."""
         extents = position.queues if position is not None else {}
         for topic in topic_directories(self._table.root, extents, self._findings):
             is_of_life = position is not None and position.offset > self._topics.begin_of(topic.name)
@@ -174,7 +174,7 @@ class QueueRecovery:
         return (record.topic, record.queue_id) in self._had_files
 
     def check_against(self, position: Position) -> list[ConsumeQueue]:
-        """Note the ends of the queues that end as the position file says; return the other queues."""
+        """Record the ends of the queues that end as recorded in the position file. Return the other queues."""
         damaged: list[ConsumeQueue] = []
         for topic, extents in position.queues.items():
             if position.offset <= self._topics.begin_of(topic):
@@ -205,14 +205,15 @@ class QueueRecovery:
         return damaged
 
     def sound_end(self, queue: ConsumeQueue) -> int:
-        """Return the offset after the last unit that points to its record, provided that the topic still has that
-        record."""
+        """Return the offset after the last unit that points to its record, if the record belongs to the topic's current
+        life.
+        """
         return self._topics.end_of(queue, last_sound_unit(self._log, queue))
 
     def end_of_lost_log(self) -> Position | None:
-        """Return the end that the last units of the queues give for a log that has no record any more.
+        """Return the end of a log that has no records any more, computed from the last units of the queues.
 
-        It is at most the end of the log's files, if there are any: otherwise a damaged unit would create many files.
+        It is at most the end of the log's files, if there are any, so that a damaged unit does not create many files.
         """
         segments = self._log.segments
         if not all(is_zero(segment) for segment in segments):
@@ -223,7 +224,7 @@ class QueueRecovery:
         return Position(end, end - 1, 0, 0, {}) if end else None
 
     def _settle(self, queue: ConsumeQueue, first: int, end: int, log_end: int) -> bool:
-        """Note the end of a queue whose files end exactly as the position file says; most do.
+        """Record the end of a queue whose files end exactly as recorded in the position file, as most do.
 
         A unit that points after ``log_end``, the end of the log at that time, is from a topic that was created again.
         """
@@ -242,21 +243,20 @@ class QueueRecovery:
         return True
 
     def queues_to_check(self) -> list[ConsumeQueue]:
-        """Return the queues whose files may have units that the position file does not include."""
+        """Return the queues whose files may contain units that the position file does not include."""
         return [queue for key, queue in self.by_key.items() if key not in self._settled]
 
     def check_all_queues(self) -> None:
-        """Check all queues again when they are closed."""
+        """Make :meth:`close` check all queues again."""
         self._settled.clear()
 
     def _begins_below_log(self, queue: ConsumeQueue) -> bool:
-        """Return whether the first unit points to a record that retention removed, or to the first record of the
-        log."""
+        """Return whether the first unit points to a record that retention removed, or to the log's first record."""
         unit = queue.unit(queue.first_stored)
         return unit is not None and unit[0] <= self._log.min_offset
 
     def ends_in(self, position: Position) -> dict[Key, int]:
-        """Return the ends that a position file has for the queues of known topics."""
+        """Return the ends that a position file contains for the queues of known topics."""
         return {
             (topic, queue_id): end
             for topic, extents in position.queues.items()
@@ -269,7 +269,7 @@ class QueueRecovery:
         return topic in self._topics
 
     def is_of_earlier_life(self, record: LogRecord) -> bool:
-        """Return whether the record is from an earlier life of its topic: before the topic was last deleted."""
+        """Return whether the record is from an earlier life of its topic, before the topic was last deleted."""
         return record.offset < self._topics.begin_of(record.topic)
 
     # --- units -----------------------------------------------------------------------------------
@@ -279,14 +279,17 @@ class QueueRecovery:
         return unit is not None and is_sound(self._log, queue, offset, unit[0], unit[1])
 
     def has_unit(self, record: LogRecord) -> bool:
-        """Return whether the queue has a unit for the record. Units that Apache wrote count without a check, as in
-        Apache."""
+        """Return whether the queue has a unit for the record. Units that Apache's broker wrote are not checked, as in
+        Apache.
+        """
         queue = self.by_key.get((record.topic, record.queue_id))
         unit = queue.unit(record.queue_offset) if queue is not None else None
         return unit is not None and unit[:2] == (record.offset, record.size)
 
     def last_record(self) -> tuple[int, int]:
-        """Return log offset and size of the last record at the end of any queue, or ``(-1, 0)`` if there is none."""
+        """Return the log offset and size of the last record at the end of any queue, or ``(-1, 0)`` if there
+        is none.
+        """
         best = (-1, 0)
         for queue in self.by_key.values():
             end = self.ends.get(queue.key, 0)
@@ -297,14 +300,14 @@ class QueueRecovery:
 
     # --- giving units ----------------------------------------------------------------------------
     def at(self, key: Key) -> ConsumeQueue:
-        """Return the queue with this topic and id; create it if it has no files."""
+        """Return the queue with this topic and id. Create it if it has no files."""
         queue = self.by_key.get(key)
         if queue is None:
             queue = self.by_key[key] = self._table.make(*key)
         return queue
 
     def of(self, record: LogRecord) -> ConsumeQueue:
-        """Return the queue of a record; create it if it has no files."""
+        """Return the queue of a record. Create it if it has no files."""
         return self.at((record.topic, record.queue_id))
 
     def add(self, queue: ConsumeQueue, record: LogRecord) -> None:
@@ -313,12 +316,12 @@ class QueueRecovery:
         self._writer.add_units(queue, record.queue_offset, unit)
 
     def add_lost_unit(self, queue: ConsumeQueue, offset: int, place: Place) -> None:
-        """Add a unit for the lost last message of a queue; it points to the record that replaces the message."""
+        """Add a unit for a queue's lost last message, which points to the record that replaces the message."""
         self._writer.add_units(queue, offset, UNIT.pack(place.offset, place.size, 0))
         self.ends[queue.key] = offset + 1
 
     def extend_with_blanks(self, queue: ConsumeQueue, end: int) -> None:
-        """Extend a queue that ends below ``end`` up to it, with units that point nowhere."""
+        """Extend a queue that ends below ``end`` up to ``end``, with units that point nowhere."""
         begin = self.ends.get(queue.key, 0)
         if begin or queue.files:
             for offset in range(begin, end, _BLANKS):
@@ -326,7 +329,7 @@ class QueueRecovery:
         self.ends[queue.key] = max(end, begin)
 
     def add_lost_units(self, queue: ConsumeQueue, end: int, places: list[Place]) -> None:
-        """Add units for lost messages up to ``end``; they point to ``places`` where these may have been."""
+        """Add units for lost messages up to ``end``. They point to ``places`` where the messages may have been."""
         begin = self.ends.get(queue.key)
         if begin is None or end <= begin:
             return
@@ -338,13 +341,13 @@ class QueueRecovery:
 
     # --- after the log was read -------------------------------------------------------------------
     def ends_below(self, position: Position) -> dict[Key, int]:
-        """Return the queues that end earlier than in a position file, with their ends in that file."""
+        """Return the queues that end earlier than recorded in a position file, with their ends in that file."""
         return {key: end for key, end in self.ends_in(position).items() if end > self.ends.get(key, 0)}
 
     def restore_emptied_ends(self, short: dict[Key, int], lost: int) -> dict[Key, int]:
-        """Restore the ends of short queues whose last messages were in log files that are deleted.
+        """Restore the ends of short queues whose last messages were in log files that have been deleted.
 
-        Returns the other queues, whose messages may be among the ``lost`` ones.
+        Return the other queues, whose messages may be among the ``lost`` messages.
         """
         log_begin = self._log.min_offset
         others = {}
@@ -366,7 +369,7 @@ class QueueRecovery:
         return others
 
     def close(self) -> None:
-        """Truncate each queue at its end and at the end of the log; find its first message that still exists."""
+        """Truncate each queue at its end and at the end of the log, and find its first message that still exists."""
         log = self._log
         for queue in self.by_key.values():
             end = self.ends.get(queue.key, 0)

@@ -1,9 +1,9 @@
 """QueueSequence: decides which records have a plausible queue offset.
 
-No CRC covers the fields before the body. In log order, the queue offsets of one queue grow by one. A record that breaks
-this rule is *in doubt* until the next record of its queue. If the next one continues after the doubtful record, that
-record is right: the topic was created again, or messages are lost. If it continues after the record before, the
-doubtful one is damaged.
+No CRC covers the fields before the body. In log order, a queue's offsets increase by one. A record that breaks this
+rule is *in doubt* until the queue's next record is read. If the next record continues after the doubtful record, the
+doubtful record is right: the topic was created again, or messages are lost. If it continues after the record before,
+the doubtful record is damaged.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ Key = tuple[str, int]
 
 
 class QueueSequence:
-    """Follows one reading of the log: all records, and the damage between them."""
+    """Checks the queue offsets of all records while the log is read once."""
 
     def __init__(self, confirmed: Callable[[LogRecord], bool | None]) -> None:
         self._confirmed = confirmed
-        """Return whether the unit that points to a record confirms its offset, or ``None`` without a unit."""
+        """Function that returns whether the unit that points to a record confirms its offset, or ``None`` if there is
+        no unit.
+        """
         self.possible = 0
-        """The number of messages that may be lost so far."""
+        """Number of messages that may have been lost so far."""
         self._lost: list[Place] = []
         self._seen: dict[Key, tuple[int, int]] = {}
-        """By queue, at its last record: the messages that may have been lost until then, and the lost places."""
+        """For each queue, how many messages may have been lost up to its last record, and their places."""
         self._doubtful: dict[Key, LogRecord] = {}
         self._jumped: dict[Key, int] = {}
-        """The latest queue offset of each queue that did not follow its predecessor."""
+        """Latest queue offset of each queue that did not follow its predecessor."""
         self.last_rejected: list[LogRecord] = []
-        """The rejected records that no other record of their queue follows."""
+        """Rejected records that are not followed by another record of their queue."""
         self.dropped = 0
-        """The number of rejected records."""
+        """Number of rejected records."""
 
     def lost(self, places: list[Place], possible: int) -> None:
-        """Note that up to ``possible`` messages are lost here; their units may point to ``places``."""
+        """Record that up to ``possible`` messages are lost here. Their units may point to ``places``."""
         self.possible += possible
         self._lost += places
 
@@ -50,7 +52,7 @@ class QueueSequence:
         return [place for place in self._lost[first:] if place.offset < record.offset]
 
     def took(self, key: Key) -> None:
-        """Note that a record of this queue has got its unit."""
+        """Record that a record of this queue has received its unit."""
         self._seen[key] = (self.possible, len(self._lost))
 
     def doubts(self, key: Key) -> bool:
@@ -58,9 +60,9 @@ class QueueSequence:
         return key in self._doubtful
 
     def admit(self, record: LogRecord, expected: int | None) -> list[LogRecord]:
-        """Return the records that can be accepted after this one was read, in order.
+        """Return the records that can be accepted after this record was read, in order.
 
-        :param expected: the next queue offset of its queue, or ``None`` for an unknown queue.
+        :param expected: the next offset of the record's queue, or ``None`` if the queue is unknown.
         """
         key = (record.topic, record.queue_id)
         doubtful = self._doubtful.pop(key, None)
@@ -84,7 +86,7 @@ class QueueSequence:
         return []
 
     def rest(self, expected: Callable[[Key], int | None]) -> list[LogRecord]:
-        """Return the records that are still in doubt at the end of the log and are accepted."""
+        """Return the accepted records among those that are still in doubt at the end of the log."""
         doubtful = list(self._doubtful.items())
         self._doubtful.clear()
         self.possible += max(0, len(doubtful) - 1)

@@ -18,14 +18,14 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import marks_lost_message, points_to_record
 
 _CHECKED_FILES: Final = 3
-"""The last files of a queue, in which its end is searched for; earlier files count as complete, as in Apache."""
+"""Number of a queue's last files in which its end is searched for. Earlier files count as complete, as in Apache."""
 
 Ints = npt.NDArray[np.int64]
 Units = npt.NDArray[Any]
 
 
 def read_units(queue: ConsumeQueue, start: int) -> Units:
-    """Return the units of one file, up to the last byte that was written."""
+    """Return the units in a file, up to the last byte that was written."""
     with open_file(queue.directory / file_name(start), os.O_RDONLY) as fd:
         end = 0
         while True:
@@ -38,18 +38,20 @@ def read_units(queue: ConsumeQueue, start: int) -> Units:
 
 
 class QueueEnds(NamedTuple):
-    """A queue's first unit and the units around its known end, from reads: a mapping would cost six times as much."""
+    """A queue's first unit and the units around its known end. They are read without a mapping, which would cost six
+    times as much.
+    """
 
     begins_at: int
-    """The log offset of the first unit, or -1 if only a full check can find it."""
+    """Log offset of the first unit, or -1 if only a full check can find it."""
     last: tuple[int, int]
-    """Log offset and size of the record of the last unit."""
+    """Log offset and size of the last unit's record."""
     is_last: bool
     """True if only zeros follow the last unit."""
 
 
 def read_ends(queue: ConsumeQueue, end: int) -> QueueEnds | None:
-    """Read the first units of a queue and those around its end; return ``None`` if no file has its last unit."""
+    """Read the first units of a queue and those around its end. Return ``None`` if no file contains its last unit."""
     size, byte = queue.file_size, (end - 1) * CQ_UNIT_BYTES
     start = byte - byte % size
     if start not in queue.files:
@@ -69,7 +71,7 @@ def read_ends(queue: ConsumeQueue, end: int) -> QueueEnds | None:
 
 
 def last_sound_unit(log: CommitLog, queue: ConsumeQueue) -> int:
-    """Return the offset after the last unit that points to its record; later units do not count."""
+    """Return the offset after the last unit that points to its record."""
     end, _ = last_plausible_unit(queue, log.segments[-1].end if log.segments else 0)
     lowest = queue.first_stored
     while end > lowest:
@@ -128,7 +130,7 @@ def is_sound(log: CommitLog, queue: ConsumeQueue, queue_offset: int, offset: int
 
 
 class Claim(NamedTuple):
-    """A unit that points to a position in the log."""
+    """A queue unit that points to a position in the log."""
 
     queue: ConsumeQueue
     queue_offset: int
@@ -167,7 +169,7 @@ class UnitMap:
         self._sizes: Ints = sizes[kept]
 
     def at(self, offset: int) -> Claim | None:
-        """Return the unit that points to ``offset``, or ``None`` if there is none or another one contradicts it."""
+        """Return the unit that points to ``offset``, or ``None`` if there is none or another unit contradicts it."""
         first = int(np.searchsorted(self._offsets, offset))
         after = int(np.searchsorted(self._offsets, offset, side="right"))
         if after != first + 1:
@@ -180,7 +182,7 @@ class UnitMap:
         return self._claim(first)
 
     def last_sound(self) -> tuple[int, int]:
-        """Return end and store timestamp of the last record that a unit points to, or zeros."""
+        """Return the end and store timestamp of the last record that a unit points to, or zeros."""
         for number in range(len(self._offsets) - 1, -1, -1):
             claim = self._claim(number)
             if self._is_sound(claim):

@@ -1,4 +1,4 @@
-"""Recovery: makes log, queues and index agree (``CommitLog.recoverNormally``).
+"""Recovery: makes the log, queues and index consistent (``CommitLog.recoverNormally``).
 
 Theory of operation. The log is the source of truth; queues and index are derived from it.
 
@@ -79,7 +79,7 @@ class KnownBefore:
 
 
 class Recovery:
-    """The recovery of one store; :meth:`run` does everything."""
+    """The recovery of one store, which :meth:`run` performs."""
 
     def __init__(
         self,
@@ -103,26 +103,26 @@ class Recovery:
         self._knowledge = LogEvidence(self._claims.extent, self._claims.proven)
         self._position = known.position  # set if it belongs to the log
         self._doubt = "does not belong to this log"
-        """The reason why the position file is ignored."""
+        """Reason why the position file is ignored."""
         self._former: Position | None = None
-        """The position file, if it belongs to the log but the log may have lost its end."""
+        """The position file, if it belongs to the log and the log may have lost its end."""
         self._dropped = 0
         self._possible = 0
-        """The number of messages that may be lost."""
+        """Number of messages that may be lost."""
         self._mended: Place | None = None
-        """The last record that replaces a damaged one."""
+        """Last record that replaces a damaged record."""
         self._last_message = (-1, 0)
-        """Begin and end of the last record that replaces no lost one; where reading started if there was none."""
+        """Start and end of the last record that does not replace a lost record, or else the start of reading."""
         self.lost_from: int | None = None
-        """The end of the log that this start found after the real end was lost; otherwise ``None``."""
+        """End of the log that was found at this start, if the log had lost its real end; otherwise ``None``."""
 
     @property
     def marks(self) -> dict[int, int]:
-        """The checksums (``marks``) of log files in the position file, if it belongs to the log."""
+        """Checksums (``marks``) of log files in the position file, if it belongs to the log."""
         return self._position.marks if self._position is not None else {}
 
     def run(self) -> None:
-        """Open and repair the store, and make log, queues and index agree."""
+        """Open and repair the store, and make its log, queues and index consistent."""
         log, queues, known = self._log, self._queues, self._known
         made_again = load_log(log, self._findings)
         self._judge_position()
@@ -157,7 +157,7 @@ class Recovery:
 
     # --- before the log is read ----------------------------------------------------------------
     def _judge_position(self) -> None:
-        """Decide if the position file belongs to the log, to a former end of it, or to another log."""
+        """Determine whether the position file belongs to the log, to a former end of it, or to another log."""
         position, log = self._position, self._log
         if position is None:
             return
@@ -172,7 +172,7 @@ class Recovery:
             self._former = position
 
     def _start_without_position(self) -> int:
-        """Return the position at which reading must start without a position file."""
+        """Return the position at which reading must start if there is no position file."""
         log = self._log
         if not log.segments:
             return log.position
@@ -193,7 +193,7 @@ class Recovery:
         return start
 
     def _fill_gaps(self, start: int) -> None:
-        """Restore the units of records below ``start`` that no queue has."""
+        """Restore the missing units of records below ``start``."""
         queues = self._queues
         queues.check_all_queues()
         for queue in queues.by_key.values():
@@ -225,12 +225,12 @@ class Recovery:
         self._possible += sequence.possible
         self._writer.write()
         if filled:
-            self._findings.add(f"{filled} messages that were missing in their queues were added again")
+            self._findings.add(f"{filled} messages that were missing from their queues were added again")
         if forgotten:
-            self._findings.add(f"{forgotten} messages belong to topics that were deleted; they stay hidden")
+            self._findings.add(f"{forgotten} messages belong to topics that were deleted; they remain hidden")
 
     def _records_to_restore(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
-        """Return the records that get their units back after this one was read; records with units are not checked."""
+        """Return the records whose units are restored after this record was read."""
         queue = self._queues.of(record)
         end = self._ends.get(queue.key)
         return [record] if record.queue_offset < queue.committed else sequence.admit(record, end)
@@ -256,8 +256,9 @@ class Recovery:
 
     # --- damage --------------------------------------------------------------------------------
     def _confirmed(self, record: LogRecord) -> bool | None:
-        """Return whether the unit that points to the record has the record's queue offset, or ``None`` without a
-        unit."""
+        """Return whether the unit that points to the record has the record's queue offset, or ``None`` if there is no
+        unit.
+        """
         claim = self._claims.at(record.offset)
         if claim is None or claim.size != record.size:
             first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.of(record), 0)
@@ -265,7 +266,7 @@ class Recovery:
         return (claim.queue.key, claim.queue_offset) == ((record.topic, record.queue_id), record.queue_offset)
 
     def _mend(self, part: DamagedPart, timestamp: int, sequence: QueueSequence, *, give: bool) -> None:
-        """Quarantine a damaged part; with ``give``, make the unit of its message point to the replacement."""
+        """Quarantine a damaged part. If ``give`` is true, make its message's unit point to the replacement."""
         size = part.end - part.start
         owner = self._owner(part)
         places = self._damages.mend(part, owner, timestamp or self._timestamp_behind(part.end))
@@ -279,8 +280,7 @@ class Recovery:
                 self._queues.add_lost_unit(self._queues.at(key), owner.queue_offset, places[0])
 
     def _owner(self, part: DamagedPart) -> Owner | None:
-        """Return the message that was in a damaged part, from a unit, or from the record itself if that fits its
-        queue."""
+        """Return the message in a damaged part, known from a unit, or from the record itself if it fits its queue."""
         claim = self._claims.at(part.start)
         if claim is not None and part.start + claim.size == part.end:
             return Owner(*claim.queue.key, claim.queue_offset)
@@ -299,17 +299,18 @@ class Recovery:
 
     # --- reading the log -----------------------------------------------------------------------
     def _master_sends_again(self) -> bool:
-        """Return whether this is a slave's store that this store saved last, or never: the master sends unproven parts
-        again."""
+        """Return whether the master sends unproven parts again, because this is a slave's store that CometMQ saved
+        last, or that was never saved.
+        """
         known = self._known
         was_never_saved = known.position is None and known.checkpoint is None
         return known.is_slave and (self._position is not None or was_never_saved)
 
     def _read_log(self, start: int, queues_from: int, indexed_from: int) -> dict[Key, int]:
-        """Read the log to its end and derive queues and index from it.
+        """Read the log to its end, and derive the queues and index from it.
 
-        Returns the queues that end earlier than in the position file because damage destroyed their last messages, with
-        their ends there.
+        Return the queues that end earlier than recorded in the position file because their last messages are damaged,
+        with their recorded ends.
         """
         crc = self._known.check_crc
         foreign = self._position is None
@@ -363,7 +364,7 @@ class Recovery:
         return queues.restore_emptied_ends(short, self._possible)
 
     def _finish_sequence(self, sequence: QueueSequence) -> None:
-        """Decide about the records that are still in doubt at the end of the log."""
+        """Accept or reject the records that are still in doubt at the end of the log."""
         for record in sequence.rest(self._ends.get):
             self._take(record, sequence)
         for record in sequence.last_rejected:
@@ -374,7 +375,7 @@ class Recovery:
         self._possible += sequence.possible
 
     def _accepted_records(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
-        """Return the records that are accepted after this one was read.
+        """Return the records that are accepted after this record was read.
 
         A record that fills a gap in existing units is accepted without a check: the end of its queue is further on.
         """
@@ -387,7 +388,7 @@ class Recovery:
         return sequence.admit(record, end)
 
     def _note_without_unit(self, record: LogRecord, sequence: QueueSequence) -> None:
-        """Note a record that gets no unit: one of a transaction, or one that replaces a damaged record."""
+        """Handle a record that gets no unit: a transactional record, or one that replaces a damaged record."""
         place = Place(record.offset, record.size)
         sequence.lost([place], 1)
         key = (record.topic, record.queue_id)
@@ -407,7 +408,7 @@ class Recovery:
         self._ends[queue.key] = record.queue_offset + 1
 
     def _add_run(self, run: PlainRun, sequence: QueueSequence) -> int:
-        """Accept plain records, like :meth:`_take` and :meth:`_give_back` for each; return how many get units."""
+        """Accept plain records, as :meth:`_take` and :meth:`_give_back` do. Return how many get units."""
         taken = 0
         for part in run.queues:
             key = (part.topic, part.queue_id)
@@ -453,9 +454,9 @@ class Recovery:
         self._writer.write()
 
     def _go_on_behind(self, former: Position, end: EndOfLog) -> None:
-        """Skip all offsets of the log and the queues that ``former`` or a unit shows as assigned before.
+        """Skip all log and queue offsets that were assigned before according to ``former`` or a unit.
 
-        Units are also written about once a second, and may point to younger messages.
+        Units are written about once a second, so they may point to newer messages than ``former``.
         """
         log = self._log
         lost_from = self._last_message[1]
@@ -476,7 +477,8 @@ class Recovery:
             )
 
     def _write_placeholders(self, ends: dict[Key, int], given: int, end: EndOfLog) -> None:
-        """Make queues end at ``ends`` and the log at ``given`` or later, with a record for the end of each queue.
+        """Make the queues end at ``ends`` and the log at ``given`` or later, and write a record for the end of each
+        queue.
 
         The last unit of a queue must not be blank; see :mod:`cometmq.store.recovery.end_of_log`.
         """

@@ -1,1 +1,1 @@
-"""The timer log, which stores delayed messages by the day on which they are due."""
+"""The timer log, which stores delayed messages by due day."""

@@ -1,4 +1,4 @@
-"""TimerDay: the delayed messages that are due on one UTC day, in two append-only files of units and records.
+"""TimerDay: the delayed messages that are due on one UTC day, stored in two append-only files of units and records.
 
 The files are named like ``2031-05-01.index`` and ``2031-05-01.data``, in ``comet/timer``. A record is written before
 its unit, so that every unit points to a record. Bytes that a crash left after the last unit are overwritten.
@@ -25,11 +25,11 @@ from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry,
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _READ_UNITS: Final = 65_536
-"""Number of units per read (3.5 MB), which limits the memory needed to read a day with millions of messages."""
+"""Number of units per read (3.5 MB). It limits the memory needed to read a day with millions of messages."""
 
 
 class OpenFiles:
-    """Files open for reading, up to a maximum number; beyond it, the least recently used one is closed. Thread-safe."""
+    """Files that are open for reading. If there are too many, the least recently used file is closed. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -45,7 +45,7 @@ class OpenFiles:
             return os.pread(self._descriptor(path), size, at)
 
     def will_need(self, path: Path, places: Iterable[tuple[int, int]]) -> None:
-        """Tell the kernel which parts, given as position and size, will be read soon."""
+        """Tell the kernel which parts of a file (position and size) will be read soon."""
         for at, size in places:
             with self._lock:
                 os.posix_fadvise(self._descriptor(path), at, size, os.POSIX_FADV_WILLNEED)
@@ -72,7 +72,7 @@ class OpenFiles:
 
 
 class TimerDay:
-    """The two files of one day. ``number`` counts days since 1970."""
+    """The two files of one day. ``number`` is the number of days since 1970."""
 
     def __init__(self, directory: Path, number: int, disk: Disk, files: OpenFiles) -> None:
         self.number = number
@@ -84,23 +84,24 @@ class TimerDay:
         self.dirty = False
         """True if anything was written since the last flush."""
         self.lost: list[tuple[int, int, int]] = []
-        """For each ``(count, serial, added)``, the serials of the first ``count`` units are increased by ``added`` if
-        they are ``serial`` or more."""
+        """Corrections ``(count, serial, added)``: among the first ``count`` units, serials from ``serial`` on are
+        increased by ``added``.
+        """
         self._damaged: frozenset[int] = frozenset()
-        """The numbers of the damaged units before the last unit."""
+        """Numbers of the damaged units before the last unit."""
         self._data_size = 0
         self._disk = disk
         self._files = files
 
     @property
     def start_ms(self) -> int:
-        """The first millisecond of the day, in milliseconds since 1970."""
+        """Start of the day, in milliseconds since 1970."""
         return self.number * DAY_MS
 
     # --- opening --------------------------------------------------------------------------------
     def recover(self, count: int | None) -> str | None:
-        """Open the files with ``count`` units, or with all complete units if ``count`` is ``None``; return the fault
-        found, if any.
+        """Open the files with ``count`` units, or with all complete units if ``count`` is ``None``. Return a
+        description of the fault found, if any.
 
         Bytes after the units are not deleted but overwritten later; the log still contains these messages.
         """
@@ -140,7 +141,7 @@ class TimerDay:
     def append(self, entries: Sequence[TimerEntry]) -> None:
         """Write records and their units.
 
-        :raises OSError: nothing counts as written; the next attempt overwrites the bytes.
+        :raises OSError: nothing counts as written, and the next attempt overwrites the bytes.
         """
         units = []
         at = self._data_size
@@ -169,7 +170,7 @@ class TimerDay:
     def flush(self) -> None:
         """Flush both files.
 
-        :raises OSError: the written data may not survive a power cut.
+        :raises OSError: the written data may not survive a power failure.
         """
         for path in (self.data_path, self.index_path):
             with open_file(path) as fd:
@@ -187,8 +188,9 @@ class TimerDay:
         return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
 
     def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
-        """Return the due times of all chosen units due at or after ``low_ms`` and before ``high_ms``, unsorted, 8 bytes
-        each."""
+        """Return the due times of all selected units due at or after ``low_ms`` and before ``high_ms``, unsorted, 8
+        bytes each.
+        """
         found = [np.empty(0, np.int64)]
         for units in self._blocks():
             due = units["due"]

@@ -1,4 +1,4 @@
-"""TimerLog: all delayed messages by the day on which they are due (``TimerLog`` and ``TimerWheel``).
+"""TimerLog: stores delayed messages by due day (``TimerLog`` and ``TimerWheel``).
 
 Theory of operation. A delayed message is first a record in the log, in the topic ``rmq_sys_wheel_timer``; its queue
 offset there is its *serial*. It is copied once from the log into the files of its day (:mod:`cometmq.store.timer.day`),
@@ -35,23 +35,24 @@ from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPositi
 from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
-"""A time that is later than every due time."""
+"""Time that is later than every due time."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
     """The delayed messages of a time window."""
 
     units: Units
-    """Units of delayed messages in the order of their due times, except recalled messages."""
+    """Units of the delayed messages that were not recalled, in the order of their due times."""
     until_ms: int
-    """Every message due before this time is included; the time may be earlier than requested."""
+    """Time before which all due messages are included. It may be earlier than requested."""
     next_ms: int
-    """No other message is due before this time."""
+    """Time before which no other message is due."""
 
 
 class TimerLog:
-    """The days of one store's timer log, and its position. ``findings`` has a line for each problem found on opening
-    it."""
+    """A store's timer log: its days and its position. ``findings`` contains a line for each problem found on opening
+    it.
+    """
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -60,12 +61,12 @@ class TimerLog:
         self._files = OpenFiles(MAX_OPEN_TIMER_DAYS)
         self.findings: list[str] = []
         self.position = TimerPosition()
-        """The last saved position."""
+        """Last saved position."""
         self.delivered = Delivered(self.position, {})
         self.read_from = 0
-        """The serial at which reading the log starts: the position's serial, or that of the first damaged unit."""
+        """Serial at which reading the log starts: the position's serial, or that of the first damaged unit."""
         self._kept: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        """The sorted serials of the sound units if some units are damaged."""
+        """Sorted serials of the sound units, if some units are damaged."""
         self._set_back: list[SetBack] = []
 
     @property
@@ -79,11 +80,11 @@ class TimerLog:
 
     # --- opening --------------------------------------------------------------------------------
     def open(self, end: LogEnd) -> None:
-        """Open the files and use their sound parts.
+        """Open the files, and use their sound parts.
 
-        The log may end earlier than the timer log says, because it comes from a backup or its last files were damaged.
-        Then the timer log keeps the messages that the log lost, and messages delivered after its end are delivered
-        again.
+        The log may end earlier than recorded in the timer log, because it was restored from a backup or its last files
+        were damaged. The timer log then keeps the messages that the log has lost, and messages delivered after the
+        log's end are delivered again.
 
         :raises StoreError: the log has lost its end, and this fact cannot be saved.
         """
@@ -94,7 +95,7 @@ class TimerLog:
         numbers = {number for path in self._directory.iterdir() if (number := day_number_of(path)) is not None}
         if position is None:
             if numbers:
-                self.findings.append("comet/timer/position.json: missing or damaged; the whole log is read instead")
+                self.findings.append("comet/timer/position.json: missing or damaged; the entire log is read instead")
         elif position.log_offset > end.offset:
             self.findings.append(
                 f"comet/timer: knows the log up to {position.log_offset}, but it ends at {end.offset}; "
@@ -118,7 +119,7 @@ class TimerLog:
         if known > end.serial:
             self._record_loss(end.serial)
         elif is_cut_back:
-            self._save_loss("lost messages would count as delivered once the log has grown to its old length")
+            self._save_loss("lost messages would be treated as delivered once the log has grown to its old length")
         self._renumber_lost()
         self._set_back = self.position.set_back
         self.delivered = Delivered(self.position, {})
@@ -140,14 +141,15 @@ class TimerLog:
         return max((day.last_serial() for day in self._days.values()), default=-1)
 
     def _record_loss(self, serial: int) -> None:
-        """Save that the log has lost all messages from serial ``serial``, before new messages can get the same
-        serials."""
+        """Record durably that the log has lost all messages from serial ``serial`` on, before the serials are used
+        again.
+        """
         days = {day.number: day.count for day in self._days.values()}
         self.position = position_after_loss(msgspec.structs.replace(self.position, days=days), serial)
         self.findings.append(
             f"comet/timer: delayed messages from number {serial} on are no longer in the log; they are kept"
         )
-        self._save_loss("new delayed messages would be mistaken for those that the log has lost")
+        self._save_loss("new delayed messages would be mistaken for messages that the log has lost")
 
     def _save_loss(self, otherwise: str) -> None:
         try:
@@ -155,8 +157,8 @@ class TimerLog:
         except OSError as error:
             raise StoreError(
                 f"comet/timer/position.json cannot be written: {error.strerror}",
-                next_step="free disk space or make the disk writable; until then the broker does not start, "
-                f"because otherwise {otherwise}",
+                next_step="free some disk space or make the disk writable; the broker does not start until then, "
+                f"because {otherwise}",
             ) from error
 
     def _renumber_lost(self) -> None:
@@ -175,7 +177,7 @@ class TimerLog:
 
     # --- writing (worker thread) ------------------------------------------------------------------
     def append(self, entries: Sequence[TimerEntry]) -> None:
-        """Write entries to their days; their serials follow the last one written.
+        """Write entries to the files of their days. Their serials follow the last serial written.
 
         :raises OSError: no entry counts as written.
         """
@@ -197,11 +199,11 @@ class TimerLog:
             raise
 
     def save(self, position: TimerPosition) -> None:
-        """Flush the appended records and save the position; then delete the days that have ended.
+        """Flush the appended records, save the position, and delete the days that have ended.
 
         The caller must have flushed the log up to ``position.log_offset``.
 
-        :raises OSError: the new position may not be on disk; the previous one is still valid.
+        :raises OSError: the new position may not be on disk, but the previous one is still valid.
         """
         if not self.exists:
             return
@@ -222,8 +224,9 @@ class TimerLog:
             self._days.pop(number).delete()
 
     def set_back(self, now: SetBack) -> None:
-        """Note the deliveries so far, because the clock was set back; positions saved after this may have earlier
-        times."""
+        """Remember the deliveries so far, because the clock was set back. Positions saved later may have
+        earlier times.
+        """
         further = [one for one in self._set_back if one.until_ms > now.until_ms]
         self._set_back = [*further, now]
         self.delivered = Delivered(TimerPosition(now.serial, 0, now.until_ms, now.late, set_back=further), {})
@@ -266,13 +269,14 @@ class TimerLog:
         return FOREVER_MS
 
     def count_when_opened(self) -> int:
-        """Return the number of delayed messages at the time when the log was opened; call this before the first save
-        (worker thread)."""
+        """Return the number of delayed messages when the log was opened. Must be called before the first save (worker
+        thread).
+        """
         return sum(len(units) for units in self.undelivered(-FOREVER_MS, FOREVER_MS, self.position.serial))
 
     def window_end(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
-        """Return the end, at most ``high_ms``, of a window that starts at ``low_ms`` and has about ``most`` messages
-        (worker thread).
+        """Return the end of a window that starts at ``low_ms``, ends at ``high_ms`` at the latest, and contains about
+        ``most`` messages (worker thread).
 
         At most one day is read, since no message is due between two stored days.
 
@@ -330,8 +334,7 @@ def _is_over(number: int, position: TimerPosition) -> bool:
 
 
 def _sorted(units: Units) -> Units:
-    """Sort units by due time and remove duplicates, which exist because messages are written again after the position
-    was lost."""
+    """Sort units by due time and remove duplicates, which are written if the position is lost."""
     ordered: Units = units[np.lexsort((units["serial"], units["due"]))]
     again = (np.diff(ordered["serial"]) == 0) & (np.diff(ordered["due"]) == 0)
     once: Units = np.concatenate((ordered[:1], ordered[1:][~again]))

@@ -21,36 +21,35 @@ _VERSION: Final = 1
 
 
 RENUMBERED: Final = 1 << 48
-"""Serials at and above this number belong to messages that the log has lost, since new messages get their queue
-offsets."""
+"""Lowest serial of messages that the log has lost. Their queue offsets are assigned to new messages."""
 
 
 class LogEnd(msgspec.Struct, frozen=True):
-    """The end of a store's log at the time when it is opened."""
+    """The end of a store's log when the store is opened."""
 
     offset: int
     serial: int
-    """The queue offset that the next delayed message gets."""
+    """Queue offset of the next delayed message."""
     stored_ms: int
-    """The store timestamp of the log's last record, or −1 if the log is empty."""
+    """Store timestamp of the log's last record, or −1 if the log is empty."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Messages that only the timer log has, because the log lost its end."""
+    """Messages that exist only in the timer log, because the CommitLog has lost its end."""
 
     serial: int
     """The lowest lost serial."""
     days: dict[int, int]
-    """For each day number, how many of the day's first units may belong to lost messages."""
+    """Number of each day's first units that may belong to lost messages, by day number."""
     added: int
-    """The difference between the serials of the lost messages and the serials in their units."""
+    """Difference between the serials of the lost messages and the serials in their units."""
 
 
 class SetBack(msgspec.Struct, frozen=True):
-    """The deliveries before the clock was set back; needed until the clock has reached that time again."""
+    """Deliveries before the clock was set back. They are needed until the clock has reached that time again."""
 
     serial: int
-    """The serial below which the other fields apply."""
+    """Serial below which the other fields apply."""
     until_ms: int
     """Messages due until this time were delivered, except those in ``late``."""
     late: list[int]
@@ -61,19 +60,19 @@ class TimerPosition(msgspec.Struct, frozen=True):
     """The state of the timer log and of its deliveries at one point in time."""
 
     serial: int = 0
-    """Every message with a serial below this one is in the files of its day."""
+    """Serial below which every message is in the files of its day."""
     log_offset: int = 0
-    """``until_ms`` and ``late`` describe all deliveries below this log offset."""
+    """Log offset below which ``until_ms`` and ``late`` describe all deliveries."""
     until_ms: int = -1
     """Messages with serials below ``serial`` that were due until this time are delivered, except those in ``late``."""
     late: list[int] = []
     """Messages that were due until ``until_ms`` but not delivered."""
     days: dict[int, int] = {}
-    """The number of units in the index of each day, by day number since 1970."""
+    """Number of units in each day's index, by day number since 1970."""
     lost: list[Lost] = []
-    """One entry for each time that the log lost messages below ``serial``, oldest first."""
+    """An entry for each time the log lost messages below ``serial``, oldest first."""
     set_back: list[SetBack] = []
-    """The deliveries before the clock was set back."""
+    """Deliveries before the clock was set back."""
     version: int = _VERSION
 
 
@@ -94,7 +93,7 @@ def position_after_loss(position: TimerPosition, serial: int) -> TimerPosition:
 
 
 def read_position(path: Path) -> TimerPosition | None:
-    """Read a position file; return ``None`` if it is unreadable."""
+    """Read a position file. Return ``None`` if it is unreadable."""
     try:
         position = msgspec.json.decode(path.read_bytes(), type=TimerPosition)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -105,9 +104,9 @@ def read_position(path: Path) -> TimerPosition | None:
 
 
 class Delivered:
-    """The messages that were delivered before the store was opened, or before the clock was set back.
+    """Knows which messages were delivered before the store was opened, or before the clock was set back.
 
-    :param found: the due time by serial of each message whose delivery is in the log after the position.
+    :param found: due times, by serial, of messages whose delivery is in the log after the position.
     """
 
     def __init__(self, position: TimerPosition, found: Mapping[int, int]) -> None:
@@ -117,7 +116,7 @@ class Delivered:
         self._found: npt.NDArray[np.int64] = np.array(sorted(found), np.int64)
         self._serials = frozenset(found)
         self.until_ms = max(position.until_ms, *found.values(), -1)
-        """No message was delivered with a later due time since the clock was last set back."""
+        """Latest due time of any message delivered since the clock was last set back."""
 
     def has(self, serial: int, due_ms: int) -> bool:
         """Return whether a message was delivered."""

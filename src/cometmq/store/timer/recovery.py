@@ -18,13 +18,14 @@ from cometmq.store.timer.position import Delivered, LogEnd, TimerPosition
 _log = logging.getLogger(__name__)
 
 _TIMER_CHECK: Final = struct.Struct(">qqq")
-"""RocketMQ 5's checkpoint: the time up to which the wheel was read, a position in its log, and the next queue offset to
-read."""
+"""Unpacks RocketMQ 5's checkpoint: the time up to which the wheel was read, a position in its log, and the next queue
+offset to read.
+"""
 _MARK: Final = property_mark(TIMER_OUT_MS).encode()
 
 
 def open_timer_log(store: MessageStore) -> TimerLog:
-    """Open the timer log in ``comet/timer`` below the store's directory; findings are logged.
+    """Open the timer log in ``comet/timer`` below the store's directory. Findings are logged.
 
     :raises StoreError: see :meth:`TimerLog.open`.
     """
@@ -62,7 +63,7 @@ def _position_of_apache(store: MessageStore) -> TimerPosition | None:
 
 
 def _deliveries(store: MessageStore, log_offset: int) -> Iterator[tuple[int, int]]:
-    """Return the due time by serial of each message whose delivery is in the log at or after ``log_offset``."""
+    """Return the due times, by serial, of messages whose delivery is in the log at or after ``log_offset``."""
     for found in store.scan(max(log_offset, store.min_physical_offset)):
         if found.topic == TIMER_TOPIC or found.sys_flag & TRANSACTION_ROLLBACK:
             continue

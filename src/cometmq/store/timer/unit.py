@@ -1,4 +1,4 @@
-"""A delayed message in the timer log: a unit of 56 bytes in an index file, and the record in a data file.
+"""Formats of a delayed message in the timer log: a unit of 56 bytes in an index file, and a record in a data file.
 
 A unit, little-endian::
 
@@ -50,20 +50,20 @@ _UNIT: Final = struct.Struct("<qqQQqiiI")
 _CHECK: Final = struct.Struct("<I")
 
 Units = npt.NDArray[Any]
-"""An array of shape ``(n,)`` and ``UNIT_DTYPE``."""
+"""Array of units, with shape ``(n,)`` and type ``UNIT_DTYPE``."""
 
 Chosen = Callable[[Units], npt.NDArray[np.bool_]]
-"""Called with units; returns a mask of the chosen ones."""
+"""Function that is called with units and returns a mask of the selected units."""
 
 
 class TimerEntry(msgspec.Struct, frozen=True, gc=False):
-    """A message, or the recall of a message, to be copied from the log into the timer log."""
+    """A message, or the recall of a message, which is copied from the log into the timer log."""
 
     due_ms: int
     serial: int
-    """The queue offset in the topic of delayed messages, which is never used twice in a store."""
+    """Queue offset in the topic of delayed messages. It is never used twice in a store."""
     key: int
-    """The hash by which a recall finds the message, or 0 if the message has no UNIQ_KEY."""
+    """Hash by which a recall finds the message, or 0 if the message has no UNIQ_KEY."""
     topic: int
     kind: int
     physical_offset: int
@@ -129,8 +129,7 @@ _CRC_OF_BYTES: Final = np.array([crc32(bytes((byte ^ 0xFF,))) ^ 0xFF000000 for b
 
 
 def are_damaged(units: Units) -> npt.NDArray[np.bool_]:
-    """Return a mask of the units with a wrong CRC. The CRC32s of all units are computed together, one byte of each unit
-    at a time."""
+    """Return a mask of the units that have a wrong CRC."""
     rows = units.view(np.uint8).reshape(-1, UNIT_BYTES)[:, : -_CHECK.size]
     crc = np.full(len(units), 0xFFFFFFFF, np.uint32)
     for column in rows.T:

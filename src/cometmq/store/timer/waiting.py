@@ -1,4 +1,4 @@
-"""Counts and lists the delayed messages in a timer log; all functions block and run on the log's worker thread."""
+"""Counts and lists the delayed messages in a timer log. All functions block and run on the log's worker thread."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class WaitingOfTopic(msgspec.Struct):
     last_ms: int = 0
     """The latest due time of these messages."""
     due_within: dict[int, int] = {}
-    """The number of messages due within a number of seconds, by that number."""
+    """Number of messages due within each number of seconds."""
 
 
 def count_waiting(
     log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count delayed messages by topic: those due at or after ``from_ms``, and those given in ``near`` by serial.
+    """Count delayed messages by topic: those due at or after ``from_ms``, and those that ``near`` contains by serial.
 
     :param within: numbers of seconds; messages due within each are also counted.
     :raises OSError: the timer log cannot be read.
@@ -69,7 +69,7 @@ def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog, within: Sequen
 
 
 def _topic_of(log: TimerLog, units: Units) -> str:
-    """Return the real topic of messages that all have the same one."""
+    """Return the real topic of messages that all have the same topic."""
     for unit in units:
         record = log.record(int(unit["due"]), int(unit["at"]), int(unit["size"]), int(unit["crc"]))
         if record is not None:
@@ -87,7 +87,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     begin: Place
     end_ms: int
-    """Only messages due before this time are listed."""
+    """Time before which the listed messages are due."""
     most: int
 
 
@@ -101,7 +101,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def list_waiting(log: TimerLog, wanted: Wanted, chosen: Chosen) -> tuple[list[Listed], Place | None]:
-    """Return the first matching messages, and the point at which to continue if there are more.
+    """Return the first matching messages, and the position at which to continue if there are more.
 
     :raises OSError: the timer log cannot be read.
     """
