@@ -177,7 +177,7 @@ def compare(cases: Sequence[Case], rounds: int, seconds: float, messages: int) -
     results = [one for found in figures.values() for one in found]
     print(f"\n{rounds} rounds of {seconds:g} s. {verdict(load_before, before, [r.beside for r in results])} ")
     print(f"The generator was busy for at most {max(one.generator for one in results):.0%} of a case.\n")
-    heads = ("case", "Apache", "CometMQ", "ratio", "p99 Apache", "p99 CometMQ", "CPU a message, Apache / CometMQ")
+    heads = ("case", "Apache", "CometMQ", "ratio", "p99 Apache", "p99 CometMQ", "CPU per message, Apache / CometMQ")
     rows = [_row(case.name, figures[case.name, System.APACHE], figures[case.name, System.COMETMQ]) for case in cases]
     print(table(heads, *rows))
 
@@ -256,7 +256,7 @@ def floor(rounds: int, seconds: float) -> None:
         rates, costs, kernel = ([_median(one, of) for one in found] for of in ("per_s", "cpu_us", "system_us"))
         cells = [f"{cost[0]:.1f} / {cost[1]:.1f} µs" for cost in (costs, kernel)]
         rows.append([name, *(f"{rate:,.0f}/s" for rate in rates), *cells])
-    print(table(("case", "server that only answers", "CometMQ", "CPU a message", "of it in the kernel"), *rows))
+    print(table(("case", "server that only answers", "CometMQ", "CPU per message", "CPU in the kernel"), *rows))
 
 
 def main() -> None:

@@ -101,7 +101,7 @@ def main() -> None:
                 found.setdefault((client, case), []).append(said([*commands[client], *more, case], **environment))
                 say(round=number, client=client, **found[client, case][-1])
     print(f"\n{options.rounds} rounds of {options.seconds:g} s; before them load {load_before:.2f}, {before}.\n")
-    heads = ("case", peer, f"{OURS}'s client", "ratio", f"CPU a message, {peer} / {OURS}")
+    heads = ("case", peer, f"{OURS}'s client", "ratio", f"CPU per message, {peer} / {OURS}")
     print(table(heads, *(_row(ours, theirs, peer, found) for ours, theirs in case_of.items())))
 
 

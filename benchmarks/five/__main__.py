@@ -98,7 +98,7 @@ def one_round(system: System, messages: int) -> dict[str, dict[str, float]]:
             count = told["messages"]
             found[told["phase"]] = {
                 "messages/s": count / (now - began),
-                "CPU a message, µs": (cpu - before) / count * 1e6,
+                "CPU per message, µs": (cpu - before) / count * 1e6,
                 "p50, ms": told["p50_us"] / 1000,
                 "p99, ms": told["p99_us"] / 1000,
                 "stolen": Beside.between(machine, CpuTimes.now()).steal,

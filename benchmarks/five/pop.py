@@ -129,7 +129,7 @@ def main() -> None:
     found: dict[str, list[Figures]] = {}
     for number, system in in_turn((System.APACHE55, System.COMETMQ), options.rounds):
         rate, cpu_us = one_round(system, options.messages, options.connections)
-        found.setdefault(system.value, []).append({"messages/s": rate, "CPU a message, µs": cpu_us})
+        found.setdefault(system.value, []).append({"messages/s": rate, "CPU per message, µs": cpu_us})
         say(round=number, system=system.value, **found[system.value][-1])
     print(f"\n{columns(found)}")
 

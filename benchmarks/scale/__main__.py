@@ -39,7 +39,7 @@ STEPS: Final = {
 APACHE_TOPICS: Final = 10_000
 """More topics take Apache too long to make."""
 DRAWN: Final = {
-    "worst wait each second, median, ms": ("wait", 1.0),
+    "longest wait per second, median, ms": ("wait", 1.0),
     "ready after SIGKILL, s": ("ready", 1_000.0),
 }
 """Figures of the picture: the name of the curve, and the factor that makes them milliseconds."""

@@ -147,10 +147,10 @@ class Bench:
             time.sleep(self.times.idle)
         each_second = worst_each_second(waits)
         return {
-            "worst wait each second, median, ms": statistics.median(each_second),
-            "worst wait each second, worst, ms": max(each_second),
-            "processor with these sends, %": busy[0],
-            "processor without, %": idle[0],
+            "longest wait per second, median, ms": statistics.median(each_second),
+            "longest wait per second, maximum, ms": max(each_second),
+            "processor use with small sends, %": busy[0],
+            "processor use without sends, %": idle[0],
             **self.held(),
         }
 
@@ -219,7 +219,7 @@ def topics(bench: Bench, count: int) -> Figures:
             took.append((time.monotonic() - begun) * 1000)
         _first_messages(wire, count)
     after = _worst(bench.waits_for(bench.times.after))
-    more = {"make one more, ms": statistics.median(took), "worst wait after the first messages, ms": after}
+    more = {"creating one more topic, ms": statistics.median(took), "longest wait after the first messages, ms": after}
     return {**more, **bench.at_rest(), **bench.ready()}
 
 
@@ -242,7 +242,7 @@ def offsets(bench: Bench, count: int) -> Figures:
         per_s = count / (time.monotonic() - begun)
     after = _worst(bench.waits_for(bench.times.after))
     bench.changes = (commit(*place, 1) for place in itertools.cycle(places))
-    return {"commits/s": per_s, "worst wait after the commits, ms": after, **bench.at_rest(), **bench.ready()}
+    return {"commits/s": per_s, "longest wait after the commits, ms": after, **bench.at_rest(), **bench.ready()}
 
 
 def timers(bench: Bench, count: int) -> Figures:
@@ -255,7 +255,7 @@ def timers(bench: Bench, count: int) -> Figures:
         wire.pour(send("Timers", 0, delay) for delay in delays)
         per_s = count / (time.monotonic() - begun)
     after = _worst(bench.waits_for(bench.times.after))
-    return {"sends/s": per_s, "worst wait after the sends, ms": after, **bench.at_rest(), **bench.ready()}
+    return {"sends/s": per_s, "longest wait after the sends, ms": after, **bench.at_rest(), **bench.ready()}
 
 
 def clients(bench: Bench, count: int) -> Figures:
@@ -276,11 +276,11 @@ def clients(bench: Bench, count: int) -> Figures:
         crowd.stdin.close()
         left = _worst(bench.waits_for(bench.times.after))
     return {
-        "worst wait while they come, ms": came,
+        "longest wait while clients connect, ms": came,
         **rest,
-        "worst wait when they leave, ms": left,
-        "anonymous memory before, MB": before,
-        "anonymous memory after they left, MB": bench.held()["anonymous memory, MB"],
+        "longest wait while clients disconnect, ms": left,
+        "anonymous memory before they connect, MB": before,
+        "anonymous memory after they disconnect, MB": bench.held()["anonymous memory, MB"],
     }
 
 

@@ -52,8 +52,8 @@ from benchmarks.spark.sides import SESSIONS
 
 KAFKA: Final = "Kafka"
 OURS: Final = "CometMQ"
-CPU: Final = "CPU for a million rows, yardstick / CometMQ"
-HEADINGS: Final = ("case", "yardstick", OURS, "ratio", CPU, "of it JVM + Python + broker")
+CPU: Final = "CPU per million rows, baseline / CometMQ"
+HEADINGS: Final = ("case", "baseline", OURS, "ratio", CPU, "CPU of JVM + Python + broker")
 
 
 @dataclass(frozen=True)
