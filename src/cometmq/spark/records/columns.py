@@ -43,7 +43,7 @@ COLUMNS: Final = (
     Column("msgId", "string", True, "offset id: store host and position in the commit log, hex"),
     Column("uniqKey", "string", True, "id from the producer (property UNIQ_KEY)"),
     Column("tags", "string", True, "tag (property TAGS)"),
-    Column("keys", "string", True, "index keys, separated by blanks (property KEYS)"),
+    Column("keys", "string", True, "index keys, separated by spaces (property KEYS)"),
     Column("body", "binary", True, "body, decompressed"),
     Column("properties", "map<string,string>", True, "all properties"),
     Column("flag", "int", True, "the application's own flag"),

@@ -127,7 +127,7 @@ SINK_COLUMNS: Final = (
     SinkColumn("value", _BYTES, "body of the message, under the name that Kafka's sink uses"),
     SinkColumn("topic", _TEXT, "topic of the message; if null or absent, the option topic applies"),
     SinkColumn("tags", _TEXT, "tag (property TAGS)"),
-    SinkColumn("keys", ("string", "array<string>"), "index keys: array elements, or separated by blanks"),
+    SinkColumn("keys", ("string", "array<string>"), "index keys: array elements, or separated by spaces"),
     SinkColumn("shardingKey", _TEXT, "messages with the same key are sent to one queue, in their order"),
     SinkColumn("brokerName", _TEXT, "broker with queueId; required if several brokers have the topic"),
     SinkColumn("queueId", ("int",), "queue to send to, instead of the sink's choice"),
