@@ -32,11 +32,11 @@ class Case:
 
 ACCOUNTS_4: Final = "needs `aclEnable`; run by `access/test_accounts.py`"
 ACCOUNTS_5: Final = "needs `authenticationEnabled`; run by `access/test_policies.py` and `test_accounts.py`"
-CONTROLLER: Final = "about a controller of RocketMQ 5; CometMQ has masters and slaves of 4.9"
-ROCKSDB: Final = "about tables in RocksDB; CometMQ's are JSON files, as in 4.9"
-COLD: Final = "about the cold-data limit of Apache's page cache; CometMQ has none"
-STATIC: Final = "about static topics, whose logical queues move between brokers"
-LITE: Final = "about lite topics of RocketMQ 5.5"
+CONTROLLER: Final = "concerns the RocketMQ 5 controller; CometMQ has masters and slaves as in 4.9"
+ROCKSDB: Final = "concerns tables in RocksDB; CometMQ uses JSON files, as in 4.9"
+COLD: Final = "concerns Apache's cold-data limit for the page cache; CometMQ has none"
+STATIC: Final = "concerns static topics, whose logical queues move between brokers"
+LITE: Final = "concerns RocketMQ 5.5 lite topics"
 
 CASES: Final = (
     Case("updateTopic", "-t Fresh -c DefaultCluster -r 4 -w 4", "create topic to .* success"),
@@ -51,8 +51,8 @@ CASES: Final = (
     Case("topicRoute", "-t Orders", "brokerAddrs"),
     Case("topicStatus", "-t Orders", "broker-a"),
     Case("topicClusterList", "-t Orders", "DefaultCluster"),
-    Case("addBroker", "-c {broker} -b x", "", NEW, no_meaning="about a broker container; every broker is a process"),
-    Case("removeBroker", "-c {broker} -b DefaultCluster:broker-a:0", "", NEW, no_meaning="about a broker container"),
+    Case("addBroker", "-c {broker} -b x", "", NEW, no_meaning="concerns broker containers; every broker is a process"),
+    Case("removeBroker", "-c {broker} -b DefaultCluster:broker-a:0", "", NEW, no_meaning="concerns broker containers"),
     Case("resetMasterFlushOffset", "-b {broker} -o 0", "", NEW, no_meaning=CONTROLLER),
     Case("brokerStatus", "-b {broker}", "putTps"),
     Case("queryMsgById", "-i {offset_id}", "OffsetID", OLD),
@@ -83,11 +83,11 @@ CASES: Final = (
     Case("cleanExpiredCQ", "-b {broker}", "success"),
     Case("deleteExpiredCommitLog", "-b {broker}", "success"),
     Case("cleanUnusedTopic", "-b {broker}", "success"),
-    Case("startMonitoring", elsewhere="never ends; asks what `consumerProgress` and `consumerStatus` ask"),
+    Case("startMonitoring", elsewhere="never ends; sends the same requests as `consumerProgress` and `consumerStatus`"),
     Case("statsAll", "", "Orders"),
     Case("allocateMQ", "-t Orders -i 127.0.0.1,127.0.0.2", "Orders"),
     Case("checkMsgSendRT", "-t Orders -a 3 -s 16", "Avg RT"),
-    Case("clusterRT", elsewhere="never ends; sends messages to topics named like brokers, as `sendMsgStatus`"),
+    Case("clusterRT", elsewhere="never ends; sends messages to topics named after brokers, as `sendMsgStatus` does"),
     Case("getNamesrvConfig", "", "listenPort"),
     Case("updateNamesrvConfig", "-k orderMessageEnable -v true", "update name server config success"),
     Case("getBrokerConfig", "-b {broker}", "brokerName"),
@@ -106,7 +106,7 @@ CASES: Final = (
     Case("exportConfigs", "-c DefaultCluster -f {directory}", "export .* success"),
     Case("exportMetrics", "-c DefaultCluster -f {directory}", "export .* success"),
     Case("exportMetadataInRocksDB", "-p {directory} -t topics", "", NEW, no_meaning=ROCKSDB),
-    Case("exportPopRecord", "-c DefaultCluster", "", NEW, no_meaning="moves POP records into RocksDB's form"),
+    Case("exportPopRecord", "-c DefaultCluster", "", NEW, no_meaning="moves POP records from RocksDB into files"),
     Case("haStatus", "-b {broker}", "#MasterCommitLogMaxOffset", NEW),
     Case("getSyncStateSet", "-a {broker} -b broker-a", "", NEW, no_meaning=CONTROLLER),
     Case("getBrokerEpoch", "-b broker-a", "", NEW, no_meaning=CONTROLLER),
@@ -115,11 +115,11 @@ CASES: Final = (
     Case("updateControllerConfig", "-a {broker} -k a -v b", "", NEW, no_meaning=CONTROLLER),
     Case("electMaster", "-a {broker} -b 1 -n broker-a -c DefaultCluster", "", NEW, no_meaning=CONTROLLER),
     Case("cleanBrokerMetadata", "-a {broker} -bn broker-a -c DefaultCluster", "", NEW, no_meaning=CONTROLLER),
-    Case("dumpCompactionLog", "", "", NEW, no_meaning="reads files of compaction topics; CometMQ has none"),
+    Case("dumpCompactionLog", "", "", NEW, no_meaning="reads files of compaction topics, which CometMQ does not have"),
     Case("getColdDataFlowCtrInfo", "-b {broker}", "", NEW, no_meaning=COLD),
     Case("updateColdDataFlowCtrGroupConfig", "-b {broker} -g g -v 1", "", NEW, no_meaning=COLD),
     Case("removeColdDataFlowCtrGroupConfig", "-b {broker} -g g", "", NEW, no_meaning=COLD),
-    Case("setCommitLogReadAheadMode", "-b {broker} -m 1", "", NEW, no_meaning="about Apache's memory maps"),
+    Case("setCommitLogReadAheadMode", "-b {broker} -m 1", "", NEW, no_meaning="concerns Apache's memory maps"),
     *(
         Case(name, versions=NEW, elsewhere=ACCOUNTS_5)
         for name in (
