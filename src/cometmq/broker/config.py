@@ -23,8 +23,9 @@ from cometmq.message.listeners import EVERY_CLIENT, Advertised, parse_advertised
 from cometmq.message.names import MASTER_ID, TRACE_TOPIC
 from cometmq.metrics.options import MetricsOptions
 from cometmq.options import ApacheRules, ConfigError, option
-from cometmq.options.forms import one_of
+from cometmq.options.forms import Form, one_of
 from cometmq.remoting.tls.options import load_with_tls
+from cometmq.storage import Location, StorageOptions
 from cometmq.store.config import StoreConfig
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"
@@ -33,6 +34,22 @@ SLAVE: Final = "SLAVE"
 
 _MILLISECONDS_OF_A_DAY: Final = 86_400_000
 _SHOWN_CHARS: Final = 1_000
+
+
+def _url_of_storage(text: str) -> str:
+    if text:
+        Location.parse(text)
+    return text
+
+
+def storage_options(text: str) -> dict[str, str]:
+    """Return the options in ``archive.read.storage``, by name."""
+    return dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
+
+
+def _options_of_storage(text: str) -> str:
+    StorageOptions.from_texts(storage_options(text))
+    return text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,6 +159,21 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
 
     # --- pulls ----------------------------------------------------------------------------------
+    archive_read: str = option(
+        "",
+        "Path or URL of an archive from which messages are read that this broker has deleted; see docs/lake.md.",
+        key="archive.read",
+        form=Form("a path or URL", _url_of_storage),
+        apache=ApacheRules(outside="refused", stripped=True),
+    )
+    archive_read_storage: str = option(
+        "",
+        "Options of the archive's storage, NAME=VALUE joined by commas, such as endpoint=http://minio:9000.",
+        key="archive.read.storage",
+        form=Form("NAME=VALUE joined by commas", _options_of_storage),
+        secret=True,
+        apache=ApacheRules(outside="refused", stripped=True),
+    )
     long_polling_enable: bool = option(
         True, "Let pull requests wait for messages for the time that they specify.", runtime=True
     )

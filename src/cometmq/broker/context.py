@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cometmq.auth.quota.limiter import Limiter
+from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.tables.clients import ClientRegistry
@@ -54,6 +55,8 @@ class BrokerContext:
     """Ends the current round of the loop soon."""
     limiter: Limiter
     """The quotas of accounts, addresses and groups."""
+    archived: ArchivedMessages | None
+    """The messages that retention has deleted and an archive has; ``None`` without ``archive.read``."""
     address: str
     """The broker's ``host:port`` for clients."""
     host: bytes

@@ -24,6 +24,7 @@ from cometmq.broker.admin.quotas import QuotaAdmin
 from cometmq.broker.admin.relay import RelayAdmin
 from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.advertised_check import AdvertisedCheck
+from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.clients.client_manage import ClientManageProcessor
 from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
 from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig, ip_of_clients, with_host
@@ -33,10 +34,7 @@ from cometmq.broker.delay.recall_message import RecallMessageProcessor
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
-from cometmq.broker.limits import (
-    POP_SAVE_SECONDS,
-    PRODUCER_SAVE_SECONDS,
-)
+from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
 from cometmq.broker.metrics.stats import BrokerStats
 from cometmq.broker.metrics.traffic import Traffic
 from cometmq.broker.monitor.monitor import BrokerMonitor, MonitoredParts
@@ -49,7 +47,7 @@ from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.pull.pull_message import PullMessageProcessor
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.pull.query_message import QueryProcessor
-from cometmq.broker.registration import WARN_S, BrokerRegistration
+from cometmq.broker.registration import WARN_S, BrokerRegistration, warn_of_no_nameserver
 from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
 from cometmq.broker.replication.slave import Slave, message_refusal
 from cometmq.broker.replication.store_files import StoreFileProcessor
@@ -111,6 +109,7 @@ class Broker:
     schedule: ScheduleMessageService
     producers: ProducerSequenceLog
     hold: PullRequestHoldService
+    archived: ArchivedMessages | None
     registration: BrokerRegistration
     advertised_check: AdvertisedCheck
     transactions: TransactionalMessageService
@@ -358,6 +357,7 @@ class Broker:
         targets = SendTargets(self.live, self.topics, self.groups, store, tables)
         deletions = Deletions(self._tables, store, self.stats)
         deletions.on_topic.append(targets.forget)
+        self.archived = ArchivedMessages.configured(config, store, self._tables, deletions)
         transfers = GroupTransferService(
             clock=clock,
             timeout_s=config.slave_timeout / 1000,
@@ -393,6 +393,7 @@ class Broker:
             answers=answers,
             schedule_round=self.server.schedule_round,
             limiter=self.limiter,
+            archived=self.archived,
             address=self.address,
             host=host,
         )
@@ -441,11 +442,13 @@ class Broker:
     def _start_services(self, context: BrokerContext) -> None:
         config = self.config
         self.hold.start()
+        if self.archived is not None:
+            self.archived.start(self._stops)
         self.stats.start()
         self._stops.add("statistics", self.stats.stop)
         repeated = periodic_work(context, self._tables, self.filters, self._access.topic_owners)
         if not config.namesrv_addr:
-            repeated.append(("warn", WARN_S, _warn_of_no_nameserver))
+            repeated.append(("warn", WARN_S, warn_of_no_nameserver))
         if self.is_slave:
             self.slave.start()
             self._stops.add("master of this slave", self.slave.stop)
@@ -473,7 +476,7 @@ class Broker:
 
     async def _register(self) -> None:
         if not self.config.namesrv_addr:
-            _warn_of_no_nameserver()
+            warn_of_no_nameserver()
             return
         self._stops.add("connections to nameservers", self._registrar.close)
         self._stops.add("leaving the nameservers", self.registration.stop)
@@ -493,7 +496,3 @@ class Broker:
         self.hold.stop()
         await self._tables.finish()
         await self.turn.finished()
-
-
-def _warn_of_no_nameserver() -> None:
-    _log.warning("namesrvAddr is not set: clients cannot find this broker")

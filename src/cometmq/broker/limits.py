@@ -81,6 +81,18 @@ HELD_SQL_FACTOR: Final = 150
 """Weight of each character in an SQL92 expression, according to the memory that the compiled expression needs."""
 HELD_SLICE_SECONDS: Final = 0.002
 """Time for held pulls in one round of the loop; the remaining pulls follow in the next round."""
+ARCHIVE_ANSWER_SECONDS: Final = 5.0
+"""Maximum time that a request waits for the archive reader; then the client is told to ask again. Less than the 10 s
+after which clients give up a pull that does not wait for messages.
+"""
+ARCHIVE_OPENING_SECONDS: Final = 600.0
+"""After the start of a broker: time for which pulls below a queue's first offset wait for an archive whose storage does
+not answer. After it, they continue at the broker's first offset.
+"""
+MAX_ARCHIVE_QUESTIONS: Final = 4_096
+"""Maximum number of requests that wait for the archive reader; their answers have up to a megabyte each."""
+ARCHIVE_FILTERED_RECORDS: Final = 800
+"""Number of archived records that one filtered pull looks at, as in the store: 3 ms for the filter."""
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 """Maximum number of held pulls on one connection. A client has one for each queue."""
 MAX_POP_MESSAGES: Final = 32

@@ -427,3 +427,8 @@ class _Link:
             await self._owner.send_unregister(self.address)
         except RemotingError as error:
             _log.warning("cannot unregister from nameserver %s: %s", self.address, error)
+
+
+def warn_of_no_nameserver() -> None:
+    """Log that no nameserver is configured."""
+    _log.warning("namesrvAddr is not set: clients cannot find this broker")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cometmq.message.names import NOT_ALLOWED_SEND_TOPICS
 from cometmq.message.properties import REAL_TOPIC
 from cometmq.message.record import StoredRecord
-from cometmq.remoting.permissions import CALLER, Action, on_topic
+from cometmq.remoting.permissions import CALLER, Action, Caller, on_topic
 from cometmq.store.message_store import MessageStore
 
 
@@ -25,6 +25,11 @@ def may_access_at(store: MessageStore, offset: int, *actions: Action) -> bool:
     """Return whether the current request may access the message at a log offset."""
     caller = CALLER.get()
     return caller is None or caller.is_super or may_access(store, store.decoded_at(offset), *actions)
+
+
+def may_access_archived(caller: Caller | None, record: StoredRecord, actions: tuple[Action, ...]) -> bool:
+    """Return whether the account of a request may access an archived message, which the archive took from its queue."""
+    return caller is None or caller.is_super or caller.may(on_topic(_topic(record), *actions))
 
 
 def _topic(record: StoredRecord) -> str:

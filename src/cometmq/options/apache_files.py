@@ -79,7 +79,7 @@ def read_as_apache(found: Option, text: str, java: Option) -> tuple[Any, str]:
 def _read(found: Option, text: str) -> Any:
     try:
         value = found.form.read(text)
-    except PathError as error:
+    except (PathError, OptionError) as error:
         message = f"{found.key}={error.message}"
         raise ConfigError(error.message, option=found.key, message=message, next_step=error.next_step) from None
     return found.apache.empty if value == "" else value

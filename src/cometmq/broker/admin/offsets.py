@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Final
 
 from msgspec import UNSET
 
 from cometmq import fastjson
 from cometmq.broker.admin.topics import DEFAULT_REMARK
+from cometmq.broker.archived.searches import NOT_NOW, find_first
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import QUEUES_PER_SLICE
 from cometmq.broker.metrics.stats import GROUP_GET_NUMS
@@ -149,14 +150,28 @@ class OffsetAdmin:
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
             )
-        return run_in_slices(
-            connection, request, self._reset(connection.remote_address, header, topic.write_queue_nums)
-        )
+        queues = range(topic.write_queue_nums)
+        archived = self._broker.archived
+        if archived is None or header.timestamp == LATEST:
+            return run_in_slices(connection, request, self._reset(connection.remote_address, header, queues, {}))
 
-    def _reset(self, asker: str, header: ResetOffsetRequestHeader, queue_nums: int) -> Steps:
+        def reset(found: Mapping[int, int] | None) -> None:
+            if found is None:
+                response: Response | None = Response(ResponseCode.SYSTEM_BUSY, remark=NOT_NOW)
+            else:
+                response = run_in_slices(
+                    connection, request, self._reset(connection.remote_address, header, queues, found)
+                )
+            if response is not None:
+                connection.respond(request, response)
+
+        find_first(archived, self._broker.store, header.topic, queues, header.timestamp, reset)
+        return None
+
+    def _reset(self, asker: str, header: ResetOffsetRequestHeader, queues: range, archived: Mapping[int, int]) -> Steps:
         parts: list[bytes] = []
         parts_for_c: list[bytes] = []
-        for queue_ids in slices(range(queue_nums)):
+        for queue_ids in slices(queues):
             if parts:
                 yield
             table: dict[MessageQueue, int] = {}
@@ -164,7 +179,9 @@ class OffsetAdmin:
                 consumed = self._broker.offsets.query(header.group, header.topic, queue_id)
                 if consumed == NO_OFFSET:
                     return Response(ResponseCode.SYSTEM_ERROR, remark=f"THe consumer group <{header.group}> not exist")
-                wanted = self._offset_at(header.topic, queue_id, header.timestamp)
+                wanted = archived.get(queue_id, -1)
+                if wanted < 0:
+                    wanted = self._offset_at(header.topic, queue_id, header.timestamp)
                 if not header.is_force and wanted > consumed:
                     wanted = consumed
                 table[MessageQueue(header.topic, self._broker.config.broker_name, queue_id)] = wanted

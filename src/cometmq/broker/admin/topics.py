@@ -244,6 +244,8 @@ class TopicAdmin:
             for queue_id in queue_ids:
                 first, end = self._broker.store.extent(name, queue_id)
                 last = self._broker.store.store_time(name, queue_id, end - 1) if end > 0 else 0
+                if self._broker.archived is not None:
+                    first = self._broker.archived.first_offset(name, queue_id)
                 table[MessageQueue(name, self._broker.config.broker_name, queue_id)] = TopicOffset(
                     min_offset=first, max_offset=end, last_update_timestamp=max(last, 0)
                 )

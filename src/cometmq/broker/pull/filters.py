@@ -75,6 +75,16 @@ class MessageFilter(msgspec.Struct, frozen=True):
 EVERYTHING: Final = MessageFilter()
 
 
+def matches_filter(wanted: MessageFilter, record: memoryview) -> bool:
+    """Return whether a filter accepts a record, whose tags are read from its properties."""
+    try:
+        if wanted.codes is not None and tags_code(_read_tag(properties_of(record))) not in wanted.codes:
+            return False
+    except (RecordError, struct.error):
+        return False
+    return wanted.predicate is None or wanted.predicate(record)
+
+
 def parse_tags(expression: str) -> MessageFilter:
     """Return the filter for a tag expression (``FilterAPI.buildSubscriptionData``).
 

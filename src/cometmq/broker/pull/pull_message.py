@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cometmq.broker.config import SLAVE, BrokerConfig
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.pull.archived_pulls import ArchivedPulls
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.held_queue import HeldPull
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
@@ -60,6 +61,12 @@ class PullMessageProcessor:
         broker.deletions.on_topic.append(self.hold.topic_deleted)
         self._clock = broker.clock
         self._limiter = broker.limiter
+        self._archived = broker.archived
+        self._archived_pulls = (
+            None
+            if broker.archived is None
+            else ArchivedPulls(broker.archived, broker.store, broker.live, self._check, self._respond_with)
+        )
 
     @answers(
         RequestCode.PULL_MESSAGE,
@@ -83,6 +90,11 @@ class PullMessageProcessor:
         if header.sys_flag & PULL_COMMIT and config.broker_role != SLAVE:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         result = self._get_message(header, wanted)
+        if result.status is GetMessageStatus.OFFSET_TOO_SMALL and self._archived_pulls is not None:
+            archived = self._archived_pulls.read(connection, request, wanted, result)
+            if archived is None:
+                return None
+            result = archived
         code = result_code(result.status, header.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & PULL_SUSPEND:
             wait_ms = header.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
@@ -100,7 +112,9 @@ class PullMessageProcessor:
         if held.is_earlier and header.queue_offset > 0:
             return self._start_at_min_offset(held.connection, header)
         result = self._get_message(header, wanted)
-        return self._response(held.connection, header, result, result_code(result.status, header.queue_offset))
+        if result.status is GetMessageStatus.OFFSET_TOO_SMALL and self._archived_pulls is not None:
+            result = self._archived_pulls.again(header, result)
+        return self._respond_with(held.connection, header, result)
 
     # --- recreated topics -----------------------------------------------------------------------
     def _reads_deleted_topic(self, connection: ServerConnection, header: PullMessageRequestHeader) -> bool:
@@ -165,6 +179,11 @@ class PullMessageProcessor:
             result.next_begin_offset = known if in_queue else result.min_offset
         return result
 
+    def _respond_with(
+        self, connection: ServerConnection, header: PullMessageRequestHeader, result: GetResult
+    ) -> Response:
+        return self._response(connection, header, result, result_code(result.status, header.queue_offset))
+
     def _response(
         self, connection: ServerConnection, header: PullMessageRequestHeader, result: GetResult, code: ResponseCode
     ) -> Response:
@@ -179,6 +198,8 @@ class PullMessageProcessor:
             self._stats.count_pull_miss()
         next_offset, next_broker = result.next_begin_offset, self._next_broker_id(header.consumer_group, result)
         config = self._live.current
+        if self._archived is not None:
+            result.min_offset = self._archived.first_offset(header.topic, header.queue_id)
         if config.broker_role == SLAVE and result.status in _CORRECTED and not config.offset_check_in_slave:
             # The master may have messages beyond the end of this queue: do not correct the offset.
             next_offset = header.queue_offset

@@ -5,9 +5,14 @@ In Apache's broker, ``QueryMessageProcessor`` handles these requests, and ``Admi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from cometmq.broker.archived.searches import NOT_NOW, find_key, find_position, find_time, is_before_store
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.stored_access import may_access_at, not_found
+from cometmq.broker.stored_access import may_access_archived, may_access_at, not_found
 from cometmq.limits import MAX_QUERY_MESSAGES
+from cometmq.message.record import StoredRecord, decode_record
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import (
     UPPER,
@@ -23,9 +28,11 @@ from cometmq.remoting.headers import (
     SearchOffsetResponseHeader,
     ViewMessageRequestHeader,
 )
-from cometmq.remoting.permissions import Action, needs_stored, needs_topic
+from cometmq.remoting.permissions import CALLER, Action, needs_stored, needs_topic
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
+from cometmq.store.index.index_service import QueryResult
+from cometmq.tier.frames import FindKey, TimeFound
 
 
 class QueryProcessor:
@@ -35,11 +42,13 @@ class QueryProcessor:
         self._live = broker.live
         self._store = broker.store
         self._limiter = broker.limiter
+        self._archived = broker.archived
+        self._topics = broker.topics
 
     @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, permission=needs_topic(Action.GET))
     def search_offset(
-        self, _connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
-    ) -> Response:
+        self, connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
+    ) -> Response | None:
         """Return the offset for a point in time, or 0 if the queue does not exist.
 
         Clients of 5.x choose between the first message stored at or after that time and (UPPER) the last message stored
@@ -47,14 +56,48 @@ class QueryProcessor:
         """
         header, store = request.header, self._store
         place = header.topic, header.queue_id
+        is_upper = header.boundary_type is not None and header.boundary_type.upper() == UPPER
+        timestamp = header.timestamp + is_upper
+        if self._archived is not None and self._archived.extent(*place) and is_before_store(store, *place, timestamp):
+            before, _ = store.extent(*place)
+            find_time(self._archived, *place, timestamp, before, partial(self._time_found, connection, request, before))
+            return None
         if header.boundary_type is None:
             offset = store.offset_by_time(*place, header.timestamp)
-        elif header.boundary_type.upper() == UPPER:
+        elif is_upper:
             first, _ = store.extent(*place)
-            offset = max(store.first_by_time(*place, header.timestamp + 1) - 1, first)
+            offset = max(store.first_by_time(*place, timestamp) - 1, first)
         else:
-            offset = store.first_by_time(*place, header.timestamp)
+            offset = store.first_by_time(*place, timestamp)
         return Response(header=SearchOffsetResponseHeader(offset=offset))
+
+    def _time_found(
+        self,
+        connection: ServerConnection,
+        request: Request[SearchOffsetRequestHeader],
+        before: int,
+        found: TimeFound | None,
+    ) -> None:
+        """Answer a search for a time that is older than the store.
+
+        :param before: the first offset in the store, at which the search continues.
+        """
+        if found is None:
+            connection.respond(request, Response(ResponseCode.SYSTEM_BUSY, remark=NOT_NOW))
+            return
+        header = request.header
+        at, earlier = (found.offset if found.offset >= 0 else before), found.earlier_offset
+        if earlier < 0:
+            offset = at
+        elif header.boundary_type is None:  # the nearest; of two equally near ones the earlier
+            later_ms = (
+                found.time_ms if found.offset >= 0 else self._store.store_time(header.topic, header.queue_id, before)
+            )
+            is_later_nearer = later_ms - header.timestamp < header.timestamp - found.earlier_ms
+            offset = at if is_later_nearer or later_ms == header.timestamp else earlier
+        else:
+            offset = earlier if header.boundary_type.upper() == UPPER else at
+        connection.respond(request, Response(header=SearchOffsetResponseHeader(offset=offset)))
 
     @answers(RequestCode.GET_MAX_OFFSET, permission=needs_topic(Action.GET))
     def max_offset(
@@ -69,7 +112,10 @@ class QueryProcessor:
         self, _connection: ServerConnection, request: Request[GetMinOffsetRequestHeader], _body: bytes
     ) -> Response:
         """Return the offset of the oldest message in a queue."""
-        first, _ = self._store.extent(request.header.topic, request.header.queue_id)
+        place = request.header.topic, request.header.queue_id
+        first, _ = self._store.extent(*place)
+        if self._archived is not None:
+            first = self._archived.first_offset(*place)
         return Response(header=GetMinOffsetResponseHeader(offset=first))
 
     @answers(RequestCode.GET_EARLIEST_MSG_STORETIME, permission=needs_topic(Action.GET))
@@ -80,37 +126,77 @@ class QueryProcessor:
         empty.
         """
         header = request.header
-        first, _ = self._store.extent(header.topic, header.queue_id)
-        timestamp = self._store.store_time(header.topic, header.queue_id, first)
+        place = header.topic, header.queue_id
+        extent = None if self._archived is None else self._archived.extent(*place)
+        first, _ = self._store.extent(*place)
+        timestamp = self._store.store_time(*place, first) if extent is None else extent.first_ms
         return Response(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
 
     @answers(RequestCode.VIEW_MESSAGE_BY_ID, permission=needs_stored(Action.SUB, Action.GET))
-    def view(self, connection: ServerConnection, request: Request[ViewMessageRequestHeader], _body: bytes) -> Response:
+    def view(
+        self, connection: ServerConnection, request: Request[ViewMessageRequestHeader], _body: bytes
+    ) -> Response | None:
         """Return the record at a log offset."""
         offset = request.header.offset
+        if self._archived is not None and 0 <= offset < self._store.min_physical_offset:
+            may_access = partial(may_access_archived, CALLER.get(), actions=(Action.SUB, Action.GET))
+            find_position(
+                self._archived,
+                offset,
+                partial(self._position_found, connection, request, may_access, self._not_found(offset)),
+            )
+            return None
         record = self._store.record_at(offset) if offset >= 0 else None
         if record is None or not may_access_at(self._store, offset, Action.SUB, Action.GET):
-            return Response(
-                ResponseCode.SYSTEM_ERROR, remark=not_found(f"can not find message by the offset, {offset}")
-            )
+            return self._not_found(offset)
         self._limiter.got(connection, None, 1, len(record))
         return Response(body=record)
+
+    @staticmethod
+    def _not_found(offset: int) -> Response:
+        return Response(ResponseCode.SYSTEM_ERROR, remark=not_found(f"can not find message by the offset, {offset}"))
+
+    def _position_found(
+        self,
+        connection: ServerConnection,
+        request: Request[ViewMessageRequestHeader],
+        may_access: Callable[[StoredRecord], bool],
+        not_found: Response,
+        record: bytes | None,
+    ) -> None:
+        """Answer with an archived record, if the account may read it and its topic still has it."""
+        assert self._archived is not None
+        decoded = None if record is None else decode_record(record)
+        extent = decoded and self._archived.extent(decoded.topic, decoded.queue_id)
+        if record is None or decoded is None or not extent or not may_access(decoded):
+            connection.respond(request, not_found)
+            return
+        self._limiter.got(connection, None, 1, len(record))
+        connection.respond(request, Response(body=record))
 
     @answers(RequestCode.QUERY_MESSAGE, limits=("MAX_QUERY_MESSAGES",), permission=needs_topic(Action.SUB, Action.GET))
     def query(
         self, connection: ServerConnection, request: Request[QueryMessageRequestHeader], _body: bytes
-    ) -> Response:
-        """Return the messages with a key or unique key, oldest first."""
+    ) -> Response | None:
+        """Return the messages with a key, or with a unique key, oldest first."""
         header = request.header
         wanted = self._live.current.default_query_max_num if header.unique_key_query else header.max_num
-        found = self._store.query(
-            header.topic,
-            header.key,
-            max(0, min(wanted, MAX_QUERY_MESSAGES)),
-            header.begin_timestamp,
-            header.end_timestamp,
-            unique=header.unique_key_query,
-        )
+        most = max(0, min(wanted, MAX_QUERY_MESSAGES))
+        times = header.begin_timestamp, header.end_timestamp
+        found = self._store.query(header.topic, header.key, most, *times, unique=header.unique_key_query)
+        if self._archived is not None and len(found.records) < most:
+            asked = FindKey(0, header.topic, header.key, header.unique_key_query, *times, {}, most)
+            find_key(
+                self._archived,
+                self._store,
+                asked,
+                found,
+                lambda all_found: connection.respond(request, self._found(connection, all_found)),
+            )
+            return None
+        return self._found(connection, found)
+
+    def _found(self, connection: ServerConnection, found: QueryResult) -> Response:
         answer = QueryMessageResponseHeader(
             index_last_update_timestamp=found.last_update_timestamp,
             index_last_update_phyoffset=found.last_update_physical_offset,

@@ -3,7 +3,7 @@
 A change is a text such as ``+message.type=FIFO,-reserve.time`` (``AttributeParser``, ``AttributeUtil``,
 ``TopicAttributes``); errors have Apache's texts. Only message.type has an effect here: RocketMQ 5 clients over gRPC
 receive it with the route, and their sends are checked against it. As in Apache's broker, sends over remoting are not
-checked.
+checked. ``archive.read=off``, an attribute of CometMQ, excludes a topic from the archive that the broker reads.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from cometmq.broker.limits import MAX_ATTRIBUTES_CHARS
 from cometmq.errors import CometMQError
 
 MESSAGE_TYPE: Final = "message.type"
+READ_ARCHIVE: Final = "archive.read"
+_OFF: Final = "off"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
 _RESERVE_TIME_MAX: Final = 2**63 - 1
 
@@ -44,6 +46,7 @@ _CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
     "queue.type": _one_of("SimpleCQ"),
     "cleanup.policy": _one_of("DELETE"),
     "reserve.time": _reserve_time,
+    READ_ARCHIVE: _one_of("on", _OFF),
 }
 """The supported attributes and their checks. Attributes for batch queues and compaction are not supported."""
 _UNCHANGEABLE: Final = frozenset({"queue.type", "cleanup.policy"})
@@ -96,3 +99,8 @@ def _parsed(change: str) -> dict[str, str]:
 def message_type_of(attributes: Mapping[str, str] | None) -> str:
     """Return a topic's message type, which is NORMAL if the attribute is missing."""
     return (attributes or {}).get(MESSAGE_TYPE, "NORMAL")
+
+
+def reads_archive(attributes: Mapping[str, str] | None) -> bool:
+    """Return whether a topic's archived messages may be read."""
+    return (attributes or {}).get(READ_ARCHIVE) != _OFF

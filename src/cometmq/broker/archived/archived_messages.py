@@ -1,0 +1,320 @@
+"""The archived messages of a broker: which offsets they have, and questions to the archive reader.
+
+An archive is used for a queue only below the queue's first offset in the store, and only if it has the same queue:
+
+* The archive does not end behind the queue, and does not begin before its topic was created: a topic that was deleted
+  and created again counts from 0 again.
+* The newest archived message that the store has too is the same message. If the store has none of them, the last
+  archived message is older than the first one in the store. This is asked once, with the first read.
+
+Everything here belongs to the event loop. Answers come by callbacks; a question whose answer does not come in time is
+answered with ``None``, and its caller tells the client to ask again later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.archived.reader_process import ReaderProcess
+from cometmq.broker.config import BrokerConfig, storage_options
+from cometmq.broker.limits import (
+    ARCHIVE_ANSWER_SECONDS,
+    ARCHIVE_OPENING_SECONDS,
+    MAX_ARCHIVE_QUESTIONS,
+)
+from cometmq.broker.stops import Stops
+from cometmq.broker.tables.broker_tables import BrokerTables
+from cometmq.broker.tables.deletions import Deletions
+from cometmq.broker.tables.topic_attributes import reads_archive
+from cometmq.errors import CometMQError, require
+from cometmq.message.record import RecordError, decode_record
+from cometmq.periodic import Alarm
+from cometmq.store.message_store import MessageStore
+from cometmq.tier.frames import Answer, Extent, Extents, Failed, Message, Open, Question, Read, Records, Unreadable
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.5
+"""Pause between two looks for questions whose time is over."""
+
+OnAnswer = Callable[[Answer | None, bytes], None]
+_Queue = tuple[str, int]
+
+
+class _Pending(msgspec.Struct, eq=False):
+    """A question that is not answered yet."""
+
+    question: Question
+    on_answer: OnAnswer
+    deadline: float
+
+
+class _Identity(msgspec.Struct, eq=False):
+    """The result of comparing an archived queue with the broker's queue."""
+
+    is_same: bool | None = None
+    """``None`` while it is being checked."""
+    waiting: list[Callable[[], None]] = []
+
+
+class ArchivedMessages:
+    """The archived messages of one broker.
+
+    :param opened: the archive, and the name of the broker in it.
+    """
+
+    def __init__(self, opened: Open, store: MessageStore, tables: BrokerTables) -> None:
+        self._opened = opened
+        self._store = store
+        self._topics = tables.topics
+        self._lives = tables.lives
+        self._clock = store.clock
+        self._process = ReaderProcess(opened, self._received, self._send_again, clock=store.clock)
+        self._extents: dict[_Queue, Extent] = {}
+        self._identities: dict[_Queue, _Identity] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._next_number = 0
+        self._next_look = Alarm(self._look, clock=store.clock)
+        self._may_open_until = float("-inf")
+        self._unreadable = ""
+        self._reported = ""
+        self._reported_gaps: set[_Queue] = set()
+        self._stopped = False
+        self.records = 0
+        """Number of archived messages that were read."""
+        self.failures = 0
+        """Number of questions that were not answered."""
+
+    @classmethod
+    def configured(
+        cls, config: BrokerConfig, store: MessageStore, tables: BrokerTables, deletions: Deletions
+    ) -> ArchivedMessages | None:
+        """Return the archived messages of a broker, or ``None`` if its configuration names no archive."""
+        if not config.archive_read:
+            return None
+        options = storage_options(config.archive_read_storage)
+        archived = cls(Open(config.archive_read, options, config.broker_name), store, tables)
+        deletions.on_topic.append(archived.forget)
+        return archived
+
+    # --- life ---------------------------------------------------------------------------------
+    def start(self, stops: Stops) -> None:
+        """Start the archive reader."""
+        stops.add("archive reader", self.stop)
+        try:
+            require("archive.read", "lake", "pyarrow", "numpy")
+        except CometMQError as error:
+            self._report(str(error))
+            return
+        self._may_open_until = self._clock.monotonic() + ARCHIVE_OPENING_SECONDS
+        self._process.start()
+
+    async def stop(self) -> None:
+        """End the archive reader, and end all questions without an answer."""
+        self._stopped = True
+        self._next_look.close()
+        for number in list(self._pending):
+            self._finish(number, None)
+        await self._process.stop()
+
+    @property
+    def process(self) -> ReaderProcess:
+        """The archive reader's process."""
+        return self._process
+
+    @property
+    def is_readable(self) -> bool:
+        """Return whether the archive's commits could be read at the last look."""
+        return bool(self._extents) and not self._unreadable
+
+    # --- what is archived ---------------------------------------------------------------------
+    def extent(self, topic: str, queue_id: int) -> Extent | None:
+        """Return the archived part of a queue below its first offset in the store, or ``None`` if there is none."""
+        extent = self._extents.get((topic, queue_id))
+        if extent is None or not self._is_read(topic):
+            return None
+        low, high = self._store.extent(topic, queue_id)
+        deleted = self._lives.deleted.get(topic)
+        if not extent.first < low <= high or extent.end > high:
+            return None
+        if deleted is not None and extent.first_ms < deleted.time_ms:
+            return None
+        identity = self._identities.get((topic, queue_id))
+        return None if identity is not None and identity.is_same is False else extent
+
+    def first_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first offset of a queue in the archive or the store."""
+        extent = self.extent(topic, queue_id)
+        return self._store.extent(topic, queue_id)[0] if extent is None else extent.first
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic that have archived messages below their first offsets in the store."""
+        return [queue_id for name, queue_id in self._extents if name == topic and self.extent(name, queue_id)]
+
+    def may_have(self, topic: str) -> bool:
+        """Return whether a topic's messages may be archived, since the archive is being opened."""
+        return (
+            not self._extents
+            and self._clock.monotonic() < self._may_open_until
+            and not self._stopped
+            and self._is_read(topic)
+        )
+
+    def _is_read(self, topic: str) -> bool:
+        config = self._topics.get(topic)
+        return config is not None and reads_archive(config.attributes or None)
+
+    def report_gap(self, topic: str, queue_id: int, first: int, end: int) -> None:
+        """Log, once for each queue, that neither archive nor store have some messages."""
+        if (topic, queue_id) not in self._reported_gaps:
+            self._reported_gaps.add((topic, queue_id))
+            _log.warning(
+                "queue %d of %s: neither %s nor the store has offsets %d to %d; consumers continue after them. "
+                "Archive more often than fileReservedTime deletes",
+                *(queue_id, topic, self._opened.url, first, end - 1),
+            )
+
+    # --- questions ----------------------------------------------------------------------------
+    def ask(self, question: Callable[[int], Question], on_answer: OnAnswer) -> None:
+        """Send a question to the archive reader.
+
+        :param question: makes the question from its number.
+        :param on_answer: called once, with ``None`` if there is no answer in time.
+        """
+        if self._stopped or not self._extents or len(self._pending) >= MAX_ARCHIVE_QUESTIONS:
+            on_answer(None, b"")
+            return
+        self._next_number += 1
+        asked = question(self._next_number)
+        deadline = self._clock.monotonic() + ARCHIVE_ANSWER_SECONDS
+        self._pending[asked.number] = _Pending(asked, on_answer, deadline)
+        if not self._next_look.is_set:
+            self._next_look.after(_LOOK_SECONDS)
+        self._process.send(asked)
+
+    def wait(self, on_end: Callable[[], None]) -> None:
+        """Call a function when it is time to tell a client to ask again."""
+        self._clock.call_later(ARCHIVE_ANSWER_SECONDS, on_end)
+
+    def read(self, extent: Extent, offset: int, most: tuple[int, int], on_answer: OnAnswer) -> None:
+        """Read records of a queue, and check with the first read that the archive has the same queue.
+
+        :param most: maximum number of records and of bytes.
+        :param on_answer: receives :class:`Records` or ``None``. If the archive has another queue, :meth:`extent`
+            returns ``None`` from then on.
+        """
+        key = extent.topic, extent.queue_id
+        low, _ = self._store.extent(*key)
+        identity = self._identities.get(key)
+        if identity is None:
+            identity = self._identities[key] = _Identity(waiting=[])
+            self._check_identity(identity, extent)
+
+        def deliver(answer: Answer | None, payload: bytes) -> None:
+            if identity.is_same is None and answer is not None:
+                identity.waiting.append(lambda: deliver(answer, payload))
+                return
+            is_good = identity.is_same and isinstance(answer, Records)
+            if is_good and isinstance(answer, Records):
+                self.records += answer.count
+            on_answer(answer if is_good else None, payload if is_good else b"")
+
+        self.ask(lambda number: Read(number, *key, offset, low, *most), deliver)
+
+    def _check_identity(self, identity: _Identity, extent: Extent) -> None:
+        key = extent.topic, extent.queue_id
+
+        def check(answer: Answer | None, payload: bytes) -> None:
+            if isinstance(answer, Records):
+                identity.is_same = not payload or self._is_same(key, payload)
+                if not identity.is_same:
+                    _log.warning(
+                        "the messages of queue %d of %s in %s belong to another topic of this name, and are not read; "
+                        "archive the new topic into another directory",
+                        *(extent.queue_id, extent.topic, self._opened.url),
+                    )
+            else:
+                identity.is_same = False
+                self._identities.pop(key, None)  # the next read tries again
+            for deliver in identity.waiting:
+                deliver()
+
+        self.ask(lambda number: Read(number, *key, extent.end - 1, extent.end, 1, 1), check)
+
+    def _is_same(self, key: _Queue, payload: bytes) -> bool:
+        """Return whether the last archived record of a queue is a record of the broker's queue, as far as the store
+        knows."""
+        try:
+            archived = decode_record(payload)
+        except RecordError:
+            return False
+        queue = self._store.queue(*key)
+        low, high = queue.min_offset(), queue.max_offset()
+        if archived.queue_offset >= high:
+            return False
+        offset = max(archived.queue_offset, low)
+        chunks = self._store.get_message(queue, offset, 1).chunks
+        if not chunks:
+            return True
+        stored = decode_record(b"".join(chunks))
+        if offset == archived.queue_offset:
+            places = (stored.physical_offset, stored.store_timestamp)
+            return places == (archived.physical_offset, archived.store_timestamp)
+        return archived.physical_offset < stored.physical_offset and archived.store_timestamp <= stored.store_timestamp
+
+    # --- answers ------------------------------------------------------------------------------
+    def _received(self, message: Message, payload: bytes) -> None:
+        if isinstance(message, Extents):
+            self._process.worked()
+            self._extents = {(extent.topic, extent.queue_id): extent for extent in message.queues}
+            if self._unreadable or self._may_open_until > float("-inf"):
+                _log.info("the archive %s can be read: %d queues", self._opened.url, len(self._extents))
+            self._unreadable = self._reported = ""
+            self._may_open_until = float("-inf")
+        elif isinstance(message, Unreadable):
+            if not message.may_pass:
+                self._may_open_until = float("-inf")
+            self._unreadable = message.reason
+            self._report(message.reason)
+        else:
+            if isinstance(message, Failed):
+                self.failures += 1
+                self._report(message.reason)
+            self._finish(message.number, message, payload)
+
+    def _report(self, reason: str) -> None:
+        """Log a problem with the archive, unless it is the last one that was logged."""
+        if reason != self._reported:
+            self._reported = reason
+            _log.warning("the archive cannot be read: %s", reason)
+
+    def _finish(self, number: int, answer: Answer | None, payload: bytes = b"") -> None:
+        pending = self._pending.get(number)
+        if pending is None or (isinstance(answer, Failed) and isinstance(pending.question, Read)):
+            return  # a client whose read failed asks again when its time is over, not immediately
+        del self._pending[number]
+        pending.on_answer(None if isinstance(answer, Failed) else answer, payload)
+
+    def _send_again(self) -> None:
+        """Send the pending questions to a new process."""
+        for pending in self._pending.values():
+            self._process.send(pending.question)
+
+    def _look(self) -> None:
+        """End the questions whose time is over."""
+        now = self._clock.monotonic()
+        for number, pending in list(self._pending.items()):
+            if pending.deadline <= now:
+                self.failures += 1
+                self._finish(number, None)
+        if self._pending and not self._stopped:
+            self._next_look.after(_LOOK_SECONDS)
+
+    def forget(self, topic: str) -> None:
+        """Forget what is known about the queues of a deleted topic."""
+        for key in [key for key in self._identities if key[0] == topic]:
+            del self._identities[key]

@@ -1,0 +1,125 @@
+"""The process of the archive reader: answers the frames of one broker until the broker closes the socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final
+
+from cometmq.errors import CometMQError
+from cometmq.storage import StorageOptions, StorageUnavailableError, open_storage
+from cometmq.tier.catalog import Catalog
+from cometmq.tier.frames import (
+    LENGTHS,
+    Extents,
+    Failed,
+    FindKey,
+    FindPosition,
+    FindTime,
+    Message,
+    Open,
+    Question,
+    Read,
+    Unreadable,
+    decode_request,
+    encode_frame,
+)
+from cometmq.tier.limits import READ_AHEAD_THREADS, READING_THREADS, REFRESH_SECONDS
+from cometmq.tier.lookups import Lookups
+from cometmq.tier.reader import ArchiveReader
+from cometmq.tier.row_groups import RowGroups
+
+_NICE: Final = 5
+"""The broker's work goes first."""
+
+_Answer = tuple[Message, bytes | memoryview]
+
+
+class ReaderProcess:
+    """Answers questions from threads, and reports the archived queues."""
+
+    def __init__(self, broker: socket.socket) -> None:
+        self._socket = broker
+        self._incoming = broker.makefile("rb")
+        self._sending = threading.Lock()
+        self._threads = ThreadPoolExecutor(READING_THREADS, "read")
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Answer questions until the broker closes the socket."""
+        opened = self._receive()
+        if not isinstance(opened, Open):
+            return
+        try:
+            storage = open_storage(opened.url, StorageOptions.from_texts(opened.options))
+        except CometMQError as error:
+            self._send(Unreadable(str(error), may_pass=False))
+            self._receive()  # until the broker closes the socket
+            return
+        catalog = Catalog(storage, opened.broker)
+        groups = RowGroups(storage, ThreadPoolExecutor(READ_AHEAD_THREADS, "read-ahead"))
+        reader, lookups = ArchiveReader(catalog, groups), Lookups(catalog, groups)
+        threading.Thread(target=self._refresh, args=(catalog,), daemon=True).start()
+
+        def answer(question: Question) -> _Answer:
+            match question:
+                case Read():
+                    return reader.read(question)
+                case FindTime():
+                    return reader.find_time(question), b""
+                case FindPosition():
+                    return lookups.find_position(question)
+                case FindKey():
+                    return lookups.find_key(question)
+
+        def work(question: Question) -> None:
+            try:
+                message, payload = answer(question)
+            except CometMQError as error:
+                message, payload = Failed(question.number, str(error)), b""
+            except Exception as error:
+                message, payload = Failed(question.number, f"{type(error).__name__}: {error}"), b""
+            self._send(message, payload)
+
+        while (request := self._receive()) is not None:
+            if not isinstance(request, Open):
+                self._threads.submit(work, request)
+        self._ended.set()
+
+    def _refresh(self, catalog: Catalog) -> None:
+        is_first = True
+        while not self._ended.is_set():
+            try:
+                if catalog.refresh() or is_first:
+                    self._send(Extents(catalog.extents()))
+                    is_first = False
+            except CometMQError as error:
+                self._send(Unreadable(str(error), may_pass=isinstance(error, StorageUnavailableError)))
+                is_first = True
+            self._ended.wait(REFRESH_SECONDS)
+
+    def _receive(self) -> Open | Question | None:
+        """Return the next request, or None at the end."""
+        lengths = self._incoming.read(LENGTHS.size)
+        if len(lengths) < LENGTHS.size:
+            return None
+        size, _ = LENGTHS.unpack(lengths)
+        encoded = self._incoming.read(size)
+        return decode_request(encoded) if len(encoded) == size else None
+
+    def _send(self, message: Message, payload: bytes | memoryview = b"") -> None:
+        with self._sending, suppress(OSError):  # the broker has gone
+            self._socket.sendall(encode_frame(message, len(payload)))
+            self._socket.sendall(payload)
+
+
+def run(descriptor: int) -> None:
+    """Run the archive reader on an inherited socket, and end the process."""
+    with suppress(OSError):
+        os.nice(_NICE)
+    with socket.socket(fileno=descriptor) as broker:
+        ReaderProcess(broker).run()
+    os._exit(0)  # threads may wait for a storage

@@ -1,0 +1,135 @@
+"""Rebuilds stored records from the columns of an archive, many at a time.
+
+The parts of a record between its variable-length fields are NumPy structures; Arrow joins them with the columns, so
+that no code runs for each record. The records are byte for byte those of the broker's log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cometmq.message.hosts import encode_host, parse_address
+from cometmq.message.record import CRC_MASK, MESSAGE_MAGIC, MESSAGE_MAGIC_V2
+
+COLUMNS: Final = (
+    *("topic", "queueId", "queueOffset", "body", "flag", "sysFlag", "bornTimestamp", "bornHost", "storeTimestamp"),
+    *("storeHost", "reconsumeTimes", "preparedTransactionOffset", "physicalOffset", "bodyCrc", "storedBody"),
+    "propertiesText",
+)
+"""The columns of an archive's file from which records are rebuilt."""
+_FIELDS_BYTES: Final = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 4 + 8 + 4
+"""The size of the fixed fields of a record, without its hosts."""
+_TOPIC_V1_MAX: Final = 127
+_TEXTS: Final = pa.binary()
+
+
+class RebuiltRecords:
+    """Records of one queue in ascending order of offsets: their bytes, and the fields by which they are found."""
+
+    def __init__(self, table: Any) -> None:
+        """Rebuild the records from a table with :data:`COLUMNS`."""
+        self.offsets: npt.NDArray[np.int64] = _numbers(table, "queueOffset", np.int64)
+        self.times_ms: npt.NDArray[np.int64] = _milliseconds(table, "storeTimestamp")
+        self.positions: npt.NDArray[np.int64] = _numbers(table, "physicalOffset", np.int64)
+        """The offsets in the broker's log."""
+        joined = _join(table, self)
+        _, ends, data = joined.buffers()
+        self.ends: npt.NDArray[np.int32] = np.frombuffer(ends, np.int32)[
+            joined.offset : joined.offset + len(joined) + 1
+        ]
+        """The beginning of each record in :attr:`data`, and the end of the last one."""
+        self.data = memoryview(data) if data is not None else memoryview(b"")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def size(self) -> int:
+        """The size in memory, in bytes."""
+        return len(self.data) + len(self) * 28
+
+    def slice(self, first: int, end: int) -> memoryview:
+        """Return the bytes of the records with these numbers."""
+        return self.data[self.ends[first] : self.ends[end]]
+
+
+def _numbers(table: Any, name: str, kind: Any) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(table.column(name).to_numpy(), dtype=kind)
+
+
+def _milliseconds(table: Any, name: str) -> npt.NDArray[np.int64]:
+    microseconds: npt.NDArray[np.int64] = table.column(name).cast(pa.int64()).to_numpy()
+    return microseconds // 1000
+
+
+def _join(table: Any, known: RebuiltRecords) -> Any:
+    count = table.num_rows
+    if not count:
+        return pa.array([], _TEXTS)
+    bodies = pc.coalesce(_binary(table, "storedBody"), _binary(table, "body"))
+    properties = pc.fill_null(_binary(table, "propertiesText"), b"")
+    topic = _binary(table, "topic")[0].as_py()
+    is_wide = len(topic) > _TOPIC_V1_MAX
+    flags = _numbers(table, "sysFlag", np.int32)
+    born_hosts, stored_hosts = (_hosts(table, name) for name in ("bornHost", "storeHost"))
+    name = len(topic).to_bytes(2 if is_wide else 1, "big") + topic
+    lengths = [_lengths(column) for column in (born_hosts, stored_hosts, bodies, properties)]
+    sizes = sum(lengths) + (_FIELDS_BYTES + len(name) + 2)
+    heads = _structures(
+        size=(sizes, ">i4"),
+        magic=(MESSAGE_MAGIC_V2 if is_wide else MESSAGE_MAGIC, ">i4"),
+        body_crc=(_numbers(table, "bodyCrc", np.int64) & CRC_MASK, ">i4"),
+        queue_id=(_numbers(table, "queueId", np.int32), ">i4"),
+        flag=(_numbers(table, "flag", np.int32), ">i4"),
+        queue_offset=(known.offsets, ">i8"),
+        physical_offset=(known.positions, ">i8"),
+        sys_flag=(flags, ">i4"),
+        born_timestamp=(_milliseconds(table, "bornTimestamp"), ">i8"),
+    )
+    between = _structures(store_timestamp=(known.times_ms, ">i8"))
+    behind = _structures(
+        reconsume_times=(_numbers(table, "reconsumeTimes", np.int32), ">i4"),
+        prepared=(_numbers(table, "preparedTransactionOffset", np.int64), ">i8"),
+        body_length=(lengths[2], ">i4"),
+    )
+    ends = _structures(
+        topic=(np.frombuffer(name, f"V{len(name)}").repeat(count), f"V{len(name)}"), length=(lengths[3], ">i2")
+    )
+    return pc.binary_join_element_wise(
+        heads, born_hosts, between, stored_hosts, behind, bodies, ends, properties, pa.scalar(b"", _TEXTS)
+    )
+
+
+def _binary(table: Any, name: str) -> Any:
+    column = table.column(name)
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return column.cast(_TEXTS)
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    return np.asarray(pc.binary_length(column).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _hosts(table: Any, name: str) -> Any:
+    """Return a column of addresses in their stored form. There are few different ones."""
+    column = table.column(name)
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    texts = column.dictionary_encode()
+    stored = [encode_host(*parse_address(text)) for text in texts.dictionary.to_pylist()]
+    return pa.array(stored, _TEXTS).take(texts.indices)
+
+
+def _structures(**fields: tuple[Any, str]) -> Any:
+    """Return consecutive fields of all records as an Arrow array, with one value for each record."""
+    kind = np.dtype([(name, form) for name, (_, form) in fields.items()])
+    count = next(len(values) for values, _ in fields.values() if isinstance(values, np.ndarray))
+    packed = np.empty(count, kind)
+    for name, (values, _) in fields.items():
+        packed[name] = values
+    ends = np.arange(0, (count + 1) * kind.itemsize, kind.itemsize, dtype=np.int32)
+    return pa.Array.from_buffers(_TEXTS, count, [None, pa.py_buffer(ends), pa.py_buffer(packed)])
