@@ -183,7 +183,7 @@ def test_a_damaged_record_is_not_taken(bench: StoreBench, bench_at: Benches, byt
     damaged[at + byte] ^= 0x80
     other = bench_at(bench.root.with_name("slave"))
     slave = other.open()
-    with pytest.raises(NotTheLogError, match=f"no record at log offset {at}"):
+    with pytest.raises(NotTheLogError, match=f"invalid or damaged record at log offset {at}"):
         slave.replicated.append(0, bytes(damaged))
     assert slave.replicated.end == slave.max_physical_offset == at
     assert [len(records) for records in served(slave).values()] == [1]

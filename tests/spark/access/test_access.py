@@ -137,7 +137,7 @@ def test_jobs_take_these_options_and_no_others() -> None:
         with pytest.raises(OptionError, match=words) as refused:
             MessageSource("a:1", access=given).check(["orders"])
         assert SECRET not in str(refused.value)
-    with pytest.raises(OptionError, match="leave them out; they are for nameservers"):
+    with pytest.raises(OptionError, match="omit them; they apply only to nameservers"):
         MessageSource(archive=Path("lake"), access=account).check(["orders"])
 
 

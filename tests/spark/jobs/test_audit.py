@@ -142,10 +142,10 @@ def test_what_differs_is_named(spark: Any, topics: Topics, tmp_path: Path) -> No
     words = told(report)
     zero, one = (str(Queue(topic, topics.broker_name, number)) for number in range(2))
     assert f"{zero}: group ahead has consumed up to 25, and the queue ends at 20" in words
-    assert f"{zero}: the archive's log counts 20 messages, its files hold 18" in words
+    assert f"{zero}: the archive's log lists 20 messages, but its files contain 18" in words
     assert f"{zero}: offsets 3 to 5 are missing in the archive" in words
     assert ": 20 stored and 18 archived, not the same" in words
-    assert f"{one}: the archive's log counts 2 messages, its files hold 3" in words
+    assert f"{one}: the archive's log lists 2 messages, but its files contain 3" in words
     assert f"{one}: offset 1 is in the archive 2 times" in words
     assert "1 unique key is stored more than once (1 copy): TWICE" in words
     assert "1 message that producers had acknowledged is neither stored nor archived: LOST" in words

@@ -116,7 +116,7 @@ def test_what_is_due_and_was_not_delivered_is_stuck(spark: Any, topics: Topics, 
     ]
     assert {of.unique_key for of in report.stuck_messages} == {f"W{delayed.topic}0", f"W{delayed.topic}1"}
     assert all(of.level == 18 and len(of.msg_id) == 32 for of in report.stuck_messages)
-    assert "has not come to it" in report.render()
+    assert "has not delivered it yet" in report.render()
     # What was due before the time asked for may have been delivered before it, too: nobody can tell.
     later = MessageSource(topics.namesrv, begin_ms=clock.now_ms())
     unknown = delay(later, [delayed.topic], clock=clock, spark=spark)
@@ -147,7 +147,7 @@ def test_recalled_messages_are_not_stuck_and_those_of_topics_made_anew_are(spark
 def test_a_topic_that_may_not_be_read_is_left_out_and_told(spark: Any, topics: Topics, delayed: Delayed) -> None:
     closed = topics.create(1, permission=2)
     report = delay(MessageSource(topics.namesrv), spark=spark)
-    assert f"topic {closed} is left out: it may not be read" in report.notes
+    assert f"topic {closed} is left out because it is not readable" in report.notes
     assert delayed.topic in {of.name for of in report.topics}
     with pytest.raises(OptionError, match=f"topic {closed} is not readable .*topic alter {closed} --permission rw"):
         delay(MessageSource(topics.namesrv), [closed], spark=spark)
@@ -169,7 +169,7 @@ def test_an_archive_tells_the_same_as_far_as_it_goes(
     page = tmp_path / "delay.html"
     shown = run("--report", str(page))
     assert shown.return_value == 0
-    assert "6 delayed messages delivered, 3 wait, 0 are stuck" in shown.stdout
+    assert "6 delayed messages delivered, 3 waiting, 0 stuck" in shown.stdout
     assert "Delayed messages of" in page.read_text()
     # Much later nothing was archived of the topic, so that nobody can say that they did not come.
     found = json.loads(run("--until", str(now_ms() + 3 * HOUR_MS), "-o", "json").stdout)
@@ -310,7 +310,7 @@ def test_the_example_runs(
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
         run_example("delays.py", topics.namesrv, delayed.topic)
-    assert "6 delayed messages delivered, 3 wait, 0 are stuck" in capsys.readouterr().out
+    assert "6 delayed messages delivered, 3 waiting, 0 stuck" in capsys.readouterr().out
 
 
 def test_wrong_use() -> None:

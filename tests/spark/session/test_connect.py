@@ -61,7 +61,7 @@ def remote(server: str) -> Iterator[Any]:
 @pytest.mark.parametrize("place", ["127.0.0.1:{port}", "127.0.0.1:port", "no-such-host.invalid"])
 def test_a_server_that_is_not_there_is_told_at_once_and_no_token(place: str) -> None:
     there = place.format(port=free_port())
-    with pytest.raises(SparkSourceError, match="no session of Spark Connect at") as told:
+    with pytest.raises(SparkSourceError, match="no Spark Connect session at") as told:
         connect_session(f"sc://{there}/;token=secret")
     assert (there in str(told.value), "secret" in str(told.value)) == (True, False)
 

@@ -186,7 +186,7 @@ except SessionLostError as error:
 def test_a_session_whose_jvm_is_killed_is_told_in_one_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", _KILLED], capture_output=True, text=True, timeout=200, check=False)
     first, second = done.stdout.splitlines()
-    assert first.startswith("Spark's JVM was killed by SIGKILL (was memory short?")
+    assert first.startswith("Spark's JVM was killed by SIGKILL (check the system's log (dmesg) for a lack of memory")
     assert second == "the Spark session is stopped"
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 

@@ -172,7 +172,7 @@ def test_a_broker_that_says_nothing_fails_the_task_in_time(peer: Peer) -> None:
 def test_what_tasks_did_is_told_in_one_line() -> None:
     commits = [SinkCommit(10, 1000, 2, 0), SinkCommit(5, 500, 1, 3, 7), None]
     assert summary(commits) == (
-        "15 messages, 1500 bytes in 3 requests of 2 tasks, 3 requests sent again, 7 messages were stored already"
+        "15 messages, 1500 bytes in 3 requests of 2 tasks, 3 requests resent, 7 messages were already stored"
     )
     assert summary(commits[:1]) == "10 messages, 1000 bytes in 2 requests of 1 tasks"
 

@@ -41,7 +41,7 @@ def test_a_topic_made_anew_is_data_loss_or_read_from_its_beginning(
     assert query.batch() == everything(10)
     topics.make_anew(topic, sent)
     query.restart()
-    with pytest.raises(DataLossError, match=r"@broker-a:0 was created again since it was read .*failOnDataLoss=false"):
+    with pytest.raises(DataLossError, match=r"@broker-a:0 has been recreated since it was read .*failOnDataLoss=false"):
         query.plan()
     tolerant = Query(options(topic, startingOffsets="earliest", failOnDataLoss="false"))
     tolerant.offset = query.offset
@@ -101,7 +101,7 @@ def test_a_planned_batch_of_a_topic_made_anew_is_not_read_of_the_new_one(topics:
     assert planned is not None
     topics.make_anew(topic, 25)
     query.restart()
-    with pytest.raises(DataLossError, match="was created again, or lost its end, before a planned batch was read"):
+    with pytest.raises(DataLossError, match="was recreated, or lost its end, before a planned batch was read"):
         query.run(planned)
     tolerant = Query(options(topic, startingOffsets="earliest", failOnDataLoss="false"))
     assert tolerant.run(planned) == []
@@ -119,7 +119,7 @@ def test_a_task_does_not_mix_two_lives(topics: Topics, options: MakeOptions) -> 
             assert end is not None
             planned = query.reader.partitions({}, end)
         topics.make_anew(topic, 10)
-        with pytest.raises(DataLossError, match="was created again while it was read"):
+        with pytest.raises(DataLossError, match="was recreated while it was being read"):
             rows(reader, planned)
 
 
@@ -136,7 +136,7 @@ def test_a_task_does_not_take_a_shorter_life_for_the_begin_of_its_range(
     planned = query.reader.partitions({}, end)
     assert len(planned) == partitions
     topics.make_anew(topic, 5)
-    with pytest.raises(DataLossError, match="was created again while it was read"):
+    with pytest.raises(DataLossError, match="was recreated while it was being read"):
         rows(query.reader, planned[:1])
 
 

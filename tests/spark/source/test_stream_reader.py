@@ -164,7 +164,7 @@ def test_offsets_that_are_gone_are_data_loss(topics: Topics, options: MakeOption
     query.batch()
     assert query.offset is not None
     query.offset["queues"][topic]["broker-a"]["0"] = 500
-    with pytest.raises(DataLossError, match=r"holds offsets 0 to 10, not 500 .*failOnDataLoss=false"):
+    with pytest.raises(DataLossError, match=r"contains offsets 0 to 10, not 500 .*failOnDataLoss=false"):
         query.plan()
     tolerant = Query(options(topic, startingOffsets="earliest", failOnDataLoss="false"))
     tolerant.offset = query.offset

@@ -152,7 +152,7 @@ def _demand(permissive: bool, codec: Codec, done: str, reasons: list[str | None]
     reason = None if permissive else next((reason for reason in reasons if reason is not None), None)
     if reason is not None:
         raise BadBodyError(
-            f"a row cannot be {done} as {codec.name}: {reason}", next_step="mode PERMISSIVE gives null instead"
+            f"a row cannot be {done} as {codec.name}: {reason}", next_step="use mode PERMISSIVE to get null instead"
         )
 
 

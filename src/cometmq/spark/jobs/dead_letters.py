@@ -116,7 +116,7 @@ class DeadLetterReport(Report):
     def verdict(self) -> str:
         """Return a sentence with the number of dead letters and the number that could not be resent."""
         found = f"{quantity(self.letters, 'dead letter')} of {quantity(len(self.groups), 'group')}"
-        return f"{found}; {self.failed:,} could not be sent again" if self.failed else found
+        return f"{found}; {self.failed:,} could not be resent" if self.failed else found
 
     def _figures(self) -> list[tuple[str, str]]:
         figures = [(f"{self.letters:,}", "dead letters"), (f"{len(self.groups):,}", "groups")]

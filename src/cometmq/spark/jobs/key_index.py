@@ -83,8 +83,8 @@ class KeyIndexReport(Report):
     def verdict(self) -> str:
         """Return a sentence about the state of the index after the run."""
         if not self.topics:
-            return "Nothing new in the archive"
-        return "Dry run: nothing was written" if self.dry_run else "The index has every message of the archive"
+            return "The archive contains nothing new"
+        return "Dry run: nothing was written" if self.dry_run else "The index contains every message in the archive"
 
     def _figures(self) -> list[tuple[str, str]]:
         counts = (("new messages", self.messages), ("new keys", self.keys), ("topics", len(self.topics)))
@@ -92,7 +92,7 @@ class KeyIndexReport(Report):
 
     def _parts(self) -> Iterator[Part]:
         if not self.topics:
-            yield f"nothing new in the archive {self.archive}"
+            yield f"the archive {self.archive} contains nothing new"
             return
         verb = "would be indexed" if self.dry_run else "indexed"
         held = f"{quantity(self.messages, 'message')} {verb} under {quantity(self.keys, 'key')} in {self.index}"
@@ -229,7 +229,7 @@ def _files_containing(files: list[DataFile], reached: Offsets, place: dict[str, 
     queue, offset = Queue(place["topic"], place["brokerName"], place["queueId"]), place["queueOffset"]
     if offset >= reached.get(queue, 0):
         raise ArchiveError(
-            f"the index names offset {offset} of {queue}, which the archive does not hold",
+            f"the index contains offset {offset} of {queue}, which is not in the archive",
             next_step="check that the index was built from this archive",
         )
     return [file for file in files if file.queue == queue and file.first <= offset < file.end]

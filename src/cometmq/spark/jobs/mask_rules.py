@@ -251,7 +251,7 @@ def checked(rules: Iterable[Rule], *, subject: str | None = None, not_json: str 
     for rule in rules:
         if rule.action not in ACTIONS:
             near = nearest(rule.action, ACTIONS)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(ACTIONS)}"
+            hint = f"did you mean {near}?" if near else f"use {', '.join(ACTIONS)}"
             raise OptionError(f"{rule.field}: unknown action {rule.action!r}", next_step=hint)
         _check_field(rule.field)
         if rule.field in {other.field for other in found}:

@@ -73,12 +73,13 @@ class MessageSource:
             )
         if self.broker_name and self.store is None:
             raise OptionError(
-                "the broker's name is only for a store", next_step="leave it out: brokers and archives contain it"
+                "the broker's name can only be set for a store",
+                next_step="omit it, since brokers and archives contain it",
             )
         if self.access and self.namesrv is None:
             raise OptionError(
                 f"{self} is read from files, without credentials or TLS",
-                next_step="leave them out; they are for nameservers",
+                next_step="omit them; they apply only to nameservers",
             )
 
     def read(self, spark: SparkSession, topics: Sequence[str], columns: Sequence[str]) -> DataFrame:
@@ -117,7 +118,8 @@ class MessageSource:
             topics,
             (queue.topic for queue in found),
             f"{self} has no topic",
-            next_step="cometmq topic list shows the topics of a cluster, an archive names them in its directories",
+            next_step="cometmq topic list shows a cluster's topics; an archive's directories are named after its "
+            "topics",
             known=lambda: self.topics(""),
         )
         return sorted(queue for queue in found if queue.topic in topics)

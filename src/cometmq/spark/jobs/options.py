@@ -60,7 +60,7 @@ class TableOptions(TableFormat):
     """The command-line options for the format of an archive's table."""
 
     name: str = option(
-        "Format for a new archive. [default: parquet]", "--format", default=FORMATS[0], form=one_of(*FORMATS)
+        "Format for a new archive.  [default: parquet]", "--format", default=FORMATS[0], form=one_of(*FORMATS)
     )
     catalog: str | None = option("Catalog from pyiceberg's configuration (with --format iceberg).", default=None)
     table: str | None = option(
@@ -323,7 +323,7 @@ class DelayOptions(SparkOptions):
 
     source: MessageSource = options_from(
         MessageSource,
-        "brokers, a store, or an archive that also contains the topics with waiting messages. With ``begin_ms`` only "
+        "brokers, a store, or an archive that also contains the topics with waiting messages. With ``begin_ms``, only "
         "messages that were delivered or due since then count; ``end_ms`` is the time of the report",
     )
     topics: Sequence[str] = option(
@@ -414,7 +414,7 @@ class CopyOptions(SparkOptions):
         "File for the subjects' keys, required by rules that encrypt. Created if missing.", default=None, form=FILE
     )
     master_key_file: str | Path | None = option(
-        "File with the base64 master key. [default: $COMETMQ_MASK_MASTER_KEY]", default=None, form=FILE
+        "File with the base64 master key.  [default: $COMETMQ_MASK_MASTER_KEY]", default=None, form=FILE
     )
     hash_secret_file: str | Path | None = option(
         "File with the secret for hashes.  [default: $COMETMQ_MASK_HASH_SECRET]", default=None, form=FILE
@@ -453,9 +453,9 @@ class MaskOptions(CopyOptions):
 class MaskToTopicOptions(CopyOptions):
     """Copy one topic into another with fields masked."""
 
-    source: MessageSource = argument("as of ``mask``")
+    source: MessageSource = argument("see ``mask``")
     topic: str = argument("the topic")
-    rules: MaskRules = argument("as of ``mask``")
+    rules: MaskRules = argument("see ``mask``")
     work: str | Path = option(
         "Directory for the masked messages and the replay's ledger (with --to).", form=DIRECTORY, required=False
     )

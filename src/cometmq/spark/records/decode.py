@@ -70,7 +70,7 @@ def record_starts(buffer: bytes | memoryview) -> Positions:
             starts.append(at)
             (size,) = size_at(buffer, at)
             if size < MIN_RECORD_BYTES:
-                raise RecordError(f"a record at byte {at} claims {size} bytes")
+                raise RecordError(f"the record at byte {at} has an invalid size of {size} bytes")
             at += size
     except struct.error:
         at = -1
@@ -410,7 +410,7 @@ def refuse_bad_body(queue: Queue, offset: int, reason: str) -> None:
     """
     raise BadBodyError(
         f"the body of the message at offset {offset} of {queue} cannot be decompressed: {reason}",
-        next_step='option badBodies="null" reads it without its body; column storedBody has the stored bytes',
+        next_step='set badBodies="null" to read it without its body; column storedBody contains the stored bytes',
     )
 
 

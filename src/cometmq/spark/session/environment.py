@@ -173,7 +173,7 @@ def _demand_master(master: str) -> None:
     reason = cause.strerror or str(cause) if isinstance(cause, OSError) else str(cause)
     raise SparkSourceError(
         f"no Spark master listens at {master}: {reason.lower()}",
-        next_step="start one (Spark's start-master.sh), or use another --master; local[*] needs none",
+        next_step="start one (Spark's start-master.sh), or use another --master, such as local[*]",
     ) from cause
 
 
@@ -211,7 +211,7 @@ def connect_session(address: str) -> SparkSession:
         session.conf.set("spark.sql.session.timeZone", "UTC")
     except (PySparkException, OSError, ValueError) as error:
         raise SparkSourceError(
-            f"no session of Spark Connect at {place}: {str(error).strip().splitlines()[0]}",
+            f"no Spark Connect session at {place}: {str(error).strip().splitlines()[0]}",
             next_step="start a server (Spark's start-connect-server.sh), or use another --master",
         ) from error
     return session

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _EXIT_SECONDS: Final = 2.0
 """Maximum time until a JVM process ends after its connections were closed."""
-_AGAIN: Final = "the same command continues where a job that writes was, and repeats one that only reads"
+_AGAIN: Final = "run the same command again: a job that writes continues, and a job that only reads starts again"
 
 
 class SessionLostError(SparkSourceError):
@@ -95,12 +95,12 @@ def _lost(error: Exception) -> SessionLostError | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return _of_jvm(process.wait(_EXIT_SECONDS if is_cut_off else 0))
     elif gateway is not None and is_cut_off:
-        return SessionLostError("Spark's JVM does not answer any more", next_step=f"was it killed? {_AGAIN}")
+        return SessionLostError("Spark's JVM no longer answers", next_step=f"check whether it was killed; {_AGAIN}")
     with contextlib.suppress(Py4JError, OSError, AttributeError):
         if SparkContext._active_spark_context is not None and _is_stopped():
             return SessionLostError(
-                "Spark has ended the session while it was used",
-                next_step=f"was the master stopped, or the application killed there? its log says why; {_AGAIN}",
+                "Spark ended the session while it was in use",
+                next_step=f"check the master's log whether it was stopped or the application was killed; {_AGAIN}",
             )
     return None
 
@@ -111,10 +111,10 @@ def _of_jvm(code: int) -> SessionLostError:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return SessionLostError(
             f"Spark's JVM was killed by {name}",
-            next_step=f"was memory short? the system's log (dmesg) says so; {_AGAIN}",
+            next_step=f"check the system's log (dmesg) for a lack of memory; {_AGAIN}",
         )
     return SessionLostError(
-        f"Spark's JVM has ended with exit code {code}", next_step=f"its last lines say why; {_AGAIN}"
+        f"Spark's JVM has ended with exit code {code}", next_step=f"see the last lines of its output; {_AGAIN}"
     )
 
 

@@ -127,13 +127,17 @@ def _body(batch: pa.RecordBatch, where: RowPlace, options: SinkOptions) -> Any:
     body = batch.column(name).cast(pa.binary())
     if body.null_count:
         refuse_first(
-            batch, pc.is_null(body), where, f"{name} is null", f"leave such rows out: .where('{name} is not null')"
+            batch, pc.is_null(body), where, f"{name} is null", f"filter out such rows with .where('{name} is not null')"
         )
     lengths = pc.binary_length(body)
     bounds = pc.min_max(lengths)
     if len(body) and bounds["min"].as_py() == 0:
         refuse_first(
-            batch, pc.equal(lengths, 0), where, f"{name} is empty", f"leave such rows out: .where(length({name}) > 0)"
+            batch,
+            pc.equal(lengths, 0),
+            where,
+            f"{name} is empty",
+            f"filter out such rows with .where(length({name}) > 0)",
         )
     if len(body) and bounds["max"].as_py() > options.max_message_size:
         largest = bounds["max"].as_py()
@@ -252,7 +256,7 @@ def _keys(batch: pa.RecordBatch, column: Any, where: RowPlace) -> Any:
         pc.and_(pc.is_null(joined), pc.is_valid(column)),
         where,
         "one of its keys is null",
-        "leave nulls out, as in array_compact(keys)",
+        "remove nulls, for example with array_compact(keys)",
     )
     return joined
 
@@ -275,7 +279,7 @@ def _own(batch: pa.RecordBatch, column: Any, where: RowPlace) -> tuple[Any, int]
         reserved,
         where,
         "its properties have a name that is reserved for RocketMQ",
-        "use the sink's columns (tags, keys, delayLevel …), or take it out with map_filter",
+        "use the sink's columns (tags, keys, delayLevel …), or remove it with map_filter",
     )
     absent = pc.or_kleene(
         pc.is_null(values), pc.or_(pc.equal(pc.binary_length(names), 0), pc.equal(pc.binary_length(values), 0))
@@ -304,7 +308,7 @@ def _check_separators(batch: pa.RecordBatch, texts: pa.BinaryArray, expected: in
     data = np.frombuffer(texts.buffers()[2], np.uint8)[: pc.sum(pc.binary_length(texts)).as_py()]
     if all(np.count_nonzero(data == separator) == expected for separator in _SEPARATORS):
         return
-    fault, next_step = "{} hold one of the separators 0x01 and 0x02", "take them out with translate(...)"
+    fault, next_step = "{} hold one of the separators 0x01 and 0x02", "remove them with translate(...)"
     for name in ("tags", "keys", "shardingKey"):
         if name in batch.schema.names:
             column = batch.column(name)

@@ -140,7 +140,7 @@ SINK_COLUMNS: Final = (
 
 SINK_BY_NAME: Final = {column.name: column for column in SINK_COLUMNS}
 DELAY_COLUMNS: Final = ("delayLevel", "delayMs", "deliverAt")
-_KAFKA_KEY: Final = "RocketMQ has no key of a record: use shardingKey for order, keys for finding messages"
+_KAFKA_KEY: Final = "RocketMQ records have no key: use shardingKey for order, and keys for finding messages"
 
 
 def check_sink_schema(

@@ -69,7 +69,7 @@ def look_up_route(options: SinkOptions, topic: str) -> WriteRoute:
     if not write_queues:
         raise SinkError(
             f"topic {topic} has no writable queue",
-            next_step="its permission must have W, and a master must be registered",
+            next_step="its permission must include W, and a master must be registered",
         )
     return WriteRoute(
         tuple(Queue(of.topic, of.broker_name, of.queue_id) for of in write_queues),
@@ -217,7 +217,7 @@ class Placing:
         if self._options.topic is not None:
             column = column.fill_null(self._options.topic)
         elif column.null_count:
-            refuse_first(batch, pc.is_null(column), encoded.where, "topic is null", "fill it, or give option topic")
+            refuse_first(batch, pc.is_null(column), encoded.where, "topic is null", "fill it, or set option topic")
         named = column.dictionary_encode()
         codes = np.asarray(named.indices)
         targets = np.empty(batch.num_rows, np.int64)
@@ -265,12 +265,16 @@ class Placing:
                 continue
             if broker is None and len(names) > 1:
                 refuse_row(
-                    batch, number, encoded.where, "queueId without brokerName", f"the topic is on {', '.join(names)}"
+                    batch,
+                    number,
+                    encoded.where,
+                    "queueId is set without brokerName",
+                    f"the topic is on {', '.join(names)}",
                 )
             chosen = (broker or names[0], queue_id)
             if chosen not in index:
                 counts = ", ".join(f"{name}: {sum(b == name for b, _ in index)}" for name in names)
-                fault = f"its topic has no queue {queue_id} on broker {broker or names[0]} to write to"
+                fault = f"its topic has no writable queue {queue_id} on broker {broker or names[0]}"
                 refuse_row(batch, number, encoded.where, fault, f"numbers of queues: {counts}")
             targets[place] = index[chosen]
 

@@ -178,6 +178,6 @@ def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
     return (
         f"{sum(commit.messages for commit in commits)} messages, {sum(commit.bytes for commit in commits)} bytes "
         f"in {sum(commit.requests for commit in commits)} requests of {len(commits)} tasks"
-        + (f", {repeated} requests sent again" if repeated else "")
-        + (f", {already_stored} messages were stored already" if already_stored else "")
+        + (f", {repeated} requests resent" if repeated else "")
+        + (f", {already_stored} messages were already stored" if already_stored else "")
     )

@@ -29,9 +29,9 @@ from cometmq.spark.source.planning import SizedRange, sample_places, sized_range
 log = logging.getLogger("cometmq.spark")
 
 _SAMPLE: Final = 32
-"""Number of records whose mean size is used for all records in a queue."""
+"""Number of sampled records whose mean size represents all records in a queue."""
 _MARKS_AT_ONCE: Final = 32
-"""Number of messages that are requested from one broker at a time: 128 MiB if they have the maximum size."""
+"""Number of messages to request from one broker at a time, which is 128 MiB if they have the maximum size."""
 
 
 class Life(Enum):
@@ -46,7 +46,7 @@ class Life(Enum):
 
 
 class Cluster(OffsetClient):
-    """The brokers behind ``namesrvAddr``, and the requested topics.
+    """The cluster's brokers that have the requested topics.
 
     All methods raise UnreachableError if servers do not answer, and SparkSourceError if they return an error.
     """
@@ -60,7 +60,7 @@ class Cluster(OffsetClient):
         self._options = options
         self._asked_at = clock.monotonic
         self.latency_ms: dict[str, float] = {}
-        """Time that each broker needed for its last answer about its queues' bounds."""
+        """Time that each broker took for its last answer about its queues' bounds."""
         super().__init__(
             ClusterOptions(
                 options.namesrv_addr,
@@ -86,7 +86,7 @@ class Cluster(OffsetClient):
         return found
 
     def record_sizes(self, places: Sequence[tuple[Queue, int, int]]) -> list[float | None]:
-        """Return the mean size in bytes of the stored records at each place. A place is a queue, an offset and a number
+        """Return the mean size in bytes of the stored records at each place, which is a queue, an offset and a number
         of records.
 
         ``None`` means that nothing is stored at the place, or that the broker does not support the request.
@@ -188,7 +188,7 @@ def _mean_size(queue: Queue, offset: int, count: int) -> Query[float | None]:
         return max(sum(unit.physic_size for unit in units) / len(units), 1.0) if units else None
 
     header = QueryConsumeQueueRequestHeader(queue.topic, queue.queue_id, offset, count)
-    return Query(RequestCode.QUERY_CONSUME_QUEUE, header, f"asking for sizes of {queue}", read, EVERY_ANSWER)
+    return Query(RequestCode.QUERY_CONSUME_QUEUE, header, f"requesting record sizes of {queue}", read, EVERY_ANSWER)
 
 
 def _is_newer(mark: Mark, than: Mark) -> bool:

@@ -49,7 +49,7 @@ class Segment:
     part: OffsetRange
     at: int
     asked: int | None = None
-    """Opaque number of the request in flight."""
+    """Number (opaque) of the request in flight."""
     pieces: list[Piece] = field(default_factory=list)
     size: int = 0
 
@@ -65,7 +65,7 @@ class Segment:
 
 
 class Segments:
-    """Splits ranges into segments, one by one, in order.
+    """Splits ranges into segments, in order and on demand.
 
     :param most_offsets: number of offsets in a segment, used until an answer shows that answers contain fewer messages.
     """
@@ -108,7 +108,7 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes ``begin`` to ``end`` of a block."""
+    """The bytes of a block from ``begin`` to ``end``."""
 
     block: memoryview
     begin: int
@@ -206,7 +206,7 @@ class Fetcher:
             yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
         if changed := self._cluster.changed_meanwhile(marks):  # so what was read is mixed
             raise DataLossError(
-                f"{min(changed)} was created again while it was read",
+                f"{min(changed)} was recreated while it was being read",
                 next_step="start the query again, which then reads the new queue",
             )
 
@@ -244,10 +244,10 @@ class Fetcher:
                 where = f"offset {active[0].at} of {active[0].queue}" if active else str(queue)
                 if SYSTEM_CLOCK.monotonic() - progress_at > self._options.poll_timeout_s:
                     raise UnreachableError(
-                        f"nothing arrived of {where} for {self._options.poll_timeout_ms} ms: {error.message}",
+                        f"no data arrived from {where} for {self._options.poll_timeout_ms} ms: {error.message}",
                         next_step=error.next_step or "check that the broker is running, or raise option pollTimeoutMs",
                     ) from error
-                log.warning("reading %s is interrupted and tried again: %s", where, error)
+                log.warning("reading %s was interrupted and will be retried: %s", where, error)
                 self._pause.wait(_PAUSE_SECONDS)
 
     @property
@@ -329,7 +329,7 @@ class Fetcher:
         if self._options.fail_on_data_loss:
             raise DataLossError(
                 f"messages {gone} cannot be read: {why}",
-                next_step="option failOnDataLoss=false skips them",
+                next_step="set failOnDataLoss=false to skip them",
             )
         log.warning("messages %s are skipped: %s", gone, why)
         self.lost = joined([*self.lost, gone])
@@ -343,7 +343,7 @@ class Fetcher:
         if why == _AT_END and self._cluster.has_master(segment.queue):
             raise UnreachableError("the slave is behind its master", next_step=_OF_MASTER)
         self._cluster.leave_slave(segment.queue.broker)
-        raise UnreachableError(f"only the master knows whether the messages are lost: {why} at its slave")
+        raise UnreachableError(f"only the master knows whether the messages are lost: {why} on its slave")
 
 
 _AT_END: Final = "the queue ends before them"

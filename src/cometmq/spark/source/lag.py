@@ -135,11 +135,11 @@ class QueryLag:
     input_rows_per_second: float
     processed_rows_per_second: float
     lag: Lag
-    """Total lag of all its sources with the format ``rocketmq``."""
+    """Total lag of all the query's sources of format ``rocketmq``."""
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps, logs and writes the lag of queries: ``spark.streams.addListener(LagListener())``.
+    """Records and logs the lag of queries: ``spark.streams.addListener(LagListener())``.
 
     For each progress event, the listener logs one line to the logger ``cometmq.spark`` at level INFO. Queries that do
     not read RocketMQ are ignored.

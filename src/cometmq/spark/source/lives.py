@@ -64,14 +64,12 @@ def continue_reading(
 
 def _begin_in_changed_queue(options: SourceOptions, queue: Queue, held: Bounds, offset: int, life: Life) -> int:
     if life is Life.ANEW:
-        what, begin = f"{queue} was created again since it was read up to offset {offset}", held.first
+        what, begin = f"{queue} has been recreated since it was read up to offset {offset}", held.first
     else:
-        what = (
-            f"{queue} holds other messages before offset {offset} than were read: its broker lost the end of the queue"
-        )
+        what = f"{queue} contains other messages before offset {offset} than were read: its broker lost its end"
         begin = min(offset, held.end)
     if options.fail_on_data_loss:
-        raise DataLossError(what, next_step=f"option failOnDataLoss=false continues at {begin}")
+        raise DataLossError(what, next_step=f"set failOnDataLoss=false to continue at {begin}")
     log.warning("%s; continuing at %d", what, begin)
     return begin
 
@@ -100,9 +98,9 @@ def within_bounds(options: SourceOptions, queue: Queue, held: Bounds, offset: in
     if held.first <= offset <= held.end:
         return offset
     nearest = held.first if offset < held.first else held.end
-    what = f"{queue} holds offsets {held.first} to {held.end}, not {offset}"
+    what = f"{queue} contains offsets {held.first} to {held.end}, not {offset}"
     if options.fail_on_data_loss:
-        raise DataLossError(what, next_step=f"option failOnDataLoss=false continues at {nearest}")
+        raise DataLossError(what, next_step=f"set failOnDataLoss=false to continue at {nearest}")
     log.warning("%s; continuing at %d", what, nearest)
     return nearest
 
@@ -116,8 +114,8 @@ def lost_queues(options: SourceOptions, cluster: Cluster, queues: Iterable[Queue
     """
     lost = frozenset(cluster.changed_queues({queue: marks[queue] for queue in queues if queue in marks}))
     if lost:
-        what = f"{min(lost)} was created again, or lost its end, before a planned batch was read"
+        what = f"{min(lost)} was recreated, or lost its end, before a planned batch was read"
         if options.fail_on_data_loss:
-            raise DataLossError(what, next_step="option failOnDataLoss=false skips these messages")
-        log.warning("%s; going on without these messages", what)
+            raise DataLossError(what, next_step="set failOnDataLoss=false to skip these messages")
+        log.warning("%s; continuing without these messages", what)
     return lost

@@ -84,7 +84,7 @@ def demand_forward(start: Offsets, end: Offsets) -> None:
 def _times(name: str, times: Times, queues: Iterable[Queue]) -> Times:
     """Check that an option with times by topic contains only topics that are read."""
     if isinstance(times, dict) and (absent := sorted(set(times) - {queue.topic for queue in queues})):
-        raise OptionError(f"names topic {absent[0]}, which is not read", option=name)
+        raise OptionError(f"contains topic {absent[0]}, which is not read", option=name)
     return times
 
 
@@ -103,7 +103,7 @@ def demand_topics(options: SourceOptions, queues: Iterable[Queue]) -> None:
         options.topics,
         there,
         f"no broker that is registered with {';'.join(options.namesrv_addr)} has topic",
-        next_step="is the name right, and is its broker running?",
+        next_step="check the name, and that its broker is running",
         known=lambda: names,
     )
 
@@ -219,6 +219,6 @@ def _saved(directory: Directory, name: str, asked: Mapping[str, str]) -> tuple[O
         return offsets_from_json(found["offsets"]), marks_from_json(found.get("marks", {}))
     except (ValueError, KeyError, TypeError, OptionError) as error:
         raise SparkSourceError(
-            f"{directory.path(name)} does not hold the offsets where a stream begins",
-            next_step="use another file; or remove it, and the stream begins where its options state",
+            f"{directory.path(name)} does not contain a stream's starting offsets",
+            next_step="use another file, or remove it to let the stream begin as its options specify",
         ) from error

@@ -33,12 +33,12 @@ from cometmq.spark.security_options import ACCESS_OPTION_NAMES, Access, parse_ac
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _CODES: Final = {-2: EARLIEST, -1: LATEST}
-"""The numbers that mean earliest and latest in Kafka's JSON."""
+"""Numbers that stand for earliest and latest in Kafka's JSON."""
 
 MAX_PARTITION_BYTES: Final = 128 * 1024 * 1024
-"""The size of the partitions into which Spark divides files (``spark.sql.files.maxPartitionBytes``)."""
+"""Size of the partitions into which Spark divides files (``spark.sql.files.maxPartitionBytes``)."""
 MAX_TRIGGER_DELAY_SECONDS: Final = 900.0
-"""The default of the same option in Spark's Kafka connector."""
+"""Default value of the same option in Spark's Kafka connector."""
 
 Start = str | dict[str, Any]
 """``earliest``, ``latest``, or offsets nested by topic, broker and queue. One word may replace an entire level."""

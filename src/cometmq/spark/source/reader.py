@@ -82,7 +82,7 @@ class RocketMQReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """Query the brokers' offsets, and divide the range into partitions."""
+        """Query the brokers' offsets, and divide the range between them into partitions."""
         cluster = Cluster(self._options)
         queues = cluster.queues()
         demand_topics(self._options, queues)

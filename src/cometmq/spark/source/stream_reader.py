@@ -258,7 +258,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not doubtful:
             return
         what = (
-            f"no master of {min(doubtful)} is registered, and its slave does not hold the messages read of "
+            f"no master of {min(doubtful)} is registered, and its slave lacks messages already read from "
             f"{len(doubtful)} queues"
         )
         if self._target is not None:
@@ -272,23 +272,23 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         here = self._cluster.masters() if unrouted else frozenset()
         gone = sorted(queue for queue in unrouted if queue.broker in here)
         if gone:
-            what = f"{len(gone)} queues no longer exist on their brokers, or are not readable; the first is {gone[0]}"
+            what = f"{len(gone)} queues (first: {gone[0]}) no longer exist on their brokers, or are not readable"
             if self._options.fail_on_data_loss:
                 raise DataLossError(
                     what,
                     next_step="check whether the topic was deleted, or is no longer requested; option "
                     "failOnDataLoss=false skips them, and reads a topic that is created again from its beginning",
                 )
-            log.warning("%s; going on without them", what)
+            log.warning("%s; continuing without them", what)
         return gone
 
     def _report_absent(self, absent: set[Queue]) -> None:
         """Warn about queues in the last batch whose broker is not registered. These queues keep their offsets."""
         if not absent:
             return
-        what = f"{len(absent)} queues are on brokers that are away, the first is {min(absent)}"
+        what = f"{len(absent)} queues (first: {min(absent)}) are on brokers that are not registered"
         if self._target is not None and self._options.fail_on_data_loss:
-            raise DataLossError(what, next_step="start the broker; option failOnDataLoss=false continues without it")
+            raise DataLossError(what, next_step="start the broker, or set failOnDataLoss=false to continue without it")
         log.warning("%s; the stream waits for them", what)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -372,7 +372,7 @@ def _warn(error: CometMQError) -> None:
 def _is_initial(offset: dict[str, Any]) -> bool:
     if offset.get("v") != VERSION:
         raise SparkSourceError(
-            f"the checkpoint holds an offset of version {offset.get('v')}, this source writes version {VERSION}",
+            f"the checkpoint contains an offset of version {offset.get('v')}, but this source writes version {VERSION}",
             next_step="check that the checkpoint belongs to this source, and to this version of CometMQ or an "
             "older one",
         )

@@ -239,7 +239,7 @@ def test_kept_offsets_stay_and_what_is_new_is_looked_up(topics: Topics, tmp_path
         kept_starting_offsets(path, source | {"topic": "nowhere"})
     for damaged in ("", "[]", '{"asked": {"startingOffsets": "latest"}, "offsets": 3}'):
         path.write_text(damaged)
-        with pytest.raises(SparkSourceError, match="does not hold the offsets"):
+        with pytest.raises(SparkSourceError, match="does not contain a stream"):
             kept_starting_offsets(path, source)
 
 

@@ -235,7 +235,7 @@ def test_what_would_send_twice_or_elsewhere_is_refused(
     spark.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
     spark.conf.set("spark.speculation", "true")
     try:
-        with pytest.raises(OptionError, match=r"spark\.speculation runs tasks twice.*switch it off"):
+        with pytest.raises(OptionError, match=r"spark\.speculation runs tasks twice.*disable it"):
             replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
     finally:
         spark.conf.unset("spark.speculation")
@@ -263,8 +263,8 @@ def test_groups_stay_where_they_are_until_a_replay_is_at_its_end(
     done = replay(to, topics.namesrv, tmp_path / "ledger", spark=spark, **named)
     assert (done.finished, done.complete) == (False, False)
     assert done.warnings == (
-        "group waiting has consumed 700 messages that the archive does not hold yet",
-        "offsets of groups were not set, since the replay is not at its end",
+        "group waiting has consumed 700 messages that are not in the archive yet",
+        "the groups' offsets were not set, since the replay is not complete",
     )
     copied = Cluster(parse_options({"namesrvAddr": topics.namesrv, "topic": copy}))
     assert copied.committed_offsets(copied.queues(), "waiting") == {}

@@ -136,7 +136,7 @@ def test_a_page_without_matplotlib_says_how_to_get_plots(tmp_path: Path, monkeyp
 def test_a_long_table_says_how_much_the_page_leaves_out() -> None:
     text = table(Table(("<key",), [(str(n),) for n in range(5_000)], "Keys"))
     assert text.count("<tr>") == 1 + 1_000
-    assert "Keys (the first 1,000 rows of 5,000; the JSON has all)" in text
+    assert "Keys (the first 1,000 rows of 5,000; the JSON contains all)" in text
 
 
 # In a browser ----------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class _Audit:
 
 FIRST: Final = 5
 """Maximum number of disagreements of each kind that a report lists."""
-_SAID_BY_COMMITS: Final = "the commits of the archive (gaps) say whether they were gone before they could be read"
+_SAID_BY_COMMITS: Final = "see gaps in the archive's commits: messages may have been deleted before they could be read"
 
 
 class Note(NamedTuple):
@@ -202,13 +202,13 @@ def stored_offsets(parties: Parties, stored: DataFrame, counted: Mapping[Queue, 
         for first, end in ((held_from, ends[0]), (max(ends[1], held_from), held.end)):
             if first < end:
                 yield Disagreement(
-                    f"{queue}: the broker reports offsets {first:,} to {end:,}, but returns none of them",
+                    f"{queue}: the broker reports offsets {first:,} to {end:,}, but returns none of these messages",
                     "read its log (cometmq doctor, then pipeline rebuild --dry-run on its store)",
                 )
     if bad:
         for broker, queue_id, first, end in gaps_in(stored, bad, FIRST):
             yield Disagreement(
-                f"{Queue(parties.topic, broker, queue_id)}: offsets {first:,} to {end:,} are missing at the broker",
+                f"{Queue(parties.topic, broker, queue_id)}: offsets {first:,} to {end:,} are missing on the broker",
                 "compare its consume queues with its log: cometmq pipeline rebuild --dry-run",
             )
 
@@ -223,14 +223,15 @@ def group_offsets(parties: Parties) -> Findings:
             if offset > held.end:
                 yield Disagreement(
                     f"{queue}: group {group} has consumed up to {offset:,}, and the queue ends at {held.end:,}",
-                    "was the topic created again, or did the broker lose the end of the queue? cometmq group "
-                    "reset-offset",
+                    "check whether the topic was recreated or the broker lost the end of the queue; then move the "
+                    "group "
+                    "with cometmq group reset",
                 )
             elif offset < held.first:
                 yield Disagreement(
                     f"{queue}: {quantity(held.first - offset, 'message')} were deleted before group {group} had "
                     "consumed them",
-                    "an archive may hold them: cometmq pipeline replay",
+                    "an archive may contain them: see cometmq pipeline replay",
                 )
 
 
@@ -239,8 +240,7 @@ def other_lives(parties: Parties, changed: Iterable[Queue]) -> Findings:
     for queue in sorted(changed):
         if queue in parties.bounds:
             yield Disagreement(
-                f"{queue} is not the archived one: its topic was created again, or the broker lost the end of the "
-                "queue",
+                f"{queue} is not the archived queue: its topic was recreated, or the broker lost the end of the queue",
                 "archive it into another directory; this archive keeps the earlier messages",
             )
 
@@ -252,14 +252,14 @@ def coverage(parties: Parties) -> Findings:
         held, of = parties.bounds.get(queue), parties.totals.get(queue)
         if held is None and of is not None:
             yield Disagreement(
-                f"{queue} is in the archive, but no broker has it", "check whether a broker is down: cometmq cluster"
+                f"{queue} is in the archive, but on no broker", "check whether a broker is down: cometmq cluster"
             )
         elif held is not None and of is None:
             late += held.end - held.first
         elif held is not None and of is not None and of.next > held.end:
             yield Disagreement(
                 f"{queue}: the archive goes up to {of.next:,}, and the queue ends at {held.end:,}",
-                "was the topic created again, or did the broker lose the end of the queue? archive it into "
+                "check whether the topic was recreated or the broker lost the end of the queue; then archive it into "
                 "another directory",
             )
         elif held is not None and of is not None:
@@ -282,7 +282,7 @@ def archived_offsets(parties: Parties, archived: DataFrame, counted: Mapping[Que
         there = row["archived"] if row else 0
         if there != of.rows:
             yield Disagreement(
-                f"{queue}: the archive's log counts {quantity(of.rows, 'message')}, its files hold {there:,}",
+                f"{queue}: the archive's log lists {quantity(of.rows, 'message')}, but its files contain {there:,}",
                 "restore the archive's files from a backup",
             )
         if there != of.next - of.first:
@@ -326,7 +326,7 @@ def minute_by_minute(parties: Parties, minutes: DataFrame) -> Findings:
     for row in rows:
         queue = Queue(parties.topic, row["brokerName"], row["queueId"])
         counts = (row["storedBoth"], row["archivedBoth"])
-        text = "as many, but not the same messages" if counts[0] == counts[1] else "not the same"
+        text = "as many, but different messages" if counts[0] == counts[1] else "not the same"
         yield Disagreement(
             f"{queue}, {moment(row['at'], 'm')} UTC: {counts[0]:,} stored and {counts[1]:,} archived, {text}",
             "compare the two by queueOffset and uniqKey: spark.read.format('rocketmq') and read_archive",
@@ -350,7 +350,7 @@ def unique_keys(stored: DataFrame, *, allowed: bool) -> Findings:
     else:
         yield Disagreement(
             text,
-            "producers that send again after a failure create copies; --allow-duplicates accepts them",
+            "producers that resend after a failure create copies; accept them with --allow-duplicates",
         )
 
 
@@ -371,5 +371,5 @@ def acknowledged(produced: DataFrame, there: DataFrame, known: DataFrame) -> Fin
         yield Disagreement(
             f"{quantity(lost, 'message')} that producers had acknowledged {are(lost)} neither stored nor archived: "
             + ", ".join(row["uniqKey"] for row in first),
-            "follow one with cometmq message trace; check whether a broker lost its disk",
+            "trace one of them with cometmq message trace, and check whether a broker lost its disk",
         )

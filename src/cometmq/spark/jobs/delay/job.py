@@ -63,7 +63,7 @@ def delay(options: DelayOptions) -> DelayReport:
     named, closed = _topics_to_measure(source, topics, there)
     waiting_topics = [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in there]
     with job_session(options, "cometmq delay") as session:
-        on_step(f"reading {quantity(len(named), 'topic')} and what waits")
+        on_step(f"reading {quantity(len(named), 'topic')} and the waiting messages")
         # Messages that wait for a topic that does not exist are counted; those that wait for a topic that is not read
         # are not.
         unread = [name for name in there if name not in named]
@@ -76,7 +76,7 @@ def delay(options: DelayOptions) -> DelayReport:
             on_step(f"measuring {counts.messages(DELIVERED):,} delivered messages")
             late = states.where(f.col("state") == DELIVERED).selectExpr("*", "deliveredMs - dueMs AS lateMs")
             late = late.where("lateMs IS NOT NULL")
-            on_step(f"counting {counts.messages(WAITING):,} that wait and {counts.messages(STUCK):,} that are stuck")
+            on_step(f"counting {counts.messages(WAITING):,} waiting and {counts.messages(STUCK):,} stuck messages")
             waits = states.where(f.col("state") == WAITING)
             waiting = waiting_by_topic(waits, top)
             stuck = with_reasons(states.where(f.col("state") == STUCK), progress)
@@ -101,7 +101,7 @@ def delay(options: DelayOptions) -> DelayReport:
                 stuck_reasons=stuck_by_reason(stuck, top),
                 stuck_messages=first_stuck(stuck, top),
                 notes=(
-                    *(f"topic {name} is left out: it may not be read" for name in closed),
+                    *(f"topic {name} is left out because it is not readable" for name in closed),
                     *_notes(counts, progress, waiting_topics, since_ms=source.begin_ms),
                 ),
                 seconds=SYSTEM_CLOCK.monotonic() - began,
@@ -258,7 +258,7 @@ def _measures() -> list[Column]:
 
 
 def lateness(late: DataFrame, by: Column, top: int) -> tuple[Lateness, ...]:
-    """Measure lateness grouped by a column. The row with the most messages is first."""
+    """Measure lateness grouped by a column, starting with the row that has the most messages."""
     found = late.groupBy(by.alias("name")).agg(*_measures()).orderBy(f.desc("messages"), "name").limit(top)
     return tuple(_lateness(row["name"], row) for row in found.collect())
 
@@ -289,7 +289,7 @@ def latest(late: DataFrame, top: int) -> tuple[LateMessage, ...]:
 
 
 def waiting_by_topic(waits: DataFrame, top: int) -> tuple[WaitingTopic, ...]:
-    """Return the waiting messages by topic. The topic with the most messages is first."""
+    """Return the waiting messages by topic, starting with the topic that has the most messages."""
     found = waits.groupBy("topic").agg(f.count("*").alias("messages"), f.min("dueMs"), f.max("dueMs"))
     return tuple(WaitingTopic(*row) for row in found.orderBy(f.desc("messages"), "topic").limit(top).collect())
 
@@ -327,7 +327,7 @@ def _ends(interval: int, first_ms: int, days: int) -> tuple[int | None, int | No
 
 
 def stuck_by_reason(stuck: DataFrame, top: int) -> tuple[StuckReason, ...]:
-    """Count stuck messages by reason, broker and topic. The largest count is first."""
+    """Count stuck messages by reason, broker and topic, largest count first."""
     found = stuck.groupBy("reason", "broker", "topic").agg(f.count("*").alias("messages"))
     rows = found.orderBy(f.desc("messages"), "reason", "broker", "topic").limit(top).collect()
     return tuple(StuckReason(Reason(row["reason"]), row["broker"], row["topic"], row["messages"]) for row in rows)

@@ -25,12 +25,12 @@ class Reason(StrEnum):
 
 
 WORDS: Final = {
-    Reason.NOT_REACHED: "the broker's delivery has not come to it: look into the broker's log, is its disk full?",
-    Reason.NO_TIMER: "its broker is RocketMQ 4, which delivers no message with a delay of its own",
-    Reason.NO_TOPIC: "its topic is not there any more",
-    Reason.NOWHERE: "its record is damaged, or does not name the topic and queue where it belongs",
-    Reason.PASSED: "delivery went past it, and it is not in its topic: lost, unless the topic was created again since",
-    Reason.UNKNOWN: "nothing here tells how far delivery was",
+    Reason.NOT_REACHED: "the broker has not delivered it yet: check the broker's log and whether its disk is full",
+    Reason.NO_TIMER: "its broker is RocketMQ 4, which does not support arbitrary delays",
+    Reason.NO_TOPIC: "its topic no longer exists",
+    Reason.NOWHERE: "its record is damaged, or does not contain its topic and queue",
+    Reason.PASSED: "delivery passed it, but it is not in its topic: it is lost, unless the topic was recreated",
+    Reason.UNKNOWN: "the progress of delivery is unknown",
 }
 """Description of each reason, for the report."""
 _DRAWN: Final = 12
@@ -201,7 +201,7 @@ class DelayReport(Report):
 
     def _parts(self) -> Iterator[Part]:
         yield (
-            f"{self.delivered:,} delayed messages delivered, {self.waiting:,} wait, {self.stuck:,} are stuck: "
+            f"{self.delivered:,} delayed messages delivered, {self.waiting:,} waiting, {self.stuck:,} stuck: "
             f"{self.source} at {moment(self.at_ms)} UTC; {self.seconds:.1f} s"
         )
         if self.notes:

@@ -128,7 +128,7 @@ class MaskReport(RunReport):
         verb = "would be copied" if self.dry_run else "copied"
         yield f"{quantity(self.messages, 'message')} of {self.source} {verb} to {self.to}; {self.seconds:.1f} s"
         if not self.dry_run:
-            yield f"  the copy holds {self.total:,}" + ("" if self.finished else "; stopped before the end")
+            yield f" the copy contains {self.total:,}" + ("" if self.finished else "; stopped before the end")
         if self.warnings:
             yield Notes(self.warnings, urgent=True)
         yield Table(("<field", ">values masked"), [*self.values.items()], "Masked values")
@@ -268,7 +268,7 @@ def _demand_same_job(log: ArchiveLog, job: _Job) -> None:
     saved = log.directory.read_json(_JOB, _Job)
     if saved is None:
         if log.last() is not None:
-            raise ArchiveError(f"{log.root} holds an archive that is not masked", next_step="use another directory")
+            raise ArchiveError(f"{log.root} contains an archive that is not masked", next_step="use another directory")
         return
     changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved, name)]
     if changed:

@@ -199,7 +199,7 @@ class Masker:
             case action if action == MASK:
                 return _starred(value, rule.keep_first, rule.keep_last)
             case action if action == HASH:
-                assert self._hash_secret is not None, "the job reads it where a rule hashes"
+                assert self._hash_secret is not None, "the job reads it if a rule hashes"
                 return digest(self._hash_secret, value if isinstance(value, str) else _canonical(value))
             case action if action == ENCRYPT and key is not None:
                 return sealed(value, key)
@@ -388,7 +388,7 @@ def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -
                     raise MaskError(
                         f"the message at offset {row['queueOffset']} of queue {row['queueId']} of {row['topic']} at "
                         f"{row['brokerName']} cannot be masked: {reason}",
-                        next_step="leave such messages out (--not-json apart), or copy them without body (drop)",
+                        next_step="leave out such messages (--not-json apart), or copy them without their body (drop)",
                     )
     results = [MaskResult(file=file) for file in writing.close()]
     return [*results, MaskResult(messages=messages, values=dict(masker.counts), apart=refused)]
@@ -433,7 +433,7 @@ class _Writing:
                 sys_flag = row["sysFlag"] & ~(COMPRESSED | COMPRESSION_TYPE_MASK)
                 record = encode_row(row, outcome.body, outcome.properties_text, sys_flag)
             except ValueError:
-                outcome = RefusedError("its properties are too long with what stands for masked values")
+                outcome = RefusedError("its properties are too long after masking")
             else:
                 self._records.append(record)
                 self._bytes += len(record)

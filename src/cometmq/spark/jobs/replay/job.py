@@ -130,7 +130,7 @@ def _only_topic(log: ArchiveLog) -> str:
     if len(topics) == 1:
         return topics[0]
     if topics:
-        raise OptionError(f"the archive holds several topics: {', '.join(topics)}", next_step="choose one")
+        raise OptionError(f"the archive contains several topics: {', '.join(topics)}", next_step="choose one")
     raise OptionError(f"{log.root} contains no archive", next_step="create one: cometmq pipeline archive")
 
 
@@ -182,7 +182,7 @@ class _Run:
         if spark.conf.get("spark.speculation", "false") == "true":
             raise OptionError(
                 "spark.speculation runs tasks twice at the same time, which would send messages twice",
-                next_step="switch it off for this job",
+                next_step="disable it for this job",
             )
         with self._ledger.opened(self._job, uuid.uuid4().hex[:12], self._log) as replay_id:
             earlier = self._ledger.steps()
@@ -283,7 +283,7 @@ class _Run:
         found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
         if not report.dry_run:
             if not report.finished:
-                warnings.append("offsets of groups were not set, since the replay is not at its end")
+                warnings.append("the groups' offsets were not set, since the replay is not complete")
             else:
                 write_offsets(self._cluster, self._job.to, found)
         rows = tuple(

@@ -138,7 +138,8 @@ class ReplayLedger:
         shorter = [queue for queue, mark in marks.items() if ends.get(queue, 0) <= mark.offset]
         if other := [*differing(marks, there), *shorter]:
             raise ArchiveError(
-                f"the archive {log.root} has other messages of {min(other)} than when the ledger {self.directory} was "
+                f"the archive {log.root} contains different messages of {min(other)} than when the ledger "
+                f"{self.directory} was "
                 "created",
                 next_step="use a new ledger",
             )

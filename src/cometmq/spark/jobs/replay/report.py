@@ -34,7 +34,7 @@ class ReplayedStep(Step):
     found: int
 
     def _done(self) -> str:
-        again = f" ({self.found:,} of them were there)" if self.found else ""
+        again = f" ({self.found:,} of them had already been sent)" if self.found else ""
         return f"step {self.step}: {quantity(self.messages, 'message')}{again}"
 
 
@@ -96,13 +96,11 @@ class ReplayReport(RunReport):
         speed = per_second(self.messages, self.seconds)
         held = f"{quantity(self.messages, 'message')} of {self.topic} in {self.archive}"
         if self.dry_run:
-            yield f"would send {held} to {self.to}; sent nothing"
+            yield f"would send {held} to {self.to}; nothing was sent"
         else:
             yield f"{held} {are(self.messages)} now in {self.to}, {self.seconds:.1f} s ({speed:,.0f} messages/s)"
             if self.found:
-                yield (
-                    f"{self.found:,} of them were already there, after a failed run or request, and were not sent again"
-                )
+                yield (f"{self.found:,} of them had already been sent by a failed run or request, and were not resent")
         if self.earlier:
             yield f"earlier runs with {self.ledger} have sent {self.earlier:,}"
         if self.queues:
@@ -112,7 +110,7 @@ class ReplayReport(RunReport):
                 "Queues",
             )
         if self.translated:
-            goes_on = f"groups {'would go on' if self.dry_run else 'go on'} in {self.to} at"
+            goes_on = f"groups {'would continue' if self.dry_run else 'continue'} in {self.to} at"
             yield TextOnly(f"{goes_on}:")
             yield Table(
                 ("<group", "<broker", ">queue", ">offset", "<note"),
@@ -155,7 +153,7 @@ class GroupOffset:
     @property
     def note(self) -> str:
         """A warning for the user about the group's offsets."""
-        return f"{quantity(self.again, 'message')} come again" if self.again else ""
+        return f"{quantity(self.again, 'message')} will be received again" if self.again else ""
 
 
 def translate(
@@ -185,9 +183,7 @@ def translate(
             )
         beyond = sum(max(0, committed.get(queue, 0) - end) for queue, end in archived.items() if queue.topic == topic)
         if beyond:
-            warnings.append(
-                f"group {group} has consumed {quantity(beyond, 'message')} that the archive does not hold yet"
-            )
+            warnings.append(f"group {group} has consumed {quantity(beyond, 'message')} that are not in the archive yet")
         offsets += [(group, queue.broker, queue.queue_id, committed.get(queue, 0)) for queue in old]
     if not mappings:
         return [], [*warnings, "nothing is replayed yet, so offsets cannot be translated"]

@@ -90,7 +90,7 @@ def _figure(plot: Plot) -> str:
 
 
 def title_of(plot: Plot) -> str:
-    """Return a plot's title, which also says if bars are left out."""
+    """Return a plot's title, which also states whether bars are left out."""
     most = {Bars: MOST_BARS, Spans: _MOST_SPANS}.get(type(plot))
     if isinstance(plot, Line) or most is None or len(plot.names) <= most:
         return plot.title

@@ -218,7 +218,7 @@ def table(of: Table, foot: Sequence[Cell] = ()) -> str:
     rows = "\n".join(_row(row, kinds) for row in of.rows[:_MOST_ROWS])
     caption = text(of.caption)
     if len(of.rows) > _MOST_ROWS:
-        caption += f" (the first {quantity(_MOST_ROWS, 'row')} of {len(of.rows):,}; the JSON has all)"
+        caption += f" (the first {quantity(_MOST_ROWS, 'row')} of {len(of.rows):,}; the JSON contains all)"
     below = f"<tfoot>{_row(foot, kinds)}</tfoot>" if foot else ""
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{text(of.caption)}"><table>'
