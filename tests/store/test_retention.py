@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,41 @@ async def test_a_log_file_does_not_go_before_the_units_of_its_records_are_writte
     crashed = bench.crashed_copy(tmp_path / "crashed")
     assert served(crashed.open()) == expected
     crashed.close_all()
+
+
+async def test_the_space_of_a_deleted_log_file_is_freed_in_a_thread_after_its_last_slice(
+    bench: StoreBench, disk: MeteredDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Freeing 1 GiB takes a quarter of a second, which would hold up every request."""
+    freed: list[str] = []
+    close = os.close
+
+    def note(fd: int) -> None:
+        if is_deleted(fd):
+            freed.append(threading.current_thread().name)
+        close(fd)
+
+    clock = clock_at(3)
+    store = await filled(bench, clock, disk)
+    last = store._log.segments[0].view[:100]
+    before = bytes(last)
+    age(store, 73, 1)
+    monkeypatch.setattr(os, "close", note)
+    assert store.delete_expired_files() == 1
+    assert freed == [threading.main_thread().name], "the store's own descriptor"
+    assert bytes(last) == before
+    last.release()
+    del last
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "cometmq-free-space":
+            thread.join()
+    assert freed[1:] == ["cometmq-free-space"]
+    assert not any(is_deleted(int(name)) for name in os.listdir("/proc/self/fd"))
+
+
+def is_deleted(fd: int) -> bool:
+    try:
+        return "/commitlog/" in (target := os.readlink(f"/proc/self/fd/{fd}")) and target.endswith("(deleted)")
+    except OSError:
+        return False

@@ -6,6 +6,8 @@ Tests replace it with a Disk that fails like a real one: without space, with I/O
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,6 +54,30 @@ def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
     try:
         yield fd
     finally:
+        os.close(fd)
+
+
+def delete_large_file(path: Path, mapping: object | None = None) -> None:
+    """Delete a file if it exists, and let a thread free its space, which takes a quarter of a second for 1 GiB.
+
+    :param mapping: the file's ``mmap``; slices of it remain readable, and the space is freed after the last of them.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the space is freed when the last reference is closed
+    except OSError:
+        path.unlink(missing_ok=True)
+        return
+    path.unlink(missing_ok=True)
+    if mapping is None:
+        _close_in_thread(fd)
+    else:
+        weakref.finalize(mapping, _close_in_thread, fd).atexit = False
+
+
+def _close_in_thread(fd: int) -> None:
+    try:
+        threading.Thread(target=os.close, args=(fd,), name="cometmq-free-space", daemon=True).start()
+    except RuntimeError:  # no more threads can be started
         os.close(fd)
 
 

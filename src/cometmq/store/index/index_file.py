@@ -25,7 +25,7 @@ import numpy.typing as npt
 from cometmq.core import CORE
 from cometmq.message.layout import INDEX_ENTRY, INDEX_HEADER
 from cometmq.message.record_arrays import dtype_of
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, delete_large_file
 
 HEADER: Final = INDEX_HEADER.struct()
 HEADER_BYTES: Final = INDEX_HEADER.size
@@ -298,7 +298,7 @@ class IndexFile:
     def remove(self) -> None:
         """Close and delete the file."""
         self.close()
-        self.path.unlink(missing_ok=True)
+        delete_large_file(self.path, self._map)
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -222,9 +222,7 @@ class IndexService:
         """
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_min:
-            file = self.files.pop(0)
-            file.path.unlink(missing_ok=True)
-            file.close()
+            self.files.pop(0).remove()
             removed += 1
         return removed
 

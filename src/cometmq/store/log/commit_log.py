@@ -20,7 +20,7 @@ from typing import Final
 from cometmq.durable import flush_directory
 from cometmq.message.layout import RECORD
 from cometmq.message.record import BLANK_MAGIC, END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
-from cometmq.store.disk import Disk
+from cometmq.store.disk import Disk, delete_large_file
 from cometmq.store.errors import StoreError, StoreFailedError, StoreFullError
 from cometmq.store.log.mapped_file import MappedFile, create_file, file_name, first_data
 
@@ -245,7 +245,7 @@ class CommitLog:
     def remove_first(self) -> MappedFile:
         """Remove the oldest segment and its file. Existing slices of it remain readable."""
         segment = self.segments.pop(0)
-        segment.path.unlink(missing_ok=True)
+        delete_large_file(segment.path, segment.view.obj)
         segment.close()
         return segment
 

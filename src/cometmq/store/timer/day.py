@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.checksum import crc32
-from cometmq.store.disk import Disk, open_file
+from cometmq.store.disk import Disk, delete_large_file, open_file
 from cometmq.store.timer.position import RENUMBERED
 from cometmq.store.timer.unit import UNIT_BYTES, UNIT_DTYPE, Chosen, TimerEntry, Units, are_damaged, sound_units
 
@@ -255,8 +255,8 @@ class TimerDay:
     def delete(self) -> None:
         """Remove both files."""
         self.close()
-        self.index_path.unlink(missing_ok=True)
-        self.data_path.unlink(missing_ok=True)
+        delete_large_file(self.index_path)
+        delete_large_file(self.data_path)
 
     def close(self) -> None:
         """Close both files."""
