@@ -23,7 +23,7 @@ Row = tuple[str, int, int, str]
 HOST = encode_host("127.0.0.1", 10911)
 
 
-def rows_of(directory: Path, **options: Any) -> list[Row]:
+def rows_of(directory: str | Path, **options: Any) -> list[Row]:
     """Topic, queue, offset and SHA-256 of every record that a reader of the store sees."""
     parsed = parse_store_options({"path": str(directory)} | {name: str(value) for name, value in options.items()})
     scan = StoreScan(parsed)

@@ -29,15 +29,15 @@ from cometmq.spark import (
 )
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs import options as jobs
-from cometmq.spark.jobs.job import DIRECTORY, FILE, OLD_DIRECTORY
+from cometmq.spark.jobs.job import DIRECTORY, FILE, OLD_DIRECTORY, OLD_PLACE
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.source.options import parse_options
-from cometmq.spark.store.files import ConsumeQueues, log_files
 from cometmq.spark.store.options import parse_store_options
 
 URL = "s3://bucket/lake"
 SAID = "the scheme s3 is not supported .*file:///data/lake"
 PLACES = {DIRECTORY, OLD_DIRECTORY, FILE}
+SAID_OF_PLACES = "unknown scheme ftp .*s3://bucket/path"
 CLASSES = [
     *(of for of in vars(jobs).values() if dataclasses.is_dataclass(of) and isinstance(of, type) and of is not Option),
     MessageSource,
@@ -49,7 +49,13 @@ FIELDS = [(of, name, said) for of in CLASSES for name, said in declared(of).item
 def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str, said: Option) -> None:
     """Also in a function that is called without a command."""
     types = {field.name: str(field.type) for field in dataclasses.fields(of)}
-    assert ("Path" in types[name]) == (said.form in PLACES)
+    assert ("Path" in types[name]) == (said.form in PLACES | {OLD_PLACE})
+    if said.form == OLD_PLACE:
+        needed = {field.name: "x" for field in dataclasses.fields(of) if field.default is dataclasses.MISSING}
+        with pytest.raises(OptionError, match=f"option {name} is invalid: .*{SAID_OF_PLACES}"):
+            of(**needed | {name: "ftp://host/store"})
+        for given, read in ((URL, URL), (Path("/data/x"), "/data/x"), ("file:///data/my%20lake", "/data/my lake")):
+            assert getattr(of(**needed | {name: given}), name) == read
     if said.form not in PLACES:
         return
     needed = {field.name: "x" for field in dataclasses.fields(of) if field.default is dataclasses.MISSING}
@@ -72,9 +78,6 @@ def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str
         lambda: kept_starting_offsets(URL, {}),
         lambda: LagListener(URL),
         lambda: rules_from_toml(URL),
-        lambda: log_files(URL),
-        lambda: ConsumeQueues(URL),
-        lambda: parse_store_options({"path": URL}),
         lambda: parse_store_options({"path": "store", "badRecordsPath": URL}),
         lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "badBodies": "null", "badRecordsPath": URL}),
         lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "credentialsFile": URL}),
@@ -108,5 +111,5 @@ def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(
 def test_a_store_is_read_at_a_url_of_a_file(spark: Any, tmp_path: Path) -> None:
     write_store(tmp_path / "store", 9, body=lambda _: b"x")
     assert spark.read.format("rocketmq_store").load(f"file://{tmp_path}/store").count() == 9
-    with pytest.raises(Exception, match="the scheme s3 is not supported"):
-        spark.read.format("rocketmq_store").load(URL).count()
+    with pytest.raises(Exception, match="unknown scheme ftp"):
+        spark.read.format("rocketmq_store").load("ftp://host/store").count()

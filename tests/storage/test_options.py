@@ -28,7 +28,7 @@ def test_a_wrong_option_is_named(name: str, value: str, reason: str) -> None:
 
 
 def test_secrets_appear_in_no_repr() -> None:
-    options = StorageOptions(secret_access_key="TOPSECRET", session_token="TOPSECRET2", account_key="TOPSECRET3")
+    options = StorageOptions(secret_access_key="TOPSECRET", session_token="TOPSECRET2", account_access_key="TOPSECRET3")
     assert "TOPSECRET" not in repr(options)
     assert options.secrets == ["TOPSECRET", "TOPSECRET2", "TOPSECRET3"]
 
@@ -70,7 +70,9 @@ def test_the_configuration_of_hadoop_for_azure_and_google() -> None:
         "fs.azure.account.oauth2.client.id": "id",
         "fs.azure.account.oauth2.client.endpoint": "https://login.microsoftonline.com/tenant/oauth2/token",
     }
-    assert options_from_hadoop(azure, conf.get) == StorageOptions(account_key="key", client_id="id", tenant_id="tenant")
+    assert options_from_hadoop(azure, conf.get) == StorageOptions(
+        account_access_key="key", client_id="id", tenant_id="tenant"
+    )
     google = {"fs.gs.auth.service.account.json.keyfile": "/key.json"}
     assert options_from_hadoop(Location.parse("gs://lake/x"), google.get).service_account_file == "/key.json"
     assert options_from_hadoop(Location.parse("/data"), lambda key: None) == StorageOptions()

@@ -56,6 +56,15 @@ class StoredBackup(BackupPlace):
         """The backup's URL."""
         return self._storage.describe(self._backup)
 
+    @property
+    def storage(self) -> Storage:
+        """The storage that contains the backups."""
+        return self._storage
+
+    def key_of(self, name: str, file: StoredFile) -> str:
+        """Return the key of the object with a file's content, without the zeros at its end."""
+        return _sealed_key(file) if file.sealed else self._key(name)
+
     def prepare(self) -> None:
         """Check that the place is empty; see :meth:`BackupPlace.prepare`."""
         if next(self._storage.list_objects(self._backup), None) is not None:
@@ -132,7 +141,7 @@ class StoredBackup(BackupPlace):
         digest = hashlib.sha256()
         try:
             if file.data:
-                key = self._key_of(name, file)
+                key = self.key_of(name, file)
                 found = self._storage.stat(key)
                 if found is None:
                     return "is missing"
@@ -157,7 +166,7 @@ class StoredBackup(BackupPlace):
         digest = hashlib.sha256()
         with target.open("xb", buffering=0) as local:
             if file.data:
-                for piece in self._pieces(self._key_of(name, file), file.data):
+                for piece in self._pieces(self.key_of(name, file), file.data):
                     digest.update(piece)
                     rest = memoryview(piece)
                     while rest:
@@ -165,7 +174,7 @@ class StoredBackup(BackupPlace):
             local.truncate(file.size)
             os.fsync(local.fileno())
         if digest.hexdigest() != file.sha256:
-            raise OSError(5, "input/output error", self._storage.describe(self._key_of(name, file)))
+            raise OSError(5, "input/output error", self._storage.describe(self.key_of(name, file)))
         os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
 
     def delete(self) -> None:
@@ -217,9 +226,6 @@ class StoredBackup(BackupPlace):
 
     def _key(self, name: str) -> str:
         return f"{self._backup}/{STORE}/{name}"
-
-    def _key_of(self, name: str, file: StoredFile) -> str:
-        return _sealed_key(file) if file.sealed else self._key(name)
 
 
 def _backups(storage: Storage) -> Iterator[tuple[str, bool]]:

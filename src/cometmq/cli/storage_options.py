@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -23,12 +24,22 @@ class StorageUrl(click.ParamType[str]):
 
     name = "path or URL"
 
+    def __init__(self, *, exists: bool = False) -> None:
+        """Create the type.
+
+        :param exists: True if a local path must be a directory that exists.
+        """
+        self._exists = exists
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check a value from the command line."""
         try:
-            return str(Location.parse(value))
+            location = Location.parse(value)
         except PathError as error:
             self.fail(str(error), param, ctx)
+        if self._exists and location.kind == "local" and not Path(location.path).is_dir():
+            self.fail(f"Directory {value!r} does not exist.", param, ctx)
+        return str(location)
 
 
 def storage_option(function: F) -> F:

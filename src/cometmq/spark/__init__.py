@@ -9,6 +9,7 @@ this package is cheap: PySpark and PyArrow are loaded when a name is first used.
 * ``records``: stored records as Arrow columns
 * ``archives``: an archive's files and commits, in three formats
 * ``storage``: file access for archives, ledgers, key indexes, bad records and reports
+* ``object_stores``: endpoints and credentials of object stores, from options and the session
 * ``bodies``: column functions for Avro, Protobuf, JSON and text bodies
 * ``session``: Spark's requirements, and ``local_session()``
 * ``jobs``: the jobs of ``cometmq pipeline``, each in a folder or module of its own
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from cometmq.spark.jobs.replay.job import replay as replay
     from cometmq.spark.jobs.skew import skew as skew
     from cometmq.spark.jobs.trace import trace as trace
+    from cometmq.spark.object_stores import storage_options as storage_options
     from cometmq.spark.session.environment import local_session as local_session
     from cometmq.spark.source.lag import LagListener as LagListener
     from cometmq.spark.source.lag import lag_now as lag_now
@@ -77,6 +79,7 @@ _NAMES: Final = {
     "jobs.replay.job": "replay",
     "jobs.skew": "skew",
     "jobs.trace": "trace",
+    "object_stores": "storage_options",
     "session.environment": "local_session",
     "source.lag": "LagListener lag_now lag_of",
     "source.offsets": "kept_starting_offsets",

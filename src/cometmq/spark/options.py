@@ -16,14 +16,22 @@ from cometmq.options import nearest, options_of
 from cometmq.options.forms import Form, checked, moment, named
 from cometmq.paths import local_text
 from cometmq.spark.errors import OptionError
+from cometmq.storage import Location, StorageOptions
 
 T = TypeVar("T")
 DEFAULT_GROUP: Final = "cometmq_spark"
 TOPIC_OPTION_NAMES: Final = ("topic", "subscribe", "subscribePattern")
+STORAGE: Final = "storage."
+"""Beginning of the names of the options for object stores."""
 SECRET_PLACES: Final = {
     "secretKey": "secretKeyFile=FILE or secretKeyEnv=VARIABLE",
     "securityToken": "credentialsFile=FILE, a file like tools.yml",
     "tlsKeyPassword": "tlsKeyPasswordFile=FILE",
+    **{
+        f"{STORAGE}{name}": "it in the environment or a profile, or as spark.hadoop.fs.s3a.secret.key and its like"
+        for name, declared in options_of(StorageOptions).items()
+        if declared.secret
+    },
 }
 """Options whose values are never shown in errors, and the options that a command accepts instead."""
 
@@ -35,6 +43,8 @@ BAD_BODIES: Final = named({"fail": True, "null": False})
 """True if a body that cannot be decompressed fails the query."""
 PATH: Final = Form("a path", lambda text: local_text(text) or None, keeps_blanks=True)
 """Directory for bad records; None if the text is empty."""
+PLACE: Final = Form("a path or URL", lambda text: str(Location.parse(text)) if text else "", keeps_blanks=True)
+"""A local path, or a URL of an object store or HDFS; empty if the text is empty."""
 
 
 def parse_option(name: str, form: Form[T], text: str) -> T:

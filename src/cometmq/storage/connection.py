@@ -126,7 +126,7 @@ def _gcs(options: StorageOptions) -> dict[str, Any]:
 def _azure(location: Location, options: StorageOptions) -> dict[str, Any]:
     return _set(
         account_name=location.account.partition(".")[0],
-        account_key=options.account_key,
+        account_key=options.account_access_key,
         sas_key=options.sas_token,
         tenant_id=options.tenant_id,
         client_id=options.client_id,

@@ -69,7 +69,7 @@ def _azure(account: str, lookup: Lookup) -> StorageOptions:
     endpoint = value("fs.azure.account.oauth2.client.endpoint")  # https://login.microsoftonline.com/TENANT/oauth2/token
     parts = endpoint.split("/")
     return StorageOptions(
-        account_key=value("fs.azure.account.key"),
+        account_access_key=value("fs.azure.account.key"),
         sas_token=value("fs.azure.sas.fixed.token"),
         client_id=value("fs.azure.account.oauth2.client.id"),
         client_secret=value("fs.azure.account.oauth2.client.secret"),

@@ -46,7 +46,7 @@ class StorageOptions:
         "PEM file of the authority of the server's certificate; by default `AWS_CA_BUNDLE` or `SSL_CERT_FILE` names it",
         form=PATH,
     )
-    account_key: str = option("", "account key of Azure", secret=True)
+    account_access_key: str = option("", "access key of an Azure storage account", secret=True)
     sas_token: str = option("", "shared access signature of Azure", secret=True)
     tenant_id: str = option("", "tenant of an Azure service principal")
     client_id: str = option("", "client of an Azure service principal")
@@ -80,6 +80,14 @@ class StorageOptions:
         return StorageOptions(
             **{field.name: getattr(self, field.name) or getattr(other, field.name) for field in fields(self)}
         )
+
+    def texts(self) -> dict[str, str]:
+        """Return the options that are set, by their names, as :meth:`from_texts` parses them."""
+        return {
+            name: declared.form.show(value)
+            for name, declared in options_of(type(self)).items()
+            if (value := getattr(self, declared.name))
+        }
 
     @property
     def secrets(self) -> list[str]:

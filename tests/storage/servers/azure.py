@@ -37,7 +37,7 @@ def azure(directory: Path) -> Iterator[StorageOptions]:
     with server(command, directory, [port]):
         endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
         _create_container(endpoint)
-        yield StorageOptions(endpoint=endpoint, account_key=KEY)
+        yield StorageOptions(endpoint=endpoint, account_access_key=KEY)
 
 
 def _create_container(endpoint: str) -> None:

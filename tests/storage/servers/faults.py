@@ -34,6 +34,8 @@ class Faults:
     seen: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     """Of the last request, by their names in lower case."""
+    sent_bytes: int = 0
+    """Bytes in the bodies of all answers."""
     delay_s: float = 0.0
     """Pause before each answer."""
 
@@ -116,6 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", size or str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
+            with self.server.lock:
+                self.server.faults.sent_bytes += len(body)
             self.wfile.write(body)
         return None
 

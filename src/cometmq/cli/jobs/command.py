@@ -21,12 +21,13 @@ from click.core import ParameterSource
 from cometmq.cli.connection import CONTEXT_OPTION, NAMESRV_OPTION
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.moments import FormType, Moment
+from cometmq.cli.storage_options import StorageUrl
 from cometmq.errors import SPARK, SPARK_MODULES, require
 from cometmq.options import Option
 from cometmq.options.declared import declared
 from cometmq.options.forms import FLAG, TIME
 from cometmq.spark.errors import OptionError
-from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, SETTINGS, flags_of
+from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, OLD_PLACE, SETTINGS, STORAGE_SETTINGS, flags_of
 from cometmq.spark.jobs.job import DIRECTORY as DIRECTORY_FORM
 from cometmq.spark.jobs.job import FILE as FILE_FORM
 from cometmq.visible import visible
@@ -47,6 +48,7 @@ _PATHS: Final = {
     DIRECTORY_FORM: DIRECTORY,
     OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
     FILE_FORM: FILE,
+    OLD_PLACE: StorageUrl(exists=True),
 }
 REPORT_OPTIONS: Final = (
     click.Option(["--report", "page"], type=FILE, help="Also write the report to this file as HTML."),
@@ -160,7 +162,7 @@ def _param(inside: str, found: Option) -> click.Parameter:
     elif form is NAMESRV:
         param = JobOption(flags, **NAMESRV_OPTION)
     else:
-        is_mapping, is_flag = form in (SETTINGS, ACCESS), form is FLAG
+        is_mapping, is_flag = form in (SETTINGS, ACCESS, STORAGE_SETTINGS), form is FLAG
         has_default = not inside and found.default not in (dataclasses.MISSING, None, "", ())
         param = JobOption(
             [param_of(found), *flags],
@@ -170,7 +172,7 @@ def _param(inside: str, found: Option) -> click.Parameter:
             is_flag=is_flag,
             multiple=found.many or is_mapping,
             required=found.required,
-            callback=_merge_settings if form is SETTINGS else _merge_access if form is ACCESS else None,
+            callback=_MERGES.get(form),
             help=found.doc + (_ACCESS_FORM if form is ACCESS else ""),
         )
     if isinstance(param, JobOption):
@@ -213,6 +215,22 @@ def _merge_access(
         return access_options(_merge_settings(ctx, param, settings)) or None
     except OptionError as error:
         raise click.BadParameter(str(error), ctx, param) from error
+
+
+def _merge_storage(
+    ctx: click.Context, param: click.Parameter, settings: tuple[tuple[str, str], ...]
+) -> dict[str, str] | None:
+    from cometmq.spark.object_stores import parse_storage
+
+    merged = _merge_settings(ctx, param, settings)
+    try:
+        parse_storage(merged or {})
+    except OptionError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+    return merged
+
+
+_MERGES: Final = {SETTINGS: _merge_settings, ACCESS: _merge_access, STORAGE_SETTINGS: _merge_storage}
 
 
 def build_options(options: type[T], parameters: Mapping[str, Any], **more: Any) -> T:

@@ -88,8 +88,8 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
             continue
         if is_store and param.name in _OF_BROKERS:
             raise click.UsageError(f"{param.opts[-1]} cannot be used with --store, which is read without brokers", ctx)
-        if not is_store and param.name == "broker_name":
-            raise click.UsageError("--broker-name requires --store", ctx)
+        if not is_store and param.name in ("broker_name", "storage"):
+            raise click.UsageError(f"{param.opts[-1]} requires --store", ctx)
     if not is_store and parameters["checkpoint"] is None and not dry_run:
         raise click.UsageError("give the checkpoint directory with --checkpoint", ctx)
     parameters["checkpoint"] = parameters["checkpoint"] or ""
@@ -118,7 +118,7 @@ _ARCHIVE: Final = click.Group(
     subcommand_metavar="[compact|expire|vacuum ARCHIVE]",
     params=[
         *params_of(ArchiveOptions),
-        *params_of(ArchiveStoreOptions, only=("store", "broker_name")),
+        *params_of(ArchiveStoreOptions, only=("store", "broker_name", "storage")),
         _PATTERN,
         click.Option(["--vacuum"], is_flag=True, help="Afterwards, remove unused files, as archive vacuum does."),
         *REPORT_OPTIONS,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast
 from cometmq.options import Option
 from cometmq.options.declared import declare, declared
 from cometmq.options.forms import FLAG, PATH, TEXT, Form, OptionError, whole
-from cometmq.spark.options import SECRET_PLACES, parse_option
+from cometmq.spark.options import PLACE, SECRET_PLACES, STORAGE, parse_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,14 +42,23 @@ def _read_setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _read_storage_setting(text: str) -> tuple[str, str]:
+    return _read_setting(text if text.startswith(STORAGE) else f"{STORAGE}{text}")
+
+
 DIRECTORY: Final = dataclasses.replace(PATH, words="a directory")
 OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists")
 FILE: Final = dataclasses.replace(PATH, words="a file")
+OLD_PLACE: Final = dataclasses.replace(PLACE, words="a directory that exists, or a URL")
 SETTINGS: Final = Form("NAME=VALUE", _read_setting, name="NAME=VALUE", keeps_blanks=True)
 """The option may be repeated; its value is a mapping. Every user can see a command's arguments, so the option accepts
 no secrets.
 """
 ACCESS: Final = dataclasses.replace(SETTINGS, words="NAME=VALUE, an option for credentials or TLS")
+STORAGE_HELP: Final = "Option of the object store, such as endpoint, region or profile. May be repeated."
+STORAGE_SETTINGS: Final = dataclasses.replace(
+    SETTINGS, read=_read_storage_setting, words="NAME=VALUE, an option of an object store"
+)
 NAMESRV: Final = Form("nameservers", str)
 
 
@@ -90,15 +99,15 @@ def options_from(kind: type, text: str, *, default: Any = dataclasses.MISSING) -
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option, argument, options_from))
 def job_options(of: type[T]) -> type[T]:
-    """Convert a class with job options to a frozen dataclass. Its path options accept local paths and ``file:``
-    URLs.
+    """Convert a class with job options to a frozen dataclass. Its path options accept local paths and ``file:`` URLs,
+    and its place options also URLs of object stores.
     """
     of.__post_init__ = _take_local_paths  # type: ignore[attr-defined]
     return dataclass(frozen=True)(of)
 
 
 def _take_local_paths(options: Any) -> None:
-    """Convert ``file:`` URLs in the given options to paths.
+    """Convert ``file:`` URLs in the given options to paths, and places to texts.
 
     :raises OptionError: a path has a scheme that is not supported.
     """
@@ -112,6 +121,8 @@ def _take_local_paths(options: Any) -> None:
             place = parse_option(name, found.form, str(value))
             if place != str(value):
                 object.__setattr__(options, name, Path(place))
+        elif isinstance(found, Option) and found.form == OLD_PLACE and isinstance(value, str | Path):
+            object.__setattr__(options, name, parse_option(name, found.form, str(value)))
 
 
 @job_options

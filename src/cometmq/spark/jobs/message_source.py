@@ -15,7 +15,17 @@ from cometmq.options.forms import TIME
 from cometmq.remoting.security import Security
 from cometmq.spark.archives.log import ArchiveLog, differing, read_archive, read_files
 from cometmq.spark.errors import OptionError
-from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, job_options, option
+from cometmq.spark.jobs.job import (
+    ACCESS,
+    NAMESRV,
+    OLD_DIRECTORY,
+    OLD_PLACE,
+    STORAGE_HELP,
+    STORAGE_SETTINGS,
+    job_options,
+    option,
+)
+from cometmq.spark.object_stores import parse_storage, storage_options
 from cometmq.spark.options import demand_forward, demand_present
 from cometmq.spark.records.columns import BY_NAME
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, offsets_to_json
@@ -25,6 +35,9 @@ from cometmq.spark.source.options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from cometmq.spark.store.place import StorePlace
+    from cometmq.spark.store.queues import ConsumeQueues
 
 
 @job_options
@@ -38,7 +51,11 @@ class MessageSource:
         "Nameserver addresses (host:port), separated by semicolons.", "-n", "--namesrv", default=None, form=NAMESRV
     )
     archive: Path | None = option("Read this archive instead of brokers.", default=None, form=OLD_DIRECTORY)
-    store: Path | None = option("Read the files of this store instead of brokers.", default=None, form=OLD_DIRECTORY)
+    store: str | Path | None = option(
+        "Read the files of this store instead of brokers: a directory, or the URL of a copy or backup.",
+        default=None,
+        form=OLD_PLACE,
+    )
     broker_name: str = option("Name of the store's broker in the report (with --store).", default="")
     begin_ms: int | None = option(
         "Read only messages that were stored at or after this time.", "--since", default=None, form=TIME
@@ -47,6 +64,7 @@ class MessageSource:
         "Read only messages that were stored before this time.", "--until", default=None, form=TIME
     )
     access: Mapping[str, str] = option("Credentials and TLS", default={}, form=ACCESS, secret=True)
+    storage: Mapping[str, str] = option(STORAGE_HELP, default={}, form=STORAGE_SETTINGS, secret=True)
 
     @classmethod
     def of_command(cls, **said: Any) -> MessageSource:
@@ -76,6 +94,8 @@ class MessageSource:
                 "the broker's name can only be set for a store",
                 next_step="omit it, since brokers and archives contain it",
             )
+        if self.storage and self.store is None:
+            raise OptionError("storage options are only for a store", next_step="leave them out")
         if self.access and self.namesrv is None:
             raise OptionError(
                 f"{self} is read from files, without credentials or TLS",
@@ -93,7 +113,8 @@ class MessageSource:
         if self.archive is None:
             options, kind = self._options(topics), "rocketmq"
             if self.store is not None:
-                options |= {"path": str(self.store.absolute()), "brokerName": self.broker_name}
+                options |= {"path": str(self.store), "brokerName": self.broker_name}
+                options |= storage_options(self.store, self.storage, spark=spark)
                 kind = "rocketmq_store"
             schema = ", ".join(f"{name} {BY_NAME[name].type}" for name in columns)
             return spark.read.format(kind).options(**options).schema(schema).load()
@@ -150,16 +171,32 @@ class MessageSource:
     def _queues_in_files(self) -> list[Queue]:
         if self.archive is not None:
             return [of.queue for of in ArchiveLog(self.archive).queues()]
-        assert self.store is not None, "one of the three is given"
-        from cometmq.spark.store.files import ConsumeQueues
-
-        queues = ConsumeQueues(self.store)
+        queues = self.open_queues()
         if not queues.present:
             raise OptionError(
                 f"the store {self.store} has no consume queues, which list its topics",
                 next_step="create them in a copy of it: cometmq pipeline rebuild --store DIR",
             )
         return [Queue(topic, self.broker_name, queue_id) for topic, queue_id in queues.named()]
+
+    def open_store(self) -> StorePlace:
+        """Return the place of the store.
+
+        :raises CometMQError: the store cannot be read.
+        """
+        from cometmq.spark.store.place import open_store
+
+        assert self.store is not None, "one of the three is given"
+        return open_store(self.store, parse_storage(storage_options(self.store, self.storage)))
+
+    def open_queues(self) -> ConsumeQueues:
+        """Return the consume queues of the store.
+
+        :raises CometMQError: the store cannot be read.
+        """
+        from cometmq.spark.store.queues import ConsumeQueues
+
+        return ConsumeQueues(self.open_store())
 
     def __str__(self) -> str:
         """Return the source's name for a report."""
@@ -240,10 +277,7 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
     if source.archive is not None:
         totals = {of.queue: Bounds(of.first, of.next) for of in ArchiveLog(source.archive).queues()}
         return {queue: totals[queue] for queue in queues}
-    assert source.store is not None, "one of the three is given"
-    from cometmq.spark.store.files import ConsumeQueues
-
-    files = ConsumeQueues(source.store)
+    files = source.open_queues()
     found = {}
     for queue in queues:
         units = files.units(queue.topic, queue.queue_id)
@@ -264,10 +298,7 @@ def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Que
     if source.archive is not None:
         log = ArchiveLog(source.archive)
         return differing(marks, log.marks_at({queue: mark.offset for queue, mark in marks.items()}))
-    assert source.store is not None, "one of the three is given"
-    from cometmq.spark.store.files import ConsumeQueues
-
-    files = ConsumeQueues(source.store)
+    files = source.open_queues()
     known = {queue: files.units(queue.topic, queue.queue_id) for queue in marks}
     return [queue for queue, units in known.items() if units is not None and units.has_other(marks[queue])]
 

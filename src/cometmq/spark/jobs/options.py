@@ -22,7 +22,10 @@ from cometmq.spark.jobs.job import (
     FILE,
     NAMESRV,
     OLD_DIRECTORY,
+    OLD_PLACE,
     SETTINGS,
+    STORAGE_HELP,
+    STORAGE_SETTINGS,
     SparkOptions,
     argument,
     job_options,
@@ -127,13 +130,14 @@ class ArchiveStoreOptions(_IntoArchive):
     """Archive the topics in the files of a store."""
 
     store: str | Path = option(
-        "Read the broker's store in this directory instead of brokers. No checkpoint is needed.",
-        form=OLD_DIRECTORY,
+        "Read a store instead of brokers: a directory, or the URL of a copy or backup. No checkpoint is needed.",
+        form=OLD_PLACE,
         required=False,
     )
     to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
     _: KW_ONLY
     broker_name: str = option("Name of the store's broker (with --store).", default="")
+    storage: Mapping[str, str] | None = option(STORAGE_HELP, default=None, form=STORAGE_SETTINGS, secret=True)
     topics: str | Sequence[str] = option(_TOPIC, "--topic", default=(), many=True)
 
 

@@ -24,7 +24,6 @@ from cometmq.spark.options import demand_present
 from cometmq.spark.records.bad_messages import bad_bodies
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.worker_memory import lasting_worker
-from cometmq.spark.store.files import ConsumeQueues
 from cometmq.spark.store.options import StoreOptions
 from cometmq.spark.store.scan import CHUNK_BYTES, LogSplit, sound_records, splits
 from cometmq.store.log.record_scan import NO_QUEUE_OFFSET
@@ -35,7 +34,7 @@ class StoreScan:
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
-        self._queues = ConsumeQueues(options.path) if options.use_consume_queue else None
+        self._queues = options.open_queues() if options.use_consume_queue else None
         self._pattern = re.compile(options.topic_pattern) if options.topic_pattern is not None else None
         self._wanted: dict[str, bool] = {}
 
@@ -93,9 +92,9 @@ def demand_stored(options: StoreOptions) -> bool:
 
     :raises OptionError: a topic is not in the store.
     """
-    queues = ConsumeQueues(options.path)
-    has_queues = options.use_consume_queue and queues.present
-    if has_queues:
+    queues = options.open_queues() if options.use_consume_queue else None
+    has_queues = queues is not None and queues.present
+    if queues is not None and has_queues:
         demand_present(
             options.topics,
             queues.topics(),

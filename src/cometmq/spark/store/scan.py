@@ -12,9 +12,10 @@ import base64
 import mmap
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 import numpy as np
@@ -36,8 +37,9 @@ from cometmq.message.record import (
 from cometmq.spark.errors import StoreReadError
 from cometmq.spark.records.decode import Records
 from cometmq.spark.storage import Directory
-from cometmq.spark.store.files import ConsumeQueues, LogFile, boundaries, log_files
+from cometmq.spark.store.files import LogFile, boundaries, log_files
 from cometmq.spark.store.options import StoreOptions
+from cometmq.spark.store.place import spooled
 from cometmq.store.log.commit_log import FILLER
 from cometmq.store.log.log_reader import MAGIC_AT, find_magics
 from cometmq.store.log.mapped_file import find_bytes, first_data
@@ -47,6 +49,9 @@ CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Default number of record bytes that are checked together. A single record may be larger."""
 _CHUNK_RECORDS: Final = 64 * 1024
 """Maximum number of records that are checked together. Each record uses about 300 bytes in addition to its own size."""
+_RECORD_BYTES: Final = 8 * 1024 * 1024
+"""Number of bytes that are read after the end of a split, so that a record that wrongly reaches beyond it is judged as
+in a local file."""
 _SIZE: Final = RECORD.struct("size")
 _LINK: Final = RECORD.struct("size", "magic", "physical_offset")
 _PHYSICAL_OFFSET: Final = RECORD.struct("physical_offset")
@@ -69,9 +74,10 @@ KEPT_DAMAGE_BYTES: Final = 64 * 1024
 def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records | Damage]:
     """Yield the valid records that begin at ``begin <= log offset < end`` and the damage between them, in order.
 
-    ``begin`` is the start of the file or of a record. Yielded records remain mapped as long as they are used.
+    ``begin`` is the start of the file or of a record, and ``end`` the end of the file or the start of a record. Yielded
+    records remain mapped as long as they are used.
     """
-    with Path(file.path).open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as view:
+    with _opened(file, begin, end) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as view:
         view.madvise(mmap.MADV_SEQUENTIAL)
         at, limit = begin - file.start, end - file.start
         stored_at = 0
@@ -85,13 +91,21 @@ def scan(file: LogFile, begin: int, end: int, chunk_bytes: int = CHUNK_BYTES) ->
             at = after
             why = _fault(opened.fileno(), view, file.start, at, stored_at) if at < limit else None
             if why is not None:
-                if file.last and first_data(opened.fileno(), at, len(view)) >= len(view):
+                if file.last and end == file.end and first_data(opened.fileno(), at, len(view)) >= len(view):
                     return
                 after = _next_record(view, file.start, at + 1, limit)
                 yield Damage(file.start + at, after - at, why, view[at : min(after, at + KEPT_DAMAGE_BYTES)])
                 at = after
             elif at < limit and _is_filler(view, at):
                 return
+
+
+def _opened(file: LogFile, begin: int, end: int) -> AbstractContextManager[IO[bytes]]:
+    """Open a log file in which at least the records of a split can be read."""
+    if file.stored is None:
+        return Path(file.path).open("rb")
+    size = file.end - file.start
+    return spooled(file.stored, size, begin - file.start, min(size, end - file.start + _RECORD_BYTES))
 
 
 def _follow(fd: int, view: mmap.mmap, base: int, begin: int, limit: int) -> tuple[Records | None, int]:
@@ -263,13 +277,14 @@ def splits(options: StoreOptions) -> list[LogSplit]:
 
     :raises StoreReadError: the log is missing.
     """
-    files = log_files(options.path)
-    queues = ConsumeQueues(options.path).largest(_QUEUES_ASKED) if options.use_consume_queue else []
+    place = options.open_place()
+    files = log_files(place)
+    queues = options.open_queues().largest(_QUEUES_ASKED) if options.use_consume_queue else []
     size = min(SPLIT_BYTES, sum(file.end - file.start for file in files) // options.min_partitions + 1)
     found: list[LogSplit] = []
     for file in files:
         begin = file.start
-        for end in boundaries(file, -(-(file.end - file.start) // size), queues):
+        for end in boundaries(place, file, -(-(file.end - file.start) // size), queues):
             found.append(LogSplit(file, begin, end))
             begin = end
     return found

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from cometmq.spark.jobs.archive.writer import Manifest, commit_manifests
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveStoreOptions
 from cometmq.spark.jobs.run import job_session, run_tasks
+from cometmq.spark.object_stores import storage_options
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.bad_messages import bad_bodies
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
@@ -62,9 +62,10 @@ _DECODED_BYTES: Final = 32 * 1024 * 1024
 def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     """Archive the topics in a store's files and return the report.
 
-    ``store`` contains ``commitlog/`` on the driver and on the executors. ``broker_name`` must be the broker's own name,
-    so that an archive made from the running broker has the same queues. If ``topics`` is empty, all ordinary topics are
-    archived, or the topics that match ``subscribePattern`` in ``options``.
+    ``store`` contains ``commitlog/`` on the driver and on the executors, or is the URL of a copy or a backup.
+    ``broker_name`` must be the broker's own name, so that an archive made from the running broker has the same queues.
+    If ``topics`` is empty, all ordinary topics are archived, or the topics that match ``subscribePattern`` in
+    ``options``.
 
     :raises OptionError: an argument is invalid, or a topic does not exist. Without consume queues, a missing topic is
         detected only after the whole log has been read.
@@ -75,8 +76,9 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     """
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
     given = {
-        "path": str(Path(options.store).absolute()),
+        "path": str(options.store),
         "brokerName": options.broker_name,
+        **storage_options(options.store, options.storage, spark=options.spark),
         **(options.options or {}),
     }
     if named:

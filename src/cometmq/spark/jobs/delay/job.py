@@ -129,7 +129,7 @@ def _moment_of(source: MessageSource, clock: Clock) -> int:
     if source.archive is not None:
         return max((file.max_store_ms for file in ArchiveLog(source.archive).files()), default=0)
     if source.store is not None:
-        return newest_store_time(source.store) or 0
+        return newest_store_time(source.open_store()) or 0
     return clock.now_ms()
 
 

@@ -12,7 +12,6 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 from cometmq.client.admin import Admin
@@ -24,10 +23,14 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.store.place import StorePlace
 from cometmq.store.config import StoreConfig
 from cometmq.store.timer.position import TimerPosition, read_position
 
 _OFFSET_KEY: Final = re.compile(r"scheduleMessageOffset_([0-9]{1,4})")
+_DELAY_OFFSETS: Final = "config/delayOffset.json"
+_POSITION: Final = "comet/timer/position.json"
+_CHECK: Final = "config/timercheck"
 _TIMER_CHECK: Final = struct.Struct(">q")
 """Layout of the field that stores the time up to which RocketMQ 5 has read its timer wheel. More fields follow it."""
 
@@ -85,13 +88,13 @@ def progress_of(source: MessageSource, delay_levels: str | None) -> list[BrokerP
         return [
             BrokerProgress(name, delays) for name in sorted({of.broker for of in ArchiveLog(source.archive).queues()})
         ]
-    assert source.store is not None, "one of the three is given"
-    position = timer_position(source.store)
+    store = source.open_store()
+    position = timer_position(store)
     return [
         BrokerProgress(
             source.broker_name,
             delays,
-            _saved_offsets(source.store, delays),
+            _saved_offsets(store, delays),
             timer_until_ms=None if position is None else position.until_ms,
         )
     ]
@@ -139,25 +142,27 @@ def _from_the_start(delays_ms: tuple[int, ...]) -> dict[int, int]:
 # A store's files ------------------------------------------------------------------------------------
 
 
-def _saved_offsets(store: Path, delays_ms: tuple[int, ...]) -> dict[int, int]:
+def _saved_offsets(store: StorePlace, delays_ms: tuple[int, ...]) -> dict[int, int]:
     try:
-        table = ConfigFile(store / "config" / "delayOffset.json").load()
+        with store.at_hand(_DELAY_OFFSETS, f"{_DELAY_OFFSETS}.bak") as root:
+            table = ConfigFile(root / _DELAY_OFFSETS).load()
         saved = {int(level): int(offset) for level, offset in (table or {})["offsetTable"].items()}
         return _from_the_start(delays_ms) | saved
     except (FastjsonError, AttributeError, KeyError, TypeError, ValueError):
         return {}
 
 
-def timer_position(store: Path) -> TimerPosition | None:
+def timer_position(store: StorePlace) -> TimerPosition | None:
     """Return the time up to which a store's messages with arbitrary delays are delivered, or None if no file contains
     that time.
     """
-    position = read_position(store / "comet" / "timer" / "position.json")
-    if position is None:
-        try:
-            content = (store / "config" / "timercheck").read_bytes()
-        except OSError:
-            return None
-        if len(content) >= _TIMER_CHECK.size and (read_ms := _TIMER_CHECK.unpack_from(content)[0]) > 0:
-            return TimerPosition(until_ms=read_ms - 1)
-    return position
+    with store.at_hand(_POSITION, _CHECK) as root:
+        position = read_position(root / _POSITION)
+        if position is None:
+            try:
+                content = (root / _CHECK).read_bytes()
+            except OSError:
+                return None
+            if len(content) >= _TIMER_CHECK.size and (read_ms := _TIMER_CHECK.unpack_from(content)[0]) > 0:
+                return TimerPosition(until_ms=read_ms - 1)
+        return position

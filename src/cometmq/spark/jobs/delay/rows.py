@@ -42,6 +42,7 @@ from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.records.columns import BY_NAME, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.session.environment import tasks_at_a_time
+from cometmq.spark.store.place import StorePlace
 from cometmq.store.disk import Disk
 from cometmq.store.timer.day import DAY_MS, OpenFiles, TimerDay, day_number_of
 from cometmq.store.timer.log import FOREVER_MS
@@ -178,10 +179,11 @@ def _waiting(records: DataFrame, progress: Sequence[BrokerProgress]) -> DataFram
 
 def _waiting_records(spark: SparkSession, source: MessageSource, topics: Sequence[str]) -> DataFrame:
     everything = replace(source, begin_ms=None)  # what was sent before may be due now
-    if source.store is None or not has_timer_files(source.store):
+    store = None if source.store is None else source.open_store()
+    if store is None or not has_timer_files(store):
         return everything.read(spark, topics, _COLUMNS) if topics else _nothing(spark)
-    position = timer_position(source.store) or TimerPosition()
-    records = read_timer_files(spark, source.store, source.broker_name, position, _COLUMNS)
+    position = timer_position(store) or TimerPosition()
+    records = read_timer_files(spark, store, source.broker_name, position, _COLUMNS)
     if topics:
         records = everything.read(spark, topics, _COLUMNS).unionByName(records)
     # Most of these messages are also in the log, with the same offset. A log that has lost its end has assigned some
@@ -220,35 +222,37 @@ _WINDOW_MS: Final = 3_600_000
 """Length of the period whose due messages are read together, at 56 bytes each, …"""
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
 """… and maximum number of record bytes that are decoded together. A single record may be larger."""
+_TIMER: Final = "comet/timer"
 _NOBODY: Final = encode_host("0.0.0.0", 0)
 
 
-def has_timer_files(store: Path) -> bool:
+def has_timer_files(store: StorePlace) -> bool:
     """Return True if this store has ever contained a message with an arbitrary delay."""
-    return (store / "comet" / "timer").is_dir()
+    return bool(store.small_files(_TIMER))
 
 
 def read_timer_files(
-    spark: SparkSession, store: Path, broker: str, position: TimerPosition, columns: Sequence[str]
+    spark: SparkSession, store: StorePlace, broker: str, position: TimerPosition, columns: Sequence[str]
 ) -> DataFrame:
     """Yield the messages in the timer log that were not delivered when ``position`` was saved.
 
     Each message's queue offset is its offset in ``rmq_sys_wheel_timer``. If a message's record is damaged, only the due
     time is set.
     """
-    days = sorted(
-        {number for path in (store / "comet" / "timer").iterdir() if (number := day_number_of(path)) is not None}
-    )
-    directory = str(store.absolute() / "comet" / "timer")
+    files: dict[int, list[str]] = {}
+    for name in store.small_files(_TIMER):
+        if (number := day_number_of(Path(name))) is not None:
+            files.setdefault(number, []).append(name)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("day").to_pylist():
-                yield from _read_day(Path(directory), number, broker, position, columns)
+                with store.at_hand(*files[number]) as root:
+                    yield from _read_day(root / _TIMER, number, broker, position, columns)
 
     ddl = ", ".join(f"{name} {BY_NAME[name].type}" for name in columns)
-    frame = spark.createDataFrame([(number,) for number in days], "day int")
-    return frame.repartition(max(1, min(len(days), tasks_at_a_time(spark)))).mapInArrow(read, ddl)
+    frame = spark.createDataFrame([(number,) for number in sorted(files)], "day int")
+    return frame.repartition(max(1, min(len(files), tasks_at_a_time(spark)))).mapInArrow(read, ddl)
 
 
 def _read_day(
