@@ -190,6 +190,13 @@ async def test_the_space_of_a_deleted_log_file_is_freed_in_a_thread_after_its_la
     freed: list[str] = []
     close = os.close
 
+    def is_deleted(fd: int) -> bool:
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            return False
+        return target.startswith(str(store.config.commit_log)) and target.endswith("(deleted)")
+
     def note(fd: int) -> None:
         if is_deleted(fd):
             freed.append(threading.current_thread().name)
@@ -212,10 +219,3 @@ async def test_the_space_of_a_deleted_log_file_is_freed_in_a_thread_after_its_la
             thread.join()
     assert freed[1:] == ["cometmq-free-space"]
     assert not any(is_deleted(int(name)) for name in os.listdir("/proc/self/fd"))
-
-
-def is_deleted(fd: int) -> bool:
-    try:
-        return "/commitlog/" in (target := os.readlink(f"/proc/self/fd/{fd}")) and target.endswith("(deleted)")
-    except OSError:
-        return False
