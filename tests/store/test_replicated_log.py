@@ -165,7 +165,7 @@ def test_bytes_of_another_place_are_refused(bench: StoreBench, bench_at: Benches
     slave = bench_at(bench.root.with_name("slave")).open()
     slave.replicated.append(0, bytes_of(master, 0, 1000))
     for offset in (0, 999, 1001):
-        with pytest.raises(NotTheLogError, match="but the log here ends at 1000"):
+        with pytest.raises(NotTheLogError, match="but this log ends at 1000"):
             slave.replicated.append(offset, b"abc")
     follow(master, slave)
     assert served(slave) == served(master)
@@ -206,7 +206,7 @@ def test_no_name_becomes_a_path(bench: StoreBench, bench_at: Benches, end: str) 
     record[at - 1 : at + 127] = struct.pack(">h", 127 + len(end)) + topic.encode() + end.encode()
     record[0:8] = struct.pack(">ii", len(record), MESSAGE_MAGIC_V2)
     slave = bench_at(bench.root.with_name("slave")).open()
-    with pytest.raises(NotTheLogError, match="no record at log offset 0"):
+    with pytest.raises(NotTheLogError, match="invalid or damaged record at log offset 0"):
         slave.replicated.append(0, bytes(record))
     assert slave.queues() == {}
 

@@ -118,7 +118,7 @@ def test_an_audit_names_the_queues_that_are_others(spark: Any, topics: Topics, t
     topics.make_anew(topic, 10)
     report = audit(topics.namesrv, topic, archive=to, spark=spark)
     assert report.exit_code == 3
-    assert f"{topic}@broker-a:0 is not the archived one: its topic was created again" in report.render()
+    assert f"{topic}@broker-a:0 is not the archived queue: its topic was recreated" in report.render()
 
 
 def test_a_replay_does_not_go_on_in_another_topic_or_from_another_archive(

@@ -113,7 +113,7 @@ def test_a_slave_without_master_proves_no_loss(other: Topics, caplog: pytest.Log
             for query in queries:
                 query.restart()
                 assert query.batch() is None
-                assert "no master of orders@broker-0:0 is registered, and its slave does not hold" in caplog.text
+                assert "no master of orders@broker-0:0 is registered, and its slave lacks messages" in caplog.text
                 caplog.clear()
                 query.reader.prepareForTriggerAvailableNow()
                 with pytest.raises(UnreachableError, match=r"no master of orders.* is registered"):

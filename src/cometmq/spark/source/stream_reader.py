@@ -272,7 +272,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         here = self._cluster.masters() if unrouted else frozenset()
         gone = sorted(queue for queue in unrouted if queue.broker in here)
         if gone:
-            what = f"{len(gone)} queues (first: {gone[0]}) no longer exist on their brokers, or are not readable"
+            what = f"{len(gone)} queues no longer exist on their brokers, or are not readable, starting with {gone[0]}"
             if self._options.fail_on_data_loss:
                 raise DataLossError(
                     what,
@@ -286,7 +286,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Warn about queues in the last batch whose broker is not registered. These queues keep their offsets."""
         if not absent:
             return
-        what = f"{len(absent)} queues (first: {min(absent)}) are on brokers that are not registered"
+        what = f"{len(absent)} queues are on brokers that are not registered, starting with {min(absent)}"
         if self._target is not None and self._options.fail_on_data_loss:
             raise DataLossError(what, next_step="start the broker, or set failOnDataLoss=false to continue without it")
         log.warning("%s; the stream waits for them", what)
