@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import CommandLine
+from tests.storage.servers.faults import faulty
 from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, S3Server, seaweed
 
 from cometmq.backup.create import Options, create_backup
@@ -225,3 +227,27 @@ def test_the_command_backs_up_to_s3(store: Path, s3: S3Server, tmp_path: Path, m
     assert "is a secret, and other users" in secret.err
     unknown = cometmq("backup", "verify", "ftp://host/x")
     assert (unknown.code, "unknown scheme ftp" in unknown.err) == (2, True)
+
+
+def test_restoring_reads_each_file_once(store: Path, s3: S3Server, tmp_path: Path) -> None:
+    manifest = create_backup(Options(store, open_backup("s3://lake/once/one", s3.options))).manifest
+    with faulty(s3.endpoint) as (endpoint, faults):
+        restore_backup(open_backup("s3://lake/once/one", replace(s3.options, endpoint=endpoint)), tmp_path / "restored")
+    pieces = {name: -(-file.data // (8 << 20)) for name, file in manifest.files.items()}
+    reads = [request for request in faults.seen if request.startswith("GET") and "list-type" not in request]
+    assert len(reads) == sum(pieces.values()) + 1, "and the manifest"
+    assert faults.sent_bytes < manifest.data_bytes + 200_000
+    heads = [request for request in faults.seen if request.startswith("HEAD")]
+    assert len(heads) == sum(map(bool, pieces.values()))
+
+
+@pytest.mark.parametrize("part", ["config/topics.json", "commitlog/"])
+def test_damage_that_restoring_finds_leaves_nothing(store: Path, storage: Storage, tmp_path: Path, part: str) -> None:
+    backup = StoredBackup(storage, "one")
+    files = create_backup(Options(store, backup)).manifest.files
+    name = next(name for name, file in files.items() if name.startswith(part) and file.data > 100)
+    key = backup.key_of(name, files[name])
+    storage.put(key, storage.read(key)[:-1] + b"?")
+    with pytest.raises(BackupError, match=f"is damaged: {name} has other content"):
+        restore_backup(backup, tmp_path / "into")
+    assert [path.name for path in tmp_path.iterdir()] == ["backups"]

@@ -78,6 +78,12 @@ def digest_of(path: Path, data: int) -> str | None:
         while left and (piece := file.read(min(PIECE_BYTES, left))):
             digest.update(piece)
             left -= len(piece)
+    return None if has_data_after(path, data) else digest.hexdigest()
+
+
+def has_data_after(path: Path, data: int) -> bool:
+    """Return True if anything but zeros follows a file's first bytes."""
+    with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         at = data
         while at < size:
@@ -87,12 +93,11 @@ def digest_of(path: Path, data: int) -> str | None:
                 if error.errno == errno.ENXIO:  # a hole up to the end
                     break
                 raise
-            file.seek(at)
-            piece = file.read(PIECE_BYTES)
+            piece = os.pread(file.fileno(), PIECE_BYTES, at)
             if piece.count(0) != len(piece):
-                return None
+                return True
             at += len(piece)
-    return digest.hexdigest()
+    return False
 
 
 def content_end(file: int) -> int:

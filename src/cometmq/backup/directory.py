@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cometmq.backup.copies import clone, copy_data, digest_of, link
+from cometmq.backup.copies import clone, copy_data, digest_of, has_data_after, link
 from cometmq.backup.manifest import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -106,14 +106,7 @@ class DirectoryBackup(BackupPlace):
         """Compare size and checksum; see :meth:`BackupPlace.damage_of`."""
         path = self._root / name
         try:
-            size = path.lstat().st_size
-            if path.is_symlink() or not path.is_file():
-                return "is no file"
-            if size != file.size:
-                return f"has {size:,} bytes instead of {file.size:,}"
-            return "" if digest_of(path, file.data) == file.sha256 else "has other content than when it was stored"
-        except FileNotFoundError:
-            return "is missing"
+            return _wrong_size(path, file) or _wrong_content(digest_of(path, file.data), file)
         except OSError as error:
             return f"cannot be read: {reason_of(error)}"
 
@@ -125,16 +118,21 @@ class DirectoryBackup(BackupPlace):
                 if name not in files:
                     yield name
 
-    def restore(self, name: str, file: StoredFile, target: Path) -> None:
+    def restore(self, name: str, file: StoredFile, target: Path) -> str:
         """Clone or copy a file; see :meth:`BackupPlace.restore`."""
         source = self._root / name
+        if damage := _wrong_size(source, file):
+            return damage
+        digest: str | None
         if clone(source, target):
             flush_file(target)
+            digest = digest_of(target, file.data)
         else:
             _, digest = copy_data(source, target, file.data, file.size)
-            if digest != file.sha256:
-                raise OSError(5, "input/output error", str(source))
+            if has_data_after(source, file.data):
+                digest = None
         shutil.copystat(source, target, follow_symlinks=False)
+        return _wrong_content(digest, file)
 
     def delete(self) -> None:
         """Delete the manifest first, so that no partial backup looks complete, and then the directory."""
@@ -154,3 +152,18 @@ class DirectoryBackup(BackupPlace):
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         return target
+
+
+def _wrong_size(path: Path, file: StoredFile) -> str:
+    """Return a description of a file that is missing or has another size, or an empty text."""
+    try:
+        size = path.lstat().st_size
+    except FileNotFoundError:
+        return "is missing"
+    if path.is_symlink() or not path.is_file():
+        return "is no file"
+    return "" if size == file.size else f"has {size:,} bytes instead of {file.size:,}"
+
+
+def _wrong_content(digest: str | None, file: StoredFile) -> str:
+    return "" if digest == file.sha256 else "has other content than when it was stored"

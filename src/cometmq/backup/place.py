@@ -85,10 +85,12 @@ class BackupPlace(ABC):
         """Return the names of files that are in the backup but not in its manifest."""
 
     @abstractmethod
-    def restore(self, name: str, file: StoredFile, target: Path) -> None:
-        """Copy a file to a new local file, and flush it.
+    def restore(self, name: str, file: StoredFile, target: Path) -> str:
+        """Copy a file to a new local file, flush it, and compare its content with its checksum. Return a description of
+        the file's damage, or an empty text if it is intact.
 
-        :raises OSError: the file cannot be written, or its content has changed since it was verified.
+        :raises OSError: the file cannot be written.
+        :raises StorageUnavailableError: the storage does not answer.
         """
 
     @abstractmethod

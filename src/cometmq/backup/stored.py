@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final
 
@@ -35,7 +35,7 @@ from cometmq.backup.manifest import (
     incomplete,
 )
 from cometmq.backup.place import STORE, Added, BackupPlace, not_empty
-from cometmq.storage import ObjectExistsError, ObjectNotFoundError, Storage, StorageError
+from cometmq.storage import ObjectExistsError, ObjectNotFoundError, Storage, StorageError, StorageUnavailableError
 
 _FILES: Final = "_files"
 _DELETED: Final = "_deleted"
@@ -138,20 +138,10 @@ class StoredBackup(BackupPlace):
 
     def damage_of(self, name: str, file: StoredFile) -> str:
         """Read the file and compare its checksum; see :meth:`BackupPlace.damage_of`."""
-        digest = hashlib.sha256()
         try:
-            if file.data:
-                key = self.key_of(name, file)
-                found = self._storage.stat(key)
-                if found is None:
-                    return "is missing"
-                if found.size != file.data:
-                    return f"has {found.size:,} bytes instead of {file.data:,}"
-                for piece in self._pieces(key, file.data):
-                    digest.update(piece)
-        except StorageError as error:
+            return self._read_file(name, file, lambda _: None)
+        except StorageUnavailableError as error:
             return f"cannot be read: {error.message}"
-        return "" if digest.hexdigest() == file.sha256 else "has other content than when it was stored"
 
     def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterator[str]:
         """Yield the names of objects that have no entry in the manifest."""
@@ -161,21 +151,20 @@ class StoredBackup(BackupPlace):
             if name not in files or files[name].sealed:
                 yield name
 
-    def restore(self, name: str, file: StoredFile, target: Path) -> None:
+    def restore(self, name: str, file: StoredFile, target: Path) -> str:
         """Download a file; see :meth:`BackupPlace.restore`."""
-        digest = hashlib.sha256()
         with target.open("xb", buffering=0) as local:
-            if file.data:
-                for piece in self._pieces(self.key_of(name, file), file.data):
-                    digest.update(piece)
-                    rest = memoryview(piece)
-                    while rest:
-                        rest = rest[local.write(rest) :]
+
+            def write(piece: bytes) -> None:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[local.write(rest) :]
+
+            damage = self._read_file(name, file, write)
             local.truncate(file.size)
             os.fsync(local.fileno())
-        if digest.hexdigest() != file.sha256:
-            raise OSError(5, "input/output error", self._storage.describe(self.key_of(name, file)))
         os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
+        return damage
 
     def delete(self) -> None:
         """Delete the backup, and then the files that no manifest names. The manifest is kept for a day under another
@@ -220,9 +209,29 @@ class StoredBackup(BackupPlace):
                 if all(found.modified_ms < oldest_ms for found in interrupted):
                     self._storage.delete([found.key for found in interrupted])
 
-    def _pieces(self, key: str, size: int) -> Iterator[bytes]:
-        for start in range(0, size, _READ_BYTES):
-            yield self._storage.read(key, start, min(start + _READ_BYTES, size))
+    def _read_file(self, name: str, file: StoredFile, write: Callable[[bytes], None]) -> str:
+        """Read a file once, and call ``write`` with its pieces. Return a description of the file's damage.
+
+        :raises StorageUnavailableError: the storage does not answer.
+        """
+        digest = hashlib.sha256()
+        try:
+            if file.data:
+                key = self.key_of(name, file)
+                found = self._storage.stat(key)
+                if found is None:
+                    return "is missing"
+                if found.size != file.data:
+                    return f"has {found.size:,} bytes instead of {file.data:,}"
+                for start in range(0, file.data, _READ_BYTES):
+                    piece = self._storage.read(key, start, min(start + _READ_BYTES, file.data))
+                    digest.update(piece)
+                    write(piece)
+        except StorageUnavailableError:
+            raise
+        except StorageError as error:
+            return f"cannot be read: {error.message}"
+        return "" if digest.hexdigest() == file.sha256 else "has other content than when it was stored"
 
     def _key(self, name: str) -> str:
         return f"{self._backup}/{STORE}/{name}"

@@ -27,25 +27,28 @@ def verify_backup(backup: BackupPlace, *, report: Callable[[str], None] = lambda
         files.
     """
     manifest = backup.read_manifest()
-    wrong: list[str] = []
+    wrong = []
     for name, file in manifest.files.items():
         report(name)
-        why = backup.damage_of(name, file)
-        if why:
+        if why := backup.damage_of(name, file):
             wrong.append(f"{name} {why}")
+    _demand_intact(backup, manifest, wrong)
+    return manifest
+
+
+def _demand_intact(backup: BackupPlace, manifest: Manifest, wrong: list[str]) -> None:
     wrong += [f"{name} does not belong to it" for name in backup.unknown_files(manifest.files)]
     if wrong:
         more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise BackupError(
             f"{backup.name} is damaged: {'; '.join(wrong[:_SHOWN])}{more}", next_step="create another backup"
         )
-    return manifest
 
 
 def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str], None] = lambda _: None) -> Manifest:
-    """Verify a backup and copy its store to a directory, which appears once the copy is complete.
+    """Copy a backup's store to a directory, which appears once the copy is complete and verified.
 
-    The copy does not share any file that a broker could change with the backup.
+    Each file is read once. The copy does not share any file that a broker could change with the backup.
 
     :param target: a missing or empty directory, the broker's ``storePathRootDir``.
     :raises BackupError: the backup is damaged, the target is not empty, or a file cannot be written.
@@ -56,7 +59,7 @@ def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str],
         raise BackupError(
             f"{target} is not empty; nothing was restored", next_step="move the old store away and repeat the command"
         )
-    manifest = verify_backup(backup, report=report)
+    manifest = backup.read_manifest()
     beside = target.absolute().with_name(f".{target.name}.restoring")
     try:
         if beside.exists():
@@ -79,7 +82,11 @@ def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str],
 
 
 def _restore(backup: BackupPlace, manifest: Manifest, root: Path, report: Callable[[str], None]) -> None:
-    """Restore the tables, check that this version can read the store, and then restore the log."""
+    """Restore the tables, check that this version can read the store, and then restore the log.
+
+    :raises BackupError: a file is damaged, or has no entry in the manifest.
+    """
+    wrong: list[str] = []
 
     def restore(*, log: bool) -> None:
         for name, file in manifest.files.items():
@@ -87,8 +94,11 @@ def _restore(backup: BackupPlace, manifest: Manifest, root: Path, report: Callab
                 report(name)
                 target = root / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                backup.restore(name, file, target)
+                if why := backup.restore(name, file, target):
+                    wrong.append(f"{name} {why}")
 
     restore(log=False)
-    require_readable(root)
+    if not wrong:
+        require_readable(root)
     restore(log=True)
+    _demand_intact(backup, manifest, wrong)

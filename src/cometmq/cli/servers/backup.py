@@ -117,12 +117,12 @@ def verify(backup: str, storage: StorageOptions, output: str) -> None:
 @storage_option
 @output_option
 def restore(backup: str, store: Path, storage: StorageOptions, output: str) -> None:
-    """Verify BACKUP, and copy it to STORE, a new or empty directory.
+    """Copy BACKUP to STORE, a new or empty directory, and verify every file.
 
     Afterwards, start the broker with storePathRootDir=STORE.
     """
     place = open_backup(backup, storage)
-    with Progress("Restoring", 2 * len(place.read_manifest().files)) as progress:
+    with Progress("Restoring", len(place.read_manifest().files)) as progress:
         manifest = restore_backup(place, store, report=lambda _: progress.advance(1))
     show_one({**_about(place, manifest), "store": str(store)}, output, title="Restored")
     notify(
