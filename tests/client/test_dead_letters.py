@@ -173,7 +173,7 @@ async def test_a_rate_is_kept(cluster: Cluster, admin: Admin, tmp_path: Path) ->
 
 def test_another_file_is_no_ledger(tmp_path: Path) -> None:
     (tmp_path / "ledger").write_text("[1]\n")
-    with pytest.raises(LedgerError, match="name another --ledger"), Ledger(tmp_path / "ledger"):
+    with pytest.raises(LedgerError, match="specify another file with --ledger"), Ledger(tmp_path / "ledger"):
         pass
     with pytest.raises(LedgerError), Ledger(tmp_path):
         pass

@@ -29,7 +29,7 @@ def test_the_examples_run_as_written(server: Deployment, tmp_path: Path) -> None
     assert "queue 0 again" in polled
     hooked = run("hooks.py", tmp_path, server.address)
     assert "sent 1 to audited" in hooked
-    assert "refused: a hook forbids this message: passwords do not belong" in hooked
+    assert "refused: a hook rejected this message: passwords do not belong" in hooked
     assert "consumed 1: CONSUME_SUCCESS" in hooked
     traced = run("trace.py", tmp_path, server.address)
     assert "sender on 127.0.0.1 sent it to" in traced

@@ -189,7 +189,7 @@ def test_every_value_arrives_equal(kind: Any) -> None:
 def test_every_client_says_that_it_belongs_to_its_process(kind: Any) -> None:
     client = kind.__new__(kind)
     for hand_on in HAND_ON:
-        with pytest.raises(TypeError, match=f"a {kind.__name__} has connections.*create one in each process"):
+        with pytest.raises(TypeError, match=f"a {kind.__name__} has open connections.*create one in each process"):
             hand_on(client)
 
 

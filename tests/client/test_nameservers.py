@@ -68,7 +68,7 @@ def test_a_refusal_names_the_nameserver_and_the_topic() -> None:
     def send(ask: Ask) -> list[RemotingCommand]:
         return [RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="no memory") for _ in ask.requests]
 
-    with pytest.raises(BrokerError, match="asking for the route of T: a answered 1 SYSTEM_ERROR: no memory"):
+    with pytest.raises(BrokerError, match="requesting the route of T: a answered 1 SYSTEM_ERROR: no memory"):
         run(Nameservers(("a",), SYSTEM_CLOCK).routes(["T"], 1.0), send)
     with pytest.raises(BrokerError, match="a answered 1 SYSTEM_ERROR: no memory"):
         run(Nameservers(("a",), SYSTEM_CLOCK).body(RequestCode.GET_BROKER_CLUSTER_INFO, TopicRouteData, 1.0), send)

@@ -142,6 +142,6 @@ def test_a_synchronous_client_says_that_threads_are_replaced(monkeypatch: pytest
 
     assert isinstance(_thread.start_new_thread, types.BuiltinFunctionType)
     monkeypatch.setattr(_thread, "start_new_thread", start_new_thread)
-    with pytest.raises(ClientStateError, match="monkey patch") as raised:
+    with pytest.raises(ClientStateError, match="threads are replaced") as raised:
         SyncProducer("p", "127.0.0.1:1")
     assert "thread=False" in str(raised.value)

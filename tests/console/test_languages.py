@@ -74,7 +74,7 @@ def test_an_answer_of_a_server_is_translated_with_its_reason_and_its_next_step()
     assert answer_in("zh", f"not at a:1: {message}") == "在 a:1 没有应答：无法连接 a:1：连接被拒绝"
     error = RemotingConnectError("a:1", message, next_step=step)
     assert answer_in("zh", str(error)) == "无法连接 a:1：连接被拒绝（请检查服务器是否在运行、地址是否正确）"
-    text = "no connection to a:1 in time (try again)"
+    text = "could not connect to a:1 in time (try again)"
     assert answer_in("zh", text) == "未能及时连接 a:1（请重试）"
     for foreign in ("{0} on {fire}", "x" * 5_000, "disk of {what}" * 300, "", "not at " * 280):
         assert answer_in("zh", foreign) == foreign

@@ -1,4 +1,4 @@
-"""The client: producers, consumers and administration, for CometMQ and Apache RocketMQ alike.
+"""The client API for CometMQ and Apache RocketMQ: producers, consumers and administration.
 
 The first use of a public name loads all of them, which takes 0.08 s of processor time. A Spark task needs only
 :mod:`cometmq.client.blocking`, so it avoids this cost.

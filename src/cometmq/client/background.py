@@ -1,4 +1,4 @@
-"""The tasks of one client."""
+"""Background tasks of a client."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Spawn(Protocol):
     """Runs background work in a task that ends when its client ends."""
 
     def __call__(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
-        """Run work until the work or the client ends; log the failure if the work fails."""
+        """Run work until it finishes or the client ends; log any failure."""
 
 
 class Background:
-    """The tasks of one client. No task continues after the client has ended.
+    """The background tasks of one client, which end with the client.
 
     :param owner: the client's name in logged failures.
     """
@@ -32,7 +32,7 @@ class Background:
         self._is_over = False
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
-        """Run work in a task, and log its failure; after :meth:`stop` the task is cancelled before it begins."""
+        """Run work in a task and log any failure. After :meth:`stop`, the task is cancelled before it starts."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -43,7 +43,7 @@ class Background:
     def every(
         self, seconds: float, work: Callable[[], Awaitable[None]], what: str, *, first_s: float | None = None
     ) -> asyncio.Task[None]:
-        """Repeat ``work`` in its own task, so that it delays no other work.
+        """Run ``work`` repeatedly in its own task, so that it delays no other work.
 
         :param seconds: the pause before each run.
         :param what: the work's name in logged failures; a failure does not stop the next run.
@@ -62,7 +62,7 @@ class Background:
                 log.exception("%s of %s failed; the next run is in %g s", what, self._owner, seconds)
 
     async def stop(self) -> None:
-        """Cancel all tasks except the calling one, and wait until they end."""
+        """Cancel all tasks except the calling one, and wait until they have ended."""
         self._is_over = True
         while tasks := self._tasks - {asyncio.current_task()}:
             for task in tasks:

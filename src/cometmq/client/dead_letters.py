@@ -1,4 +1,4 @@
-"""Dead letters: lists, reads and resends the messages of ``%DLQ%`` topics.
+"""Dead letters: lists, reads and resends the messages in ``%DLQ%`` topics.
 
 Reading changes nothing, since it uses no group and commits no offset. It also works with Apache RocketMQ.
 
@@ -58,31 +58,31 @@ _PULL: Final = 32
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True):
-    """A consumer group that has dead letters."""
+    """A consumer group with dead letters."""
 
     group: str
     count: int
     oldest_ms: int
-    """Store time of the first dead letter, ms since 1970."""
+    """Store time of the first dead letter, in milliseconds since 1970."""
     newest_ms: int
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A selection of dead letters; a field that has no value selects all dead letters."""
+    """A filter for dead letters. A field with no value matches all dead letters."""
 
     key: str | None = None
     tag: str | None = None
     origin_topic: str | None = None
-    """The topic to which the message was sent."""
+    """The topic to which the message was originally sent."""
     ids: frozenset[str] = frozenset()
-    """Offset ids of dead letters, unique keys, or offset ids of the failed messages; empty selects all dead letters."""
+    """Offset ids of dead letters, unique keys, or offset ids of the failed messages; empty matches all dead letters."""
     begin_ms: int = 0
-    """Minimum time at which the message became a dead letter, ms since 1970."""
+    """Minimum time at which the message became a dead letter, in milliseconds since 1970."""
     end_ms: int = END_OF_TIME_MS
-    """Maximum time at which the message became a dead letter, ms since 1970."""
+    """Maximum time at which the message became a dead letter, in milliseconds since 1970."""
 
     def takes(self, message: MessageExt) -> bool:
-        """Return whether a dead letter is selected."""
+        """Return whether a dead letter matches."""
         return (
             self.begin_ms <= message.store_timestamp <= self.end_ms
             and (self.key is None or self.key in message.keys)
@@ -93,7 +93,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def origin_topic(message: MessageExt) -> str | None:
-    """Return the topic that a dead letter was first sent to; ``None`` if the property is missing."""
+    """Return the topic to which a dead letter was first sent, or ``None`` if the property is missing."""
     return message.properties.get(RETRY_TOPIC)
 
 
@@ -103,7 +103,7 @@ def ids_of(message: MessageExt) -> set[str]:
 
 
 async def dead_letter_groups(admin: Admin) -> list[DeadLetterGroup]:
-    """List all groups with stored dead letters, sorted by name."""
+    """Return all groups with stored dead letters, sorted by name."""
     found = []
     for name in await names_of_groups(admin):
         described = await describe(admin, name)
@@ -113,12 +113,12 @@ async def dead_letter_groups(admin: Admin) -> list[DeadLetterGroup]:
 
 
 async def names_of_groups(admin: Admin) -> list[str]:
-    """List the groups that have or had dead letters, sorted by name."""
+    """Return the groups that have or had dead letters, sorted by name."""
     return sorted(name.removeprefix(DLQ_PREFIX) for name in await admin.topics() if name.startswith(DLQ_PREFIX))
 
 
 async def describe(admin: Admin, group: str) -> DeadLetterGroup | None:
-    """Return the number and the times of a group's dead letters; ``None`` if no dead letter is stored."""
+    """Return the number and times of a group's dead letters, or ``None`` if none are stored."""
     topic, count = dlq_topic(group), 0
     times: list[int] = []
     async with PullConsumer(TOOLS_GROUP, instance=admin.instance) as consumer:
@@ -136,7 +136,7 @@ async def describe(admin: Admin, group: str) -> DeadLetterGroup | None:
 async def read_dead_letters(
     admin: Admin, group: str, selection: Selection | None = None, limit: int | None = None
 ) -> AsyncIterator[MessageExt]:
-    """Yield the stored dead letters of a group, queue by queue, in order.
+    """Yield a group's stored dead letters queue by queue, in order.
 
     :param limit: maximum number of dead letters; by default there is no limit.
     """
@@ -163,7 +163,7 @@ async def read_dead_letters(
 
 
 RESENT_FROM: Final = "RESENT_FROM"
-"""Property of a resent message: the offset id of the dead letter."""
+"""The property of a resent message that contains the dead letter's offset id."""
 
 _GROUP: Final = "cometmq-dlq"
 _DEAD_LETTER_PROPERTIES: Final = (
@@ -178,11 +178,11 @@ _DEAD_LETTER_PROPERTIES: Final = (
     TRAN_MSG,
     WAIT,
 )
-"""Properties that record how a message became a dead letter; a resent message does not have them."""
+"""Properties that record how a message became a dead letter; they are removed when it is resent."""
 
 
 class Outcome(Enum):
-    """The result for one dead letter."""
+    """The outcome for one dead letter."""
 
     SENT = "sent"
     SENT_BEFORE = "sent before"
@@ -194,7 +194,7 @@ class LedgerError(CometMQError):
 
 
 class Ledger:
-    """The ledger of a resend; a context manager.
+    """A resend ledger, used as a context manager.
 
     :raises LedgerError: the file cannot be opened, or is not a ledger.
     """
@@ -217,7 +217,9 @@ class Ledger:
                 self._file.write(b"\n")  # a line that a crash cut off
         except (OSError, ValueError) as error:
             self.__exit__()
-            raise LedgerError(f"{self._path} cannot be used: {error}", next_step="name another --ledger") from error
+            raise LedgerError(
+                f"cannot use the ledger {self._path}: {error}", next_step="specify another file with --ledger"
+            ) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,7 +232,7 @@ class Ledger:
         except ValueError:
             return  # cut off by a crash: then nothing was sent for it
         if not isinstance(entry, dict):
-            raise ValueError("it is not a ledger of a resend")
+            raise ValueError("the file is not a resend ledger")
         for name, table in (("intent", self.intended), ("sent", self.sent)):
             if isinstance(entry.get(name), str):
                 table.add(entry[name])
@@ -246,13 +248,13 @@ class Ledger:
         self._write({"sent": letter})
 
     def _write(self, entry: dict[str, str]) -> None:
-        assert self._file is not None, "the ledger is open"
+        assert self._file is not None, "the ledger is already open"
         try:
             self._file.write(json.dumps(entry).encode() + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise LedgerError(f"{self._path} cannot be written: {error}", next_step="free disk space") from error
+            raise LedgerError(f"cannot write the ledger {self._path}: {error}", next_step="free disk space") from error
 
 
 async def resend(
@@ -263,7 +265,7 @@ async def resend(
     *,
     rate: float | None = None,
 ) -> None:
-    """Send dead letters to their original topics, one after the other.
+    """Send dead letters to their original topics, one at a time.
 
     :param report: called with each dead letter, its result, and the reason for a failure.
     :param rate: maximum number of messages per second.
@@ -275,7 +277,7 @@ async def resend(
         name = letter.offset_msg_id
         topic = origin_topic(letter)
         if topic is None:
-            report(letter, Outcome.FAILED, f"{name} does not say which topic it came from")
+            report(letter, Outcome.FAILED, f"{name} does not record its original topic")
             continue
         if name in ledger.sent:
             report(letter, Outcome.SENT_BEFORE, "")
@@ -303,7 +305,7 @@ async def resend(
 
 
 def _unique_key(letter: MessageExt) -> str:
-    """Return the unique key of the resent message: the dead letter's unique key or, if it has none, its offset id."""
+    """Return the unique key for a resent message: the dead letter's unique key or, if it has none, its offset id."""
     return letter.properties.get(UNIQ_KEY) or letter.offset_msg_id
 
 
@@ -331,5 +333,5 @@ async def _send(admin: Admin, letter: MessageExt, topic: str) -> None:
         broker_name=queue.broker_name,
     )
     address = await instance.master_of(queue)
-    doing = f"sending {letter.offset_msg_id} to {topic} again"
+    doing = f"resending {letter.offset_msg_id} to {topic}"
     await instance.call(address, RequestCode.SEND_MESSAGE_V2, header, letter.stored_body, doing=doing)

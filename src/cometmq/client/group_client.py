@@ -1,4 +1,4 @@
-"""The common part of producers and consumers: group, instance, trace and ``async with``."""
+"""The common base of producers and consumers: group, instance, trace and ``async with``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cometmq.remoting.security import Security
 
 
 class GroupClient(OwnLoop):
-    """A client of one group.
+    """A client that belongs to a group.
 
     :param instance: connections to share with other clients; by default it creates its own.
     :param security: credentials and TLS settings of its own instance; by default from the environment.
@@ -30,7 +30,7 @@ class GroupClient(OwnLoop):
     instance: ClientInstance
     """The connections, routes and heartbeats that the client uses."""
     trace: MessageTrace | None = None
-    """The trace of this client, if ``enable_msg_trace`` is set."""
+    """This client's trace, if ``enable_msg_trace`` is set."""
     _ending: asyncio.Task[None] | None = None
     """The task that closes the client."""
 
@@ -69,11 +69,11 @@ class GroupClient(OwnLoop):
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Finish the client's work, and close the client."""
+        """Finish the client's work and close the client."""
         raise NotImplementedError
 
     async def _end_once(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``end`` once. Further calls wait for its end, and it continues if a call is cancelled."""
+        """Run ``end`` once. Further calls wait for it, and it continues even if a call is cancelled."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(end())
         await asyncio.shield(self._ending)

@@ -1,4 +1,4 @@
-"""Hooks of producers and consumers: functions that are called around each attempt to send and each listener call.
+"""Producer and consumer hooks: functions called around each send attempt and each listener call.
 
 ``SendMessageHook``, ``CheckForbiddenHook``, ``ConsumeMessageHook`` and ``EndTransactionHook`` of RocketMQ. An error in
 a hook is logged and ignored; only a check-forbidden hook can refuse a message by raising an exception. If there are no
@@ -30,44 +30,44 @@ C = TypeVar("C")
 
 
 class CommunicationMode(Enum):
-    """The way a message is sent."""
+    """The ways of sending a message."""
 
     SYNC = "SYNC"
-    """``send`` and ``send_batch``."""
+    """Messages sent with ``send`` and ``send_batch``."""
     ASYNC = "ASYNC"
-    """``send_many``."""
+    """Messages sent with ``send_many``."""
     ONEWAY = "ONEWAY"
-    """``send_oneway``."""
+    """Messages sent with ``send_oneway``."""
 
 
 class SendMessageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt to send a message, or a batch (``SendMessageContext``)."""
+    """One attempt to send a message or a batch (``SendMessageContext``)."""
 
     producer_group: str
     messages: tuple[Message, ...]
-    """One message, or the messages of a batch. They are already encoded, so changes have no effect."""
+    """The message, or the messages of a batch. They are already encoded, so changes have no effect."""
     msg_ids: tuple[str, ...]
-    """The unique key of each message."""
+    """The messages' unique keys."""
     queue: MessageQueue
     broker_address: str
     communication_mode: CommunicationMode
     msg_type: MessageType
     body_bytes: int
-    """Size of the sent body, which may be compressed or a complete batch."""
+    """Size of the body as sent: it may be compressed, or contain a complete batch."""
     begun_at_ms: int
-    """Start time, ms since 1970."""
+    """Start time of the attempt in milliseconds since 1970."""
     props: dict[str, object]
     """Data that hooks pass from ``before`` to ``after``."""
     results: tuple[SendResult, ...] = ()
-    """Set after the attempt: the result of each message; empty after a failure and for a oneway send."""
+    """Set after the attempt: each message's result; empty after a failure and for a oneway send."""
     error: BaseException | None = None
-    """Set after the attempt: the failure of the attempt."""
+    """Set after the attempt: the error, if the attempt failed."""
     ended_at_ms: int = 0
-    """Set after the attempt: the time of the answer, ms since 1970."""
+    """Set after the attempt: the time of the response, in milliseconds since 1970."""
     region_id: str | None = None
     """Set after the attempt: the broker's region (``MSG_REGION``)."""
     trace_on: bool = True
-    """Set after the attempt: whether the broker allows traces of its messages (``TRACE_ON``)."""
+    """Set after the attempt: whether the broker allows its messages to be traced (``TRACE_ON``)."""
 
 
 class CheckForbiddenContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class CheckForbiddenContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumeReturnType(IntEnum):
-    """The end of a listener call, with the numbers of traces (``ConsumeReturnType``)."""
+    """The outcomes of a listener call, with the numbers used in traces (``ConsumeReturnType``)."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -91,62 +91,61 @@ class ConsumeReturnType(IntEnum):
 
 
 class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a listener (``ConsumeMessageContext``)."""
+    """A listener call (``ConsumeMessageContext``)."""
 
     consumer_group: str
     messages: tuple[MessageExt, ...]
     begun_at_ms: int
-    """Start time, ms since 1970."""
+    """Start time of the call in milliseconds since 1970."""
     props: dict[str, object]
     """Data that hooks pass from ``before`` to ``after``."""
     success: bool = False
-    """Set after the call: whether all messages are consumed."""
+    """Set after the call: whether all messages were consumed."""
     status: str = ""
     """Set after the call: ``CONSUME_SUCCESS`` or ``RECONSUME_LATER``."""
     return_type: ConsumeReturnType = ConsumeReturnType.SUCCESS
     """Set after the call: the outcome of the call."""
     ended_at_ms: int = 0
-    """Set after the call: end time, ms since 1970."""
+    """Set after the call: the end time in milliseconds since 1970."""
 
 
 class EndTransactionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """An END_TRANSACTION that was sent to the broker (``EndTransactionContext``)."""
+    """An END_TRANSACTION request that was sent to the broker (``EndTransactionContext``)."""
 
     producer_group: str
     message: Message | MessageExt
-    """The user's message, or the half message about which the broker asked."""
+    """The user's message, or the half message that the broker asked about."""
     transaction_id: str
     broker_address: str
     state: str
-    """``COMMIT``, ``ROLLBACK`` or ``UNKNOWN``."""
+    """The outcome: ``COMMIT``, ``ROLLBACK`` or ``UNKNOWN``."""
     from_transaction_check: bool
-    """True if it answers a check by the broker."""
+    """True if the request is a response to a check by the broker."""
     confirmed: bool
-    """True if the broker has stored it."""
+    """True if the broker has stored the outcome."""
 
 
 EndTransactionHook = Callable[[EndTransactionContext], None]
-"""Called on the event loop after END_TRANSACTION was sent; it must not block."""
+"""A function called on the event loop after END_TRANSACTION was sent; it must not block."""
 
 
 @dataclass(frozen=True)
 class SendMessageHook:
-    """Two optional functions that are called on the event loop; they must not block."""
+    """Two optional functions that are called on the event loop and must not block."""
 
     before: Callable[[SendMessageContext], None] | None = None
     """Called before each attempt."""
     after: Callable[[SendMessageContext], None] | None = None
-    """Called when the attempt was answered or has failed."""
+    """Called when the attempt has succeeded or failed."""
 
 
 CheckForbiddenHook = Callable[[CheckForbiddenContext], None]
-"""Called before each attempt; an exception refuses the message and becomes the cause of the caller's error.
-"""
+"""Called before each attempt; an exception rejects the message and becomes the cause of the caller's error."""
 
 
 @dataclass(frozen=True)
 class ConsumeMessageHook:
-    """Two optional functions, called where the listener is called: in its thread or on the event loop."""
+    """Two optional functions that are called where the listener is called: in its thread or on the event loop."""
 
     before: Callable[[ConsumeMessageContext], None] | None = None
     """Called before the listener."""
@@ -155,19 +154,19 @@ class ConsumeMessageHook:
 
 
 class SendForbiddenError(ClientError):
-    """A check-forbidden hook refused the message; it was not sent."""
+    """A check-forbidden hook rejected the message. It was not sent."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(
-            f"a hook forbids this message: {cause}",
+            f"a hook rejected this message: {cause}",
             code=int(ResponseCode.NO_PERMISSION),
-            next_step="change the message as the check-forbidden hook of this producer demands",
+            next_step="change the message to satisfy the producer's check-forbidden hook",
         )
         self.__cause__ = cause
 
 
 def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> None:
-    """Call hooks one after the other; log every exception that they raise, even ``SystemExit``."""
+    """Call hooks one after the other; log every exception they raise, even ``SystemExit``."""
     for function in functions:
         if function is not None:
             try:
@@ -177,7 +176,7 @@ def call_all(functions: Iterable[Callable[[C], None] | None], context: C) -> Non
 
 
 def check_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenContext) -> None:
-    """Call each check-forbidden hook.
+    """Call the check-forbidden hooks.
 
     :raises SendForbiddenError: a hook raised.
     """
@@ -189,7 +188,7 @@ def check_allowed(hooks: Sequence[CheckForbiddenHook], context: CheckForbiddenCo
 
 
 class SendObservation:
-    """The hooks of one producer group; created only if there are hooks."""
+    """The hooks of a producer group."""
 
     def __init__(
         self, group: str, hooks: Sequence[SendMessageHook], forbidden: Sequence[CheckForbiddenHook], clock: Clock
@@ -209,7 +208,7 @@ class SendObservation:
         address: str,
         mode: CommunicationMode,
     ) -> SendMessageContext:
-        """Call the hooks at the beginning of an attempt; return the context for its end.
+        """Call the hooks at the start of an attempt; return the context for its end.
 
         :raises SendForbiddenError: a hook refuses the message.
         """

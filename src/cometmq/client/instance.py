@@ -1,4 +1,4 @@
-"""The connections, routes and heartbeats that producers and consumers of one client id share (``MQClientInstance``)."""
+"""The connections, routes and heartbeats shared by all clients with one client id (``MQClientInstance``)."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def new_client_id(instance_name: str | None = None) -> str:
 log = logging.getLogger(__name__)
 
 FIRST_S: Final = 1.0
-"""Seconds before the first heartbeats and the first requests for routes."""
+"""Number of seconds before the first heartbeats and route requests."""
 
 
 class ClientInstance:
-    """Connections, routes and heartbeats of one client id.
+    """The connections, routes and heartbeats for one client id.
 
     Each producer and consumer creates its own instance unless it is given an instance to share. Two consumers of one
     group cannot share an instance, since they would be one member.
@@ -96,15 +96,15 @@ class ClientInstance:
         self._producers: set[str] = set()
         self._consumers = self._processor.consumers
         self._held: dict[str, GroupMember] = {}
-        """Consumers that continue to work even if nothing else refers to them."""
+        """Consumers that keep working even if the application holds no reference to them."""
         self._checkers = self._processor.checkers
         self._heard: set[str] = set()
-        """Brokers that have answered a heartbeat."""
+        """Brokers that have responded to a heartbeat."""
         self._introduced: set[str] = set()
-        """Brokers to which a heartbeat with all current producers was sent, whether it was answered or not."""
+        """Brokers to which a heartbeat with all current producers was sent."""
         self._users = 0
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop of all clients that use the instance."""
+        """The event loop of all clients that share the instance."""
         self._is_over = False
         self._keeper: asyncio.Task[None] | None = None
         self.remoting.on_open.append(self._reconnected)
@@ -139,12 +139,12 @@ class ClientInstance:
     # --- start and end ---
 
     def acquire(self) -> None:
-        """Add a user; the first user starts the heartbeats and the requests for routes.
+        """Add a user. The first user starts the heartbeats and route requests.
 
         :raises ClientStateError: the last user has left, so the instance is closed.
         """
         if self._is_over:
-            raise ClientStateError(f"the connections of {self.client_id} are closed", next_step="create a new instance")
+            raise ClientStateError(f"the instance of {self.client_id} is closed", next_step="create a new instance")
         self._users += 1
         if self._users == 1:
             self.loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ class ClientInstance:
             every(self._refresh_routes, "questions for routes")
 
     async def release(self) -> None:
-        """Remove a user; when the last user is removed, everything is closed."""
+        """Remove a user. When the last user is removed, close everything."""
         self._users -= 1
         if self._users > 0:
             return
@@ -163,16 +163,16 @@ class ClientInstance:
         await self.remoting.close()
 
     def is_ending(self) -> bool:
-        """Return whether the instance is being closed, or its event loop is ending and cancels every task."""
+        """Return whether the instance is being closed or its event loop is ending."""
         keeper = self._keeper
         return keeper is None or keeper.cancelled() or keeper.cancelling() > 0 or not keeper.get_loop().is_running()
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str | None = None) -> asyncio.Task[None]:
-        """Run work in the background until it ends or the instance is closed; log its failure."""
+        """Run work in the background until it finishes or the instance is closed; log any failure."""
         return self._background.spawn(work, name=name)
 
     async def _refresh_routes(self) -> None:
-        """Refresh all routes, and send heartbeats to new brokers in them."""
+        """Refresh all routes, and send heartbeats to brokers that are new in them."""
         before = self._heartbeat_addresses()
         await self.routes.refresh_all()
         await self._send_heartbeats(self._heartbeat_addresses() - before)
@@ -190,7 +190,7 @@ class ClientInstance:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         ext: dict[str, str] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its successful answer; ``doing`` names the request in errors.
+        """Send a request and return the successful response.
 
         :raises BrokerError: the server answered with another code than 0.
         :raises RemotingError: the server did not answer.
@@ -200,7 +200,7 @@ class ClientInstance:
 
     @staticmethod
     def expect(answer: RemotingCommand, address: str, doing: str) -> RemotingCommand:
-        """Return a successful answer.
+        """Return the response if it is successful.
 
         :raises BrokerError: the code is not 0.
         """
@@ -209,7 +209,7 @@ class ClientInstance:
         return answer
 
     async def master_of(self, queue: MessageQueue) -> str:
-        """Return the address of the master that holds a queue.
+        """Return the address of a queue's master.
 
         :raises MasterNotFoundError: no route has the master.
         """
@@ -218,14 +218,14 @@ class ClientInstance:
             try:
                 await self.routes.refresh(queue.topic)
             except RouteNotFoundError as error:
-                raise MasterNotFoundError(queue.topic, "no nameserver knows it now") from error
+                raise MasterNotFoundError(queue.topic, "no nameserver currently knows the topic") from error
             address = self.routes.brokers.master(queue.broker_name)
         if address is None:
-            raise MasterNotFoundError(queue.topic, f"broker {queue.broker_name} has no master now")
+            raise MasterNotFoundError(queue.topic, f"broker {queue.broker_name} currently has no master")
         return address
 
     async def reader_of(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
-        """Return the address for a queue's pulls and group offsets: the broker with that id, or any other of its set.
+        """Return the address for a queue's pulls and group offsets: the preferred broker or another one in its set.
 
         :raises RouteNotFoundError: no route has a broker of the set.
         """
@@ -235,7 +235,7 @@ class ClientInstance:
             await routes.refresh(queue.topic)
             address = routes.brokers.reader(queue.broker_name, broker_id)
         if address is None:
-            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} is not in any route now")
+            raise RouteNotFoundError(queue.topic, f"broker {queue.broker_name} is currently not in any route")
         return address
 
     # --- groups ---
@@ -252,23 +252,23 @@ class ClientInstance:
         """
         if self._checkers.setdefault(group, check) != check:
             raise ClientStateError(
-                f"{self.client_id} already answers for transactions of group {group}",
+                f"{self.client_id} already handles transaction checks for group {group}",
                 next_step="use a separate instance for every transaction producer of a group",
             )
 
     def remove_checker(self, group: str, check: CheckTransaction) -> None:
-        """Stop answering for a producer group."""
+        """Stop handling transaction checks for a producer group."""
         if self._checkers.get(group) == check:
             del self._checkers[group]
 
     def send_first_heartbeat(self, address: str) -> None:
-        """Send a heartbeat to a broker unless it knows all current producers."""
+        """Send a heartbeat to a broker unless the broker knows all current producers."""
         if address not in self._introduced:
             self._introduced.add(address)
             self.spawn(self._heartbeat(address, self._heartbeat_body()))
 
     def add_consumer(self, group: str, member: GroupMember, *, works_alone: bool = False) -> None:
-        """Add a consumer to the heartbeats until it is removed, or nothing refers to it.
+        """Add a consumer to the heartbeats until it is removed or garbage collected.
 
         :param works_alone: keep a reference, so that the consumer works even if nothing else refers to it.
 
@@ -276,7 +276,7 @@ class ClientInstance:
         """
         if group in self._consumers:
             raise ClientStateError(
-                f"{self.client_id} already consumes as group {group}",
+                f"{self.client_id} already consumes in group {group}",
                 next_step="use a separate instance for every consumer of a group",
             )
         self._consumers[group] = member
@@ -284,7 +284,7 @@ class ClientInstance:
             self._held[group] = member
 
     def has_consumer(self, group: str) -> bool:
-        """Return whether the heartbeats name a consumer of the group."""
+        """Return whether the heartbeats include a consumer of the group."""
         return group in self._consumers
 
     def drop_consumer(self, group: str) -> None:
@@ -305,10 +305,10 @@ class ClientInstance:
         try:
             await self.remoting.invoke(address, RequestCode.UNREGISTER_CLIENT, header)
         except RemotingError as error:
-            log.info("cannot unregister %s at %s: %s", self.client_id, address, error)
+            log.info("cannot unregister %s from %s: %s", self.client_id, address, error)
 
     async def send_heartbeats(self) -> None:
-        """Send a heartbeat to every broker of every route; to masters only if there is no consumer."""
+        """Send a heartbeat to every broker in every route, or only to masters if there is no consumer."""
         await self._send_heartbeats(self._heartbeat_addresses())
 
     def _heartbeat_addresses(self) -> set[str]:
@@ -329,7 +329,7 @@ class ClientInstance:
             await asyncio.gather(*(self._heartbeat(address, body) for address in sorted(addresses)))
 
     async def introduce(self, route: TopicRoute) -> None:
-        """Send a heartbeat to each master that can deliver a reply, unless it knows the current producers."""
+        """Send a heartbeat to each master that can deliver a reply and does not know the current producers."""
         for cluster in {broker.cluster for broker in route.data.broker_datas}:
             topic = reply_topic(cluster)
             if self.routes.known(topic) is None:
@@ -343,7 +343,7 @@ class ClientInstance:
             self._introduced |= strangers
 
     async def is_answering(self, address: str, timeout_s: float) -> bool:
-        """Return whether a broker answers a heartbeat within ``timeout_s`` seconds, with success or an error."""
+        """Return whether a broker responds to a heartbeat within ``timeout_s`` seconds, with success or an error."""
         try:
             await self.remoting.invoke(
                 address, RequestCode.HEART_BEAT, None, self._heartbeat_body(), timeout_s=timeout_s
@@ -362,12 +362,12 @@ class ClientInstance:
         )
 
     def _reconnected(self, address: str) -> None:
-        """Send a heartbeat immediately, because the broker forgot this client with the lost connection."""
+        """Send a heartbeat immediately, because the broker has forgotten this client."""
         if address in self._heard and self._users:
             self.spawn(self._heartbeat(address, self._heartbeat_body()))
 
     def _moved(self, addresses: set[str]) -> None:
-        """Send heartbeats to brokers with new addresses."""
+        """Send heartbeats to brokers that have new addresses."""
         if self._users:
             self.spawn(self._send_heartbeats(self._heartbeat_addresses() & addresses))
 
@@ -380,5 +380,5 @@ class ClientInstance:
             log.log(self.outages.level(self._name_of(address)), "heartbeat failed: %s", error)
 
     def _name_of(self, address: str) -> str:
-        """Return the name of the broker at an address; return the address itself if no route has it."""
+        """Return the name of the broker at an address, or the address itself if no route contains it."""
         return next((name for name, broker in self.routes.brokers.items() if address in broker.values()), address)

@@ -1,4 +1,4 @@
-"""Protocols without I/O: generators that yield requests and receive answers; their drivers do the I/O.
+"""Protocols without I/O: generators that yield requests and receive responses, while drivers do the I/O.
 
 A machine chooses requests and servers, and reacts to answers; a failure is raised inside it.
 """
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def run(machine: Generator[Request, Answer, T], send: Callable[[Request], Answer]) -> T:
-    """Run a machine until it ends; ``send`` sends a request and waits for the answer."""
+    """Run a machine until it ends; ``send`` sends a request and waits for the response."""
     try:
         request = next(machine)
         while True:
@@ -30,7 +30,7 @@ def run(machine: Generator[Request, Answer, T], send: Callable[[Request], Answer
 
 
 async def run_async(machine: Generator[Request, Answer, T], send: Callable[[Request], Awaitable[Answer]]) -> T:
-    """Run a machine on an event loop, as :func:`run` does without one."""
+    """Run a machine on an event loop; :func:`run` needs none."""
     try:
         request = next(machine)
         while True:

@@ -1,4 +1,4 @@
-"""Metrics of producers and consumers, for Prometheus and for OpenTelemetry.
+"""Producer and consumer metrics for Prometheus and OpenTelemetry.
 
 Both have the instruments of OpenTelemetry's semantic conventions for messaging: the time of each send, sent and
 consumed messages, and the time of each call of a listener. They are hooks (:mod:`cometmq.client.hooks`), so clients
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Bucket bounds of both histograms, as the conventions recommend."""
+"""Bucket bounds for both histograms, as recommended by the conventions."""
 
 _BEGAN: Final = "cometmq.client.metrics"
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One attempt to send."""
+    """A send attempt."""
 
     topic: str
     address: str
     messages: int
     seconds: float
     error: str
-    """The class of the failure; empty for a success."""
+    """The class of the error; empty if the send succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """One call of a listener."""
+    """A listener call."""
 
     topic: str
     group: str
     messages: int
     seconds: float
     error: str
-    """``TIME_OUT``, ``EXCEPTION``, ``RETURNNULL`` or ``FAILED``; empty if the messages were consumed."""
+    """The kind of failure (``TIME_OUT``, ``EXCEPTION``, ``RETURNNULL`` or ``FAILED``); empty after success."""
 
 
 class ClientMetrics:
-    """The hooks that measure clients; a subclass records the metrics.
+    """Hooks that measure producers and consumers; a subclass records the metrics.
 
     ``Producer(send_hooks=[metrics.send])``, ``PushConsumer(consume_hooks=[metrics.consume])``.
     """
@@ -67,11 +67,11 @@ class ClientMetrics:
         self.consume: Final = ConsumeMessageHook(before=self._begin, after=self._processed)
 
     def count_sent(self, sent: Sent) -> None:
-        """Count an attempt to send. Called on the client's event loop."""
+        """Count a send attempt. Called on the client's event loop."""
         raise NotImplementedError
 
     def count_processed(self, processed: Processed) -> None:
-        """Count a call of a listener. Called where the listener was called."""
+        """Count a listener call. Called in the same thread as the listener."""
         raise NotImplementedError
 
     def _begin(self, context: SendMessageContext | ConsumeMessageContext) -> None:
@@ -93,7 +93,7 @@ class ClientMetrics:
 
 
 class PrometheusMetrics(ClientMetrics):
-    """Records metrics in a registry of ``prometheus_client``.
+    """Records metrics in a ``prometheus_client`` registry.
 
     ``messaging_client_operation_duration_seconds``, ``messaging_client_sent_messages_total``,
     ``messaging_client_consumed_messages_total`` and ``messaging_process_duration_seconds``. Create one object for each
@@ -115,46 +115,46 @@ class PrometheusMetrics(ClientMetrics):
         of_send, of_group = ("topic", "error"), ("topic", "group", "error")
         self._duration = prometheus.Histogram(
             "messaging_client_operation_duration_seconds",
-            "Time of one attempt to send.",
+            "Duration of a send attempt.",
             of_send,
             buckets=BOUNDS_S,
             registry=registry,
         )
         self._sent_messages = prometheus.Counter(
             "messaging_client_sent_messages_total",
-            "Messages that were sent, or could not be.",
+            "Messages sent, or failed to send.",
             of_send,
             registry=registry,
         )
         self._consumed_messages = prometheus.Counter(
             "messaging_client_consumed_messages_total",
-            "Messages that a listener was given.",
+            "Messages passed to a listener.",
             of_group,
             registry=registry,
         )
         self._process_duration = prometheus.Histogram(
             "messaging_process_duration_seconds",
-            "Time of one call of a listener.",
+            "Duration of a listener call.",
             of_group,
             buckets=BOUNDS_S,
             registry=registry,
         )
 
     def count_sent(self, sent: Sent) -> None:
-        """Count an attempt to send."""
+        """Count a send attempt."""
         labels = sent.topic, sent.error
         self._duration.labels(*labels).observe(sent.seconds)
         self._sent_messages.labels(*labels).inc(sent.messages)
 
     def count_processed(self, processed: Processed) -> None:
-        """Count a call of a listener."""
+        """Count a listener call."""
         labels = processed.topic, processed.group, processed.error
         self._process_duration.labels(*labels).observe(processed.seconds)
         self._consumed_messages.labels(*labels).inc(processed.messages)
 
 
 class OpenTelemetryMetrics(ClientMetrics):
-    """Records OpenTelemetry metrics, with the names, units and attributes of its messaging conventions.
+    """Records OpenTelemetry metrics with the names, units and attributes of its messaging conventions.
 
     ``messaging.client.operation.duration``, ``messaging.client.sent.messages``,
     ``messaging.client.consumed.messages`` and ``messaging.process.duration``; ``messaging.system`` is ``rocketmq``.
@@ -174,29 +174,29 @@ class OpenTelemetryMetrics(ClientMetrics):
         meter = (metrics.get_meter_provider() if provider is None else provider).get_meter("cometmq.client")
         bounds = list(BOUNDS_S)
         self._duration = meter.create_histogram(
-            "messaging.client.operation.duration", "s", "Time of one attempt to send.",
+            "messaging.client.operation.duration", "s", "Duration of a send attempt.",
             explicit_bucket_boundaries_advisory=bounds,
         )  # fmt: skip
         self._sent_messages = meter.create_counter(
-            "messaging.client.sent.messages", "{message}", "Messages that were sent, or could not be."
+            "messaging.client.sent.messages", "{message}", "Messages sent, or failed to send."
         )
         self._consumed_messages = meter.create_counter(
-            "messaging.client.consumed.messages", "{message}", "Messages that a listener was given."
+            "messaging.client.consumed.messages", "{message}", "Messages passed to a listener."
         )
         self._process_duration = meter.create_histogram(
-            "messaging.process.duration", "s", "Time of one call of a listener.",
+            "messaging.process.duration", "s", "Duration of a listener call.",
             explicit_bucket_boundaries_advisory=bounds,
         )  # fmt: skip
 
     def count_sent(self, sent: Sent) -> None:
-        """Count an attempt to send."""
+        """Count a send attempt."""
         host, port = parse_address(sent.address)
         attributes = _attributes("send", sent.topic, sent.error) | {"server.address": host, "server.port": port}
         self._sent_messages.add(sent.messages, attributes)
         self._duration.record(sent.seconds, attributes | {"messaging.operation.type": "send"})
 
     def count_processed(self, processed: Processed) -> None:
-        """Count a call of a listener."""
+        """Count a listener call."""
         attributes = _attributes("process", processed.topic, processed.error)
         attributes["messaging.consumer.group.name"] = processed.group
         self._consumed_messages.add(processed.messages, attributes)

@@ -1,4 +1,4 @@
-"""Offsets of queues and of consumer groups on the brokers (``RemoteBrokerOffsetStore``)."""
+"""Queue offsets and consumer group offsets on the brokers (``RemoteBrokerOffsetStore``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Beginning:
 
 
 class Offsets:
-    """Reads and commits offsets on the master of a queue, or on its slave while the master is unavailable.
+    """Reads and commits offsets on a queue's master, or on its slave while the master is unavailable.
 
     Every call can raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
 
@@ -49,20 +49,22 @@ class Offsets:
         return await self._ask(queue, queries.first_offset(queue))
 
     async def max(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message."""
+        """Return the offset that the next message will get."""
         return await self._ask(queue, queries.end_offset(queue))
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time (ms) or later; the queue's end if there is none."""
+        """Return the offset of the first message stored at or after a time (ms), or the queue's end if there is
+        none.
+        """
         search = first_at(queue, self._group, await self.min(queue), await self.max(queue), timestamp_ms)
         return await run_async(search, lambda query: self._ask(queue, query))
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
-        """Return the store time of the first message, ms since 1970; -1 if the queue is empty."""
+        """Return the store time of the first message in milliseconds since 1970, or -1 if the queue is empty."""
         return await self._ask(queue, queries.earliest_store_time(queue))
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group; ``None`` if no offset is committed.
+        """Return a group's committed offset, or ``None`` if there is none.
 
         Apache's broker answers 0 for an unknown group while the queue's first message is young.
         """

@@ -1,4 +1,4 @@
-"""Logs brokers that do not answer: one line for an outage and one for its recovery, for all queues and requests."""
+"""Logs unresponsive brokers, with one line for an outage and one for its recovery."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cometmq.errors import CometMQError
 _log: Final = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 2.0
-"""Seconds after a recovery in which a failure belongs to the outage, since some queues notice the recovery later."""
+"""Seconds after a recovery in which failures still count as part of the outage."""
 
 
 class BrokerOutages:
-    """The outages of brokers as one client sees them: each begins with a failure and ends with any answer."""
+    """A client's view of broker outages: each starts with a failure and ends with any response."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,23 +23,21 @@ class BrokerOutages:
         self._ended: dict[str, float] = {}
 
     def seen(self, broker_name: str, error: CometMQError, again_in_s: float) -> None:
-        """Record that a broker did not answer or is not in any route; log a warning at the first failure of an
-        outage.
-        """
+        """Record that a broker did not respond or is not in any route; log a warning at the first failure."""
         now = self._clock.monotonic()
         if broker_name in self._began or now - self._ended.get(broker_name, -GRACE_SECONDS) < GRACE_SECONDS:
             _log.debug("cannot read from %s: %s", broker_name, error)
             return
         self._began[broker_name] = now
-        _log.warning("cannot read from %s, trying again every %g s: %s", broker_name, again_in_s, error)
+        _log.warning("cannot read from %s, retrying every %g s: %s", broker_name, again_in_s, error)
 
     def over(self, broker_name: str) -> None:
-        """Record an answer of a broker; log one line if it ends an outage."""
+        """Record a response from a broker; log one line if it ends an outage."""
         began = self._began.pop(broker_name, None)
         if began is not None:
             now = self._ended[broker_name] = self._clock.monotonic()
-            _log.info("%s answers again, after %.0f s", broker_name, now - began)
+            _log.info("%s responds again after %.0f s", broker_name, now - began)
 
     def level(self, broker_name: str) -> int:
-        """Return the log level for another failed request to a broker: below warning during a known outage."""
+        """Return the log level for a failed request to a broker: below warning during a known outage."""
         return logging.DEBUG if broker_name in self._began else logging.WARNING

@@ -1,4 +1,4 @@
-"""Binds clients to the event loop on which they were started; on another loop their calls would wait forever."""
+"""Binds clients to the event loop on which they were started; calls on another loop would wait forever."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _CHECKS_ITSELF: Final = "_looks_at_loop_itself"
 
 
 class _OnLoop(Protocol):
-    """The event loop of connections (``ClientInstance``)."""
+    """Connections that belong to an event loop (``ClientInstance``)."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """Return the event loop; ``None`` before the first use and after the close."""
+        """Return the event loop, or ``None`` before the first use and after closing."""
 
 
 class OwnLoop:
-    """A client whose public coroutine methods raise an error on any event loop except that of its instance.
+    """A client whose public coroutine methods raise an error on any event loop but its own.
 
     Subclasses need no code for this.
     """
@@ -38,23 +38,23 @@ class OwnLoop:
                 setattr(cls, name, _on_own_loop(method))
 
     def _check_loop(self) -> None:
-        """Check the running event loop.
+        """Check that the running event loop is the client's.
 
         :raises ClientStateError: the running loop is not the client's event loop.
         """
         own, running = self.instance.loop, asyncio._get_running_loop()
         if own is not None and own is not running:
-            state = "is closed" if own.is_closed() else "runs elsewhere" if own.is_running() else "does not run now"
+            state = "is closed" if own.is_closed() else "runs elsewhere" if own.is_running() else "is not running now"
             raise ClientStateError(
                 f"this {type(self).__name__} was started on the event loop {own!r}, which {state}; "
                 f"it was called on {running!r}",
-                next_step="create a client on each event loop, or call this one on its own loop by "
+                next_step="create a client on each event loop, or call this client on its own loop with "
                 "asyncio.run_coroutine_threadsafe",
             )
 
 
 def checks_loop_itself(method: Method) -> Method:
-    """Mark a frequently called method that checks the event loop itself, where the check costs less."""
+    """Mark a frequently called method that checks the event loop itself."""
     setattr(method, _CHECKS_ITSELF, True)
     return method
 

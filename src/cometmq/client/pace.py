@@ -1,4 +1,4 @@
-"""A steady rate, in messages per second."""
+"""Limits a sender to a steady rate in messages per second."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from cometmq.clock import SYSTEM_CLOCK, Clock
 
 CATCH_UP_SECONDS: Final = 0.1
-"""Maximum delay in seconds for which a sender catches up, so that no second exceeds 1.1 times the rate."""
+"""Maximum delay in seconds that a sender catches up on, so that no second exceeds 1.1 times the rate."""
 WINDOW_SECONDS: Final = 0.05
-"""Maximum time, in seconds, for which the messages are sent together; at least one message is sent."""
+"""Maximum number of seconds' worth of messages that are sent together; at least one message is sent."""
 
 
 class Pace:
-    """Computes how long messages must wait to keep a rate.
+    """Computes the time that messages must wait to keep a rate.
 
     Messages are counted before they are sent: a pace that follows another pace, for example in the next task, does not
     exceed the rate.
@@ -25,11 +25,11 @@ class Pace:
         self._due = clock.monotonic()
 
     def window(self, most: int) -> int:
-        """Return the number of messages to send together, which is at most ``most``."""
+        """Return the number of messages to send together, up to ``most``."""
         return most if self._per_second is None else max(1, min(most, int(self._per_second * WINDOW_SECONDS)))
 
     def take(self, messages: int) -> float:
-        """Count messages; return the number of seconds to wait before they are sent."""
+        """Count messages; return the number of seconds to wait before sending them."""
         if self._per_second is None:
             return 0.0
         now = self._clock.monotonic()

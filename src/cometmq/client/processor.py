@@ -1,4 +1,4 @@
-"""Answers requests from brokers to a client (``ClientRemotingProcessor``)."""
+"""Handles brokers' requests to a client (``ClientRemotingProcessor``)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from cometmq.remoting.processors import ProcessorTable, Request, Response
 log = logging.getLogger(__name__)
 
 CheckTransaction = Callable[[str, CheckTransactionStateRequestHeader, MessageExt], None]
-"""Called with the address of the broker, its header and the half message."""
+"""A function called with the broker's address, the request header and the half message."""
 
 
 class GroupMember(Protocol):
-    """A consumer as its shared instance sees it (``MQConsumerInner``)."""
+    """A consumer as seen by its shared instance (``MQConsumerInner``)."""
 
     @property
     def heartbeat(self) -> ConsumerData:
@@ -54,17 +54,17 @@ class GroupMember(Protocol):
         """Consume one message on behalf of an administrator; return ``None`` if the consumer has no listener."""
 
     def members_changed(self) -> None:
-        """Rebalance: a member has joined or left the group."""
+        """Rebalance because a member has joined or left the group."""
 
     def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets: an administrator has reset them."""
+        """Continue at these offsets because an administrator has reset them."""
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the consumed offset of each queue of a topic."""
+        """Return the consumed offset of each queue in a topic."""
 
 
 class ClientRemotingProcessor:
-    """Answers requests for the consumers and transaction producers of one client.
+    """Handles brokers' requests to the consumers and transaction producers of one client.
 
     :param spawn: runs work in the background.
     """
@@ -73,12 +73,12 @@ class ClientRemotingProcessor:
         self.consumers: WeakValueDictionary[str, GroupMember] = WeakValueDictionary()
         """The consumers by consumer group."""
         self.checkers: dict[str, CheckTransaction] = {}
-        """The transaction check of each producer group."""
+        """The transaction check for each producer group."""
         self._replies = replies
         self._spawn = spawn
 
     def register(self, table: ProcessorTable) -> None:
-        """Register the handlers of all requests."""
+        """Register the handlers for all requests."""
         code = RequestCode
         table.register(code.CHECK_TRANSACTION_STATE, CheckTransactionStateRequestHeader, self.check_transaction)
         table.register(code.NOTIFY_CONSUMER_IDS_CHANGED, NotifyConsumerIdsChangedRequestHeader, self.members_changed)
@@ -91,7 +91,7 @@ class ClientRemotingProcessor:
     def check_transaction(
         self, connection: ClientConnection, request: Request[CheckTransactionStateRequestHeader], body: bytes
     ) -> None:
-        """Handle CHECK_TRANSACTION_STATE, request code 39; END_TRANSACTION is the answer."""
+        """Handle CHECK_TRANSACTION_STATE (request code 39); the response is an END_TRANSACTION request."""
         try:
             (message,) = split_records(body)
             group = message.properties.get(PGROUP, "")
@@ -100,30 +100,32 @@ class ClientRemotingProcessor:
             return
         check = self.checkers.get(group)
         if check is None:
-            log.debug("%s checks a transaction of group %s, which this client does not have", connection.address, group)
+            log.debug(
+                "%s checks a transaction of group %s, which this client does not serve", connection.address, group
+            )
         else:
             check(connection.address, request.header, message)
 
     def members_changed(self, _: object, request: Request[NotifyConsumerIdsChangedRequestHeader], _body: bytes) -> None:
-        """Handle NOTIFY_CONSUMER_IDS_CHANGED, request code 40."""
+        """Handle NOTIFY_CONSUMER_IDS_CHANGED (request code 40)."""
         member = self.consumers.get(request.header.consumer_group)
         if member is not None:
             member.members_changed()
 
     def reset_offsets(self, _: object, request: Request[ResetOffsetRequestHeader], body: bytes) -> None:
-        """Handle RESET_CONSUMER_CLIENT_OFFSET, request code 220."""
+        """Handle RESET_CONSUMER_CLIENT_OFFSET (request code 220)."""
         member = self.consumers.get(request.header.group)
         if member is not None:
             member.reset_offsets(request.header.topic, decode_body(ResetOffsetBody, body).offset_table)
 
     def positions(self, _: object, request: Request[GetConsumerStatusRequestHeader], _body: bytes) -> Response:
-        """Handle GET_CONSUMER_STATUS_FROM_CLIENT, request code 221."""
+        """Handle GET_CONSUMER_STATUS_FROM_CLIENT (request code 221)."""
         member = self.consumers.get(request.header.group)
         table = {} if member is None else member.positions(request.header.topic)
         return Response(body=encode_body(GetConsumerStatusBody(message_queue_table=table)))
 
     def running_info(self, _: object, request: Request[GetConsumerRunningInfoRequestHeader], _body: bytes) -> Response:
-        """Handle GET_CONSUMER_RUNNING_INFO, request code 307."""
+        """Handle GET_CONSUMER_RUNNING_INFO (request code 307)."""
         member = self.consumers.get(request.header.consumer_group)
         if member is None:
             return _no_consumer(request.header.consumer_group)
@@ -135,14 +137,14 @@ class ClientRemotingProcessor:
     def consume_directly(
         self, connection: ClientConnection, request: Request[ConsumeMessageDirectlyResultRequestHeader], body: bytes
     ) -> Response | None:
-        """Handle CONSUME_MESSAGE_DIRECTLY, request code 309; answer after the listener has returned."""
+        """Handle CONSUME_MESSAGE_DIRECTLY (request code 309); respond after the listener has returned."""
         member = self.consumers.get(request.header.consumer_group)
         if member is None:
             return _no_consumer(request.header.consumer_group)
         try:
             (message,) = split_records(body, request.header.broker_name or "")
         except (ValueError, RecordError) as error:
-            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the body is not one message: {error}")
+            return Response(ResponseCode.SYSTEM_ERROR, remark=f"the body does not contain exactly one message: {error}")
 
         async def consume() -> None:
             result = await member.consume_directly(message)
@@ -159,7 +161,7 @@ def _no_consumer(group: str) -> Response:
 
 
 def _stacks() -> str:
-    """Return the stack of each thread and task of this process (``jstack``)."""
+    """Return the stack of every thread and task in this process (``jstack``)."""
     names: Mapping[int | None, str] = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"thread {names.get(ident, str(ident))}\n{''.join(traceback.format_stack(frame))}"

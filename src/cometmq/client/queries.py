@@ -1,4 +1,4 @@
-"""Queries for a queue's offsets: requests to its broker, and parsers for the answers; it uses no sockets.
+"""Queries for a queue's offsets: requests to its broker and parsers for the responses, independent of sockets.
 
 A :class:`Query` is one request. A search that needs several queries is a generator: it yields queries and receives
 results.
@@ -37,13 +37,13 @@ PULL_ANSWERS: Final = _SUCCESS | {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Response codes for a pull that are not failures."""
+"""Response codes for a pull that do not mean failure."""
 EVERY_ANSWER: Final = range(-1 << 31, 1 << 31)
-"""All response codes that an answer may have."""
+"""All possible response codes."""
 
 
 class AnyQueue(Protocol):
-    """A queue of a topic on a broker."""
+    """A topic's queue on a broker."""
 
     @property
     def topic(self) -> str:
@@ -51,20 +51,20 @@ class AnyQueue(Protocol):
 
     @property
     def queue_id(self) -> int:
-        """Return the id of the queue."""
+        """Return the queue's id."""
 
 
 class Query(NamedTuple, Generic[T]):
-    """A request to the broker of a queue."""
+    """A request to a queue's broker."""
 
     code: int
     header: Header
     doing: str
     """The description of the request in errors."""
     read: Callable[[RemotingCommand], T]
-    """Returns the result that an answer holds."""
+    """Extracts the result from a response."""
     answers: Container[int] = _SUCCESS
-    """Response codes that ``read`` handles; all other codes are refusals."""
+    """Response codes that ``read`` handles; all others are errors."""
 
     def result(self, answer: RemotingCommand, server: str) -> T:
         """Return the result.
@@ -77,7 +77,7 @@ class Query(NamedTuple, Generic[T]):
 
 
 Search = Generator[Query[Any], Any, T]
-"""Yields queries about one queue, receives the result of each, and returns its own result."""
+"""Yields queries about one queue, receives each result, and returns its own result."""
 
 
 def _offset(answer: RemotingCommand) -> int:
@@ -85,21 +85,21 @@ def _offset(answer: RemotingCommand) -> int:
 
 
 def first_offset(queue: AnyQueue) -> Query[int]:
-    """Ask for the first offset that is still stored."""
+    """Query the first offset that is still stored."""
     header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id)
-    return Query(RequestCode.GET_MIN_OFFSET, header, f"asking for the first offset of {queue}", _offset)
+    return Query(RequestCode.GET_MIN_OFFSET, header, f"requesting the first offset of {queue}", _offset)
 
 
 def end_offset(queue: AnyQueue) -> Query[int]:
-    """Ask for the offset of the next message."""
+    """Query the offset that the next message will get."""
     header = GetMaxOffsetRequestHeader(queue.topic, queue.queue_id)
-    return Query(RequestCode.GET_MAX_OFFSET, header, f"asking for the end offset of {queue}", _offset)
+    return Query(RequestCode.GET_MAX_OFFSET, header, f"requesting the end offset of {queue}", _offset)
 
 
 def earliest_store_time(queue: AnyQueue) -> Query[int]:
-    """Ask for the store time of the first message in ms since 1970; -1 for an empty queue."""
+    """Query the store time of the first message in milliseconds since 1970; the result is -1 for an empty queue."""
     header = GetEarliestMsgStoretimeRequestHeader(queue.topic, queue.queue_id)
-    doing = f"asking for the earliest time of {queue}"
+    doing = f"requesting the earliest store time of {queue}"
     return Query(RequestCode.GET_EARLIEST_MSG_STORETIME, header, doing, _store_time)
 
 
@@ -108,12 +108,12 @@ def _store_time(answer: RemotingCommand) -> int:
 
 
 def committed_offset(group: str, queue: AnyQueue, *, or_zero: bool | None = None) -> Query[int | None]:
-    """Ask for the committed offset of a group; the result is None if no offset is committed.
+    """Query a group's committed offset; the result is None if there is none.
 
     :param or_zero: False stops a broker from answering 0 for an unknown group while the queue's first message is young.
     """
     header = QueryConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, set_zero_if_not_found=or_zero)
-    doing = f"asking for the offset of group {group} in {queue}"
+    doing = f"requesting the offset of group {group} in {queue}"
     answers = _SUCCESS | {ResponseCode.QUERY_NOT_FOUND}
     return Query(RequestCode.QUERY_CONSUMER_OFFSET, header, doing, _offset_if_found, answers)
 
@@ -125,26 +125,26 @@ def _offset_if_found(answer: RemotingCommand) -> int | None:
 def commit(group: str, queue: AnyQueue, offset: int) -> Query[None]:
     """Commit an offset for a group."""
     header = UpdateConsumerOffsetRequestHeader(group, queue.topic, queue.queue_id, offset)
-    return Query(RequestCode.UPDATE_CONSUMER_OFFSET, header, f"committing an offset of {queue}", lambda _: None)
+    return Query(RequestCode.UPDATE_CONSUMER_OFFSET, header, f"committing an offset for {queue}", lambda _: None)
 
 
 def search_offset(queue: AnyQueue, timestamp_ms: int) -> Query[int]:
-    """Ask for the first message stored at or after a time; the result is only a hint, see :func:`first_at`."""
+    """Query the first message stored at or after a time; the result is only a hint, see :func:`first_at`."""
     header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, max(timestamp_ms, 0), boundary_type=LOWER)
-    doing = f"asking for an offset of {queue} by time"
+    doing = f"searching for an offset of {queue} by time"
     return Query(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, doing, _offset)
 
 
 def pull_one(queue: AnyQueue, offset: int, group: str, read: Callable[[RemotingCommand], T]) -> Query[T]:
-    """Ask for the message at an offset; ``read`` receives every answer to a pull, with or without a message."""
+    """Query the message at an offset; ``read`` handles every response to the pull, even without a message."""
     header = pull_header(queue, offset, 1, group)
-    return Query(RequestCode.PULL_MESSAGE, header, f"looking at a message of {queue}", read, PULL_ANSWERS)
+    return Query(RequestCode.PULL_MESSAGE, header, f"reading a message of {queue}", read, PULL_ANSWERS)
 
 
 def pull_header(
     queue: AnyQueue, offset: int, count: int, group: str, expression: str = "*", expression_type: str = "TAG"
 ) -> PullMessageRequestHeader:
-    """Ask for at most ``count`` matching messages, starting at ``offset``, without waiting for new messages."""
+    """Request up to ``count`` matching messages from ``offset``, without waiting for new messages."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -161,7 +161,7 @@ def pull_header(
 
 
 def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: int) -> Search[int]:
-    """Find the offset of the first message stored at or after a time; ``end`` if all messages are older.
+    """Find the offset of the first message stored at or after a time, or ``end`` if all messages are older.
 
     The broker's own search is only a hint. Apache RocketMQ 4.9 returns the nearest message or, in a batch, whose
     messages all have the same store time, any message of the batch; 5.x and CometMQ return the first message on
@@ -190,7 +190,7 @@ def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: in
 
 
 def _first_store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | None]:
-    """Find the store time of the first message at or after an offset; ``None`` if the queue has no such message."""
+    """Find the store time of the first message at or after an offset, or ``None`` if there is no such message."""
     stored: int | None
     after: int
     while True:

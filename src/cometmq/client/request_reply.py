@@ -30,11 +30,11 @@ from cometmq.remoting.headers import ReplyMessageRequestHeader
 from cometmq.remoting.processors import Request, Response
 
 REPLY: Final = "reply"
-"""MSG_TYPE of a reply."""
+"""The MSG_TYPE of a reply."""
 
 
 def request_properties(correlation_id: str, client_id: str, timeout_s: float) -> str:
-    """Encode the properties of a request."""
+    """Encode a request's properties."""
     return encode_properties(
         {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: client_id, TTL: str(int(timeout_s * 1000))}
     )
@@ -54,8 +54,8 @@ def reply_to(request: MessageExt, body: bytes) -> tuple[Message, str]:
     missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if name not in asked]
     if missing:
         raise IllegalMessageError(
-            f"{request.msg_id} is not a request: it lacks {', '.join(missing)}",
-            "reply only to messages that were sent by request()",
+            f"{request.msg_id} is not a request: it has no {', '.join(missing)}",
+            "reply only to messages that were sent with request()",
         )
     properties = {
         MSG_TYPE: REPLY,
@@ -72,7 +72,7 @@ _NO_QUEUE: Final = encode_host("0.0.0.0", 0)
 
 
 class Replies:
-    """The pending requests of one client, by correlation id."""
+    """A client's pending requests by correlation id."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -80,7 +80,7 @@ class Replies:
 
     @contextmanager
     def expected(self) -> Iterator[tuple[str, asyncio.Future[MessageExt]]]:
-        """Yield a new correlation id and the future of its reply; a reply after the block is ignored."""
+        """Yield a new correlation id and a future for its reply; replies after the block are ignored."""
         correlation_id = str(uuid.uuid4())
         waiting = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
         try:
@@ -90,12 +90,12 @@ class Replies:
             waiting.cancel()
 
     def arrived(self, _connection: object, request: Request[ReplyMessageRequestHeader], body: bytes) -> Response:
-        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT, request code 326."""
+        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT (request code 326)."""
         header = request.header
         correlation_id = decode_properties(header.properties or "").get(CORRELATION_ID, "")
         waiting = self._waiting.get(correlation_id)
         if waiting is None or waiting.done():
-            log.info("a reply is late, or belongs to no request of this client: %s", correlation_id)
+            log.info("a reply is late or belongs to another client's request: %s", correlation_id)
             return Response()
         try:
             waiting.set_result(_message(header, body, self._clock.now_ms()))
@@ -106,7 +106,7 @@ class Replies:
 
 
 def _message(header: ReplyMessageRequestHeader, body: bytes, now_ms: int) -> MessageExt:
-    """Return the reply as a received message without a queue.
+    """Return a reply as a received message with no queue.
 
     :raises ValueError: the topic or the properties of the reply exceed the maximum length in messages.
     """

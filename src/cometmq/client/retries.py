@@ -1,4 +1,4 @@
-"""Repeated sends: the failures after which a message is sent again, and the pauses (``retryResponseCodes``).
+"""Repeated sends: the failures after which a send is retried, and the pauses (``retryResponseCodes``).
 
 ============================  ============  ========================================  =========================
 failure                       the message   a producer                                the blocking sender
@@ -38,15 +38,15 @@ RETRY_RESPONSE_CODES: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
-"""Error codes after which another broker is tried; the same as in Java; after SYSTEM_BUSY a send is repeated."""
+"""Error codes after which another broker is tried, as in Java."""
 
 
 class Pauses(NamedTuple):
-    """Pauses between attempts: each is twice as long as the previous pause, up to a limit."""
+    """Pauses between attempts, each twice as long as the last, up to a limit."""
 
     first_s: float
     longest_s: float
 
     def after(self, failures: int) -> float:
-        """Return the seconds before the next attempt, after this number of failures."""
+        """Return the number of seconds before the next attempt, for a given number of failures."""
         return min(self.first_s * float(1 << min(failures - 1, _MAX_DOUBLINGS)), self.longest_s)

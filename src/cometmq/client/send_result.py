@@ -1,4 +1,4 @@
-"""Results of sends: for a single message, or for many messages with one wake-up (``SendResult``, ``SendStatus``)."""
+"""Results of sends, for a single message or for many messages at a time (``SendResult``, ``SendStatus``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SendStatus(Enum):
     """The durability of a stored message."""
 
     SEND_OK = "SEND_OK"
-    """Stored as the broker's configuration demands."""
+    """Stored as durably as the broker's configuration requires."""
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     """Stored, but not yet flushed to disk (SYNC_FLUSH)."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
@@ -36,21 +36,23 @@ STATUS_BY_CODE: Final = {
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """The position of a stored message."""
+    """The result of a send: the position of the stored message."""
 
     status: SendStatus
     msg_id: str
-    """The client's id (UNIQ_KEY), which consumers see as ``msg_id``."""
+    """The client's id (UNIQ_KEY), which consumers receive as ``msg_id``."""
     offset_msg_id: str
-    """The broker's id: its address and the log offset, in hex."""
+    """The broker's id: the broker's address and the log offset, in hex."""
     queue: MessageQueue
     queue_offset: int
     recall_handle: str | None = None
-    """The argument of ``Producer.recall``; brokers return it for arbitrary delays (RocketMQ since 5.3.2)."""
+    """The argument for ``Producer.recall``; brokers return it for messages with arbitrary delays (RocketMQ since
+    5.3.2).
+    """
 
 
 class PartlySentError(ClientError):
-    """Some messages of a list were not stored.
+    """Some of the messages in a list were not stored.
 
     ``outcomes`` has one entry for each message, in the given order: its result or its failure.
     """
@@ -58,15 +60,15 @@ class PartlySentError(ClientError):
     def __init__(self, outcomes: Sequence[SendResult | BaseException]) -> None:
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         super().__init__(
-            f"{len(failed)} of {len(outcomes)} messages were not sent, the first one because: {failed[0]}",
+            f"{len(failed)} of {len(outcomes)} messages were not sent; the first error is: {failed[0]}",
             code=getattr(failed[0], "code", None),
-            next_step="send those again whose entry in outcomes is an error",
+            next_step="resend the messages whose entry in outcomes is an error",
         )
         self.outcomes = tuple(outcomes)
 
 
 class Single:
-    """The outcome of one delivery, for one waiter."""
+    """The outcome of one delivery, for one waiting caller."""
 
     __slots__ = ("future",)
 
@@ -74,7 +76,7 @@ class Single:
         self.future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
 
     def done(self, _index: int, outcome: list[SendResult] | BaseException) -> None:
-        """Wake the waiter."""
+        """Wake the waiting caller."""
         if self.future.done():
             return
         if isinstance(outcome, BaseException):
@@ -84,7 +86,7 @@ class Single:
 
 
 class Many:
-    """The outcomes of many deliveries, with one wake-up; each delivery is one message or a batch.
+    """The outcomes of many deliveries, for one waiting caller.
 
     :param positions: for each delivery the positions of its messages in the list.
     :param total: the number of messages.
@@ -118,9 +120,9 @@ class Many:
             self._waiter = None
 
     def give_up(self, index: int, why: str) -> None:
-        """Count delivery ``index`` as failed without beginning it."""
+        """Mark delivery ``index`` as failed without starting it."""
         self.in_flight += 1
-        self.done(index, ClientError(why, next_step="send it again after those before it"))
+        self.done(index, ClientError(why, next_step="send it again after the messages before it"))
 
     async def until(self, in_flight: int) -> None:
         """Wait until at most ``in_flight`` deliveries are in progress."""
@@ -130,7 +132,7 @@ class Many:
             await self._waiter
 
     def results(self) -> list[SendResult]:
-        """Return the result of every message.
+        """Return the result for every message.
 
         :raises PartlySentError: some messages failed.
         """
@@ -140,14 +142,14 @@ class Many:
 
 
 def raisable(error: BaseException) -> BaseException:
-    """Return the failure to raise in the caller; a cancelled task means that the producer was closed."""
+    """Return the error to raise in the caller; a cancelled task means that the producer was closed."""
     if isinstance(error, asyncio.CancelledError):
         return ClientStateError(
-            "the producer was closed before the message was answered",
-            next_step="look if it is stored, or send it again; give close_timeout_s more time",
+            "the producer was closed before the broker responded",
+            next_step="check whether the message is stored or send it again, and increase close_timeout_s",
         )
     if isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):  # no future and no coroutine raises these
-        failure = ClientError(f"{error!r} was raised while the message was sent", next_step="look at the selector")
+        failure = ClientError(f"sending the message raised {error!r}", next_step="check the selector")
         failure.__cause__ = error
         return failure
     return error

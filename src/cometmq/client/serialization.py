@@ -1,4 +1,4 @@
-"""Conversion between the application's values and message bodies: JSON, pydantic and msgspec models, bytes.
+"""Conversion between application values and message bodies: JSON, pydantic and msgspec models, and bytes.
 
 A serializer turns a value into bytes, and a deserializer turns bytes into a value; both are functions that may raise
 any ``Exception``. A consumer's messages decode their body when ``value`` is first read.
@@ -46,7 +46,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(kind: Any = Any) -> Deserializer:
-    """Return a deserializer of JSON into ``kind``: a type that msgspec reads, or a pydantic model or TypeAdapter.
+    """Return a deserializer from JSON to ``kind``: a type that msgspec supports, a pydantic model or a TypeAdapter.
 
     :raises TypeError: ``kind`` is a class that neither of them reads.
     """
@@ -61,7 +61,7 @@ def from_json(kind: Any = Any) -> Deserializer:
 
 
 def deserializer_of(spec: Any) -> Deserializer:
-    """Return the deserializer that ``spec`` names: ``bytes``, a type for :func:`from_json`, or a function of bytes.
+    """Return the deserializer for ``spec``: ``bytes``, a type for :func:`from_json`, or a function of bytes.
 
     :raises TypeError: ``spec`` is not one of these.
     """
@@ -80,7 +80,7 @@ def _unchanged(body: bytes) -> bytes:
 
 
 def with_body(message: Message, serializer: Serializer) -> Message:
-    """Return the message with its value as body.
+    """Return the message with its value serialized as the body.
 
     :raises SerializationError: the serializer failed, or did not return bytes.
     """
@@ -97,7 +97,7 @@ def with_body(message: Message, serializer: Serializer) -> Message:
 
 
 class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
-    """A message of a consumer that has a deserializer."""
+    """A message received by a consumer with a deserializer."""
 
     deserializer: Deserializer | None
     _value: Any = _UNREAD
@@ -120,7 +120,7 @@ class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
         return self._value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the message with its value, since deserializers are often functions that cannot be pickled."""
+        """Pickle the message with its value, because deserializers are often functions that cannot be pickled."""
         return _unpickle_message, (type(self), self._record(), self.broker_name, self._outcome())
 
     def _outcome(self) -> Deserializer | None:
@@ -134,7 +134,7 @@ class DecodedMessage(MessageExt, eq=False, gc=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The deserializer of an unpickled message: returns the value decoded by the consumer, or raises its failure."""
+    """The deserializer of an unpickled message; it returns the value decoded by the consumer, or raises its error."""
 
     value: Any = None
     error: DeserializationError | None = None
@@ -150,7 +150,7 @@ def _unpickle_message(kind: type[DecodedMessage], record: bytes, broker_name: st
 
 
 def place_of(message: MessageExt) -> str:
-    """Return topic, queue, offset, keys, id and attempt of a message, for logs and errors."""
+    """Return a message's topic, queue, offset, keys, id and attempt as text, for logs and errors."""
     retried = message.topic != message.stored_topic
     stored = f" (stored as {message.stored_topic})" if retried else ""
     return (
@@ -161,6 +161,6 @@ def place_of(message: MessageExt) -> str:
 
 
 def places_of(messages: Sequence[MessageExt]) -> str:
-    """Return :func:`place_of` the first message, and the number of other messages."""
+    """Return :func:`place_of` for the first message, and the number of further messages."""
     others = len(messages) - 1
     return place_of(messages[0]) + (f" and {others} more" if others else "")

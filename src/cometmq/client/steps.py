@@ -1,4 +1,4 @@
-"""Iteration over messages in steps that can be cancelled."""
+"""Cancellable iteration over messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Steps(AsyncIterator[T]):
-    """An asynchronous iterator whose steps can be cancelled, for example by a time-out: the next step continues.
+    """An asynchronous iterator that continues after a step is cancelled, for example by a timeout.
 
     An asynchronous generator ends when a step is cancelled.
 

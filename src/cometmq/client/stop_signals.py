@@ -1,4 +1,4 @@
-"""Ends a running consumer at SIGINT or SIGTERM."""
+"""Ends a running consumer on SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Calls functions at the first SIGINT or SIGTERM; the second signal has its usual effect.
+    """Calls functions on the first SIGINT or SIGTERM; a second signal has its usual effect.
 
     Signals that the program handles itself are left to the program. Python calls handlers in the main thread only.
     """
@@ -25,7 +25,7 @@ class StopSignals:
 
     @contextmanager
     def calling(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Call ``stop`` at a signal inside the ``with`` block; has no effect outside the main thread."""
+        """Call ``stop`` if a signal arrives inside the ``with`` block; this has no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -59,10 +59,10 @@ class StopSignals:
 
 
 def _is_default(handler: object) -> bool:
-    """Return whether a handler is Python's default handler, or the handler that ``asyncio.run`` sets."""
+    """Return whether a handler is Python's default handler or the one set by ``asyncio.run``."""
     owner = getattr(getattr(handler, "func", None), "__self__", None)
     return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(owner, asyncio.Runner)
 
 
 STOP_SIGNALS: Final = StopSignals()
-"""The signals of this process."""
+"""The signal handling of this process."""

@@ -1,4 +1,4 @@
-"""One client's use of connections, which ends with the client even if the client is not closed."""
+"""A client's use of an instance, which ends with the client even if the client is not closed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cometmq.client.instance import ClientInstance
 from cometmq.loop import TaskSet
 
 _ends = TaskSet()
-"""The running clean-ups of forgotten clients."""
+"""The cleanups of forgotten clients that are in progress."""
 
 End = Callable[[], Coroutine[Any, Any, object]]
 
 
 class Use:
-    """One client's use of an instance, from ``begin`` to ``end``.
+    """A client's use of an instance, from ``begin`` to ``end``.
 
     A client that was not closed and that nothing refers to is *forgotten*: a ``ResourceWarning`` then names it, and its
     use ends. The client's background work must not refer to it, or it is never forgotten.
@@ -42,7 +42,7 @@ class Use:
         self._finalizer.atexit = False
 
     def begin(self, forgotten_end: End | None = None) -> None:
-        """Begin to use the instance.
+        """Start using the instance.
 
         :param forgotten_end: ends a forgotten client's own work; must not refer to the client.
         """
@@ -51,13 +51,13 @@ class Use:
         self._forgotten_end = forgotten_end
 
     async def end(self) -> None:
-        """End the use; close the instance if this was its last use."""
+        """Stop using the instance, and close it if no other client uses it."""
         self._finalizer.detach()
         self._loop = None
         await self._instance.release()
 
     def _forgotten(self) -> None:
-        """Clean up after a forgotten client; the garbage collector calls this in any thread at any time."""
+        """Clean up after a forgotten client; called by the garbage collector in any thread."""
         loop = self._loop
         if loop is None and self._owns:
             loop = next((connection.loop for connection in self._instance.remoting.connections), None)

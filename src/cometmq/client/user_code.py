@@ -1,4 +1,4 @@
-"""Calls the application's functions, which may raise anything, even ``SystemExit`` and ``CancelledError``.
+"""Calls the application's functions, which can raise anything, even ``SystemExit`` and ``CancelledError``.
 
 Their errors must not end the calling task or its event loop. Only a cancellation by the client ends the task;
 a cancellation while the client is not being closed is a failure of the function.
@@ -16,12 +16,12 @@ R = TypeVar("R")
 
 
 def is_end(error: BaseException) -> bool:
-    """Return whether an error may mean that the calling task ends, rather than that the function failed."""
+    """Return whether an error may mean that the calling task is ending."""
     return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
 
 def keep_task() -> None:
-    """Undo the cancellation of the current task by the function that it called."""
+    """Undo the cancellation of the current task by a function that it called."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # in a thread there is none
@@ -37,7 +37,7 @@ def is_async(function: Callable[..., object]) -> bool:
 
 
 async def in_thread(threads: Executor, function: Callable[..., R], *arguments: object) -> R:
-    """Call a function in one of ``threads``; raise what it raises.
+    """Call a function in one of ``threads``; raise whatever it raises.
 
     The error is not set on the future: a future cannot hold ``StopIteration``, and ``GeneratorExit`` from a future
     would close the waiting coroutine.

@@ -66,8 +66,8 @@ def test_forbidden_topic_names_are_wrong_use(cometmq: CommandLine, name: str) ->
 def test_unknown_broker_and_cluster_are_named(cometmq: CommandLine) -> None:
     refused = cometmq("topic", "create", "nowhere", "--broker", "broker-9")
     assert refused.code == 1
-    assert "no broker broker-9 (it knows broker-0)" in refused.err
-    assert "no cluster elsewhere" in cometmq("topic", "create", "nowhere", "--cluster", "elsewhere").err
+    assert "does not know broker broker-9 (it knows broker-0)" in refused.err
+    assert "does not know cluster elsewhere" in cometmq("topic", "create", "nowhere", "--cluster", "elsewhere").err
 
 
 def test_output_forms_agree(cometmq: CommandLine) -> None:
@@ -188,7 +188,7 @@ def test_missing_group_is_one_sentence(cometmq: CommandLine) -> None:
     for command in (("describe",), ("offsets",), ("delete", "--yes")):
         failed = cometmq("group", *command, "never-made")
         assert failed.code == 1
-        assert failed.err == "cometmq: group never-made does not exist (cometmq group list shows all)\n"
+        assert failed.err == "cometmq: group never-made does not exist (run cometmq group list to see all groups)\n"
 
 
 def test_missing_topic_is_one_sentence(cometmq: CommandLine) -> None:
@@ -203,7 +203,7 @@ def test_broker_named_as_nameserver_is_told(cometmq: CommandLine) -> None:
     broker = cometmq("cluster", "list", "-o", "json").json()[0]["address"]
     failed = cometmq("topic", "list", "-n", broker)
     assert failed.code == 1
-    assert "check that the address is not a broker" in failed.err
+    assert "that a broker's address is not used for a nameserver" in failed.err
 
 
 def test_wrong_use(offline: CommandLine) -> None:

@@ -139,7 +139,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(consumed: CommandLine
 def test_a_mistyped_group_is_not_reset(consumed: CommandLine) -> None:
     refused = consumed("group", "reset", "moverz", "--topic", "moved", "--earliest", "--execute")
     assert refused.code == 1
-    assert refused.err == "cometmq: group moverz does not exist (cometmq group list shows all)\n"
+    assert refused.err == "cometmq: group moverz does not exist (run cometmq group list to see all groups)\n"
     for wrong in ((), ("--earliest", "--latest"), ("--by", "1", "--to-offset", "0")):
         assert consumed("group", "reset", "movers", "--topic", "moved", *wrong).code == 2
     assert consumed("group", "reset", "movers", "--topic", "moved", "--earliest", "--queue", "9").code == 2

@@ -93,13 +93,13 @@ def test_what_topics_and_groups_of_rocketmq_5_have_goes_along(other: CommandLine
         ({"topics": [{"name": "a", "read_queues": 1, "write_queues": 1}] * 2}, "topic a twice"),
         ({"topics": [{"name": "a", "read_queues": "1", "write_queues": 1}]}, "Expected `int`, got `str`"),
         ({"topics": [{"name": "a", "read_queues": 1, "write_queues": 1, "brokers": ["x"]}]}, "is for broker x"),
-        ({"groups": [{"name": "g", "max_retries": 5000}]}, "max_retries is from -1"),
+        ({"groups": [{"name": "g", "max_retries": 5000}]}, "max_retries must be from -1"),
         ({"quotas": [{"subject": "nobody", "limits": {}}]}, "quota 'nobody'"),
         (
             {"policies": [{"user": "u", "resource": "*", "actions": ["Pub"], "decision": "Allow"}]},
             "but the servers do not use them",
         ),
-        ({"version": 2}, "has version 2, and this CometMQ reads version 1 (use the version of CometMQ that"),
+        ({"version": 2}, "has version 2, but this CometMQ supports only version 1 (use the version of CometMQ that"),
         ({"format": "other"}, "is not a cometmq-settings document"),
     ],
 )

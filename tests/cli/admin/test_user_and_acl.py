@@ -39,7 +39,7 @@ async def test_users_and_policies_from_creation_to_deletion(
         (("alice", "Pub", "Topic:Orders", "--source-ip", "10.1.2.3"), True, "Allow on Topic:Ord*"),
         (("alice", "Pub", "Topic:Orders"), False, "no policy matches"),
         (("alice", "Pub", "Topic:Orders.old", "--source-ip", "10.1.2.3"), False, "Deny on Topic:Orders.old"),
-        (("root", "Delete", "Topic:Orders"), True, "a super user may do everything"),
+        (("root", "Delete", "Topic:Orders"), True, "a super user has all permissions"),
     ):
         tested = await run("acl", "test", *arguments, "-o", "json")
         assert (tested.code, tested.json()["allowed"], tested.json()["why"]) == (int(not allowed), allowed, why)
@@ -63,7 +63,7 @@ async def test_a_change_that_not_all_servers_have_says_where_it_is_missing(
     assert at_one.code == 0, at_one.err
     partly = await run("user", "create", "alice", "--password-file", str(password))
     assert partly.code == 3
-    outcome = "done on 1 of 2 servers, failed on the others"
+    outcome = "the change succeeded on 1 of 2 servers and failed on the others"
     assert f"{outcome}: creating the user: {nameserver.address} answered" in partly.err
     assert "The user is existed" in partly.err
     everywhere = await run("acl", "create", "alice", "Topic:Orders", "-a", "Pub")
@@ -87,7 +87,7 @@ async def test_what_is_refused_is_told_with_the_next_step(
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "another-secret")
     denied = await run("user", "list")
     assert denied.code == 1
-    assert denied.err.count("not the password of this user") == 1
+    assert denied.err.count("not this user's password") == 1
     assert "another-secret" not in denied.err
 
 

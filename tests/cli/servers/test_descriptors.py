@@ -78,7 +78,7 @@ def test_more_connections_than_descriptors_leave_the_store_its_files(
     process.terminate()
     _, said = process.communicate(timeout=30)
     lines = [line for line in said.decode().splitlines() if "refus" in line]
-    assert "descriptors; raise it with ulimit -n" in lines[0], lines
+    assert "descriptors; raise this with ulimit -n" in lines[0], lines
     assert len(lines) < 20, "one line of each server, and one for each sweep"
 
 

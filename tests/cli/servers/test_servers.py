@@ -125,7 +125,7 @@ def test_clients_outside_get_the_addresses_for_outside(offline: CommandLine, tmp
     [
         (("--advertise", "outside=h"), "the address of outside has no listener; add --listener outside=PORT"),
         (("--listener", "outside=1"), "listener outside has no address; add --advertise outside=HOST[:PORT]"),
-        (("--advertise", "0.0.0.0"), "clients need one to connect to"),
+        (("--advertise", "0.0.0.0"), "specify an address to which clients can connect"),
         (("--listener", "outside"), "outside=19876"),
     ],
 )

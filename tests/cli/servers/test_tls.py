@@ -47,7 +47,7 @@ def test_serve_takes_its_files_and_clients_check_them(offline: CommandLine, tmp_
         assert client("consume", "Orders", "--from-beginning", "--until-end", **known).stdout == "hello\n"
         refused = client("topic", "list")
         assert refused.returncode == 1
-        assert "it may take connections with TLS only" in refused.stderr
+        assert "it may accept only TLS connections" in refused.stderr
 
 
 def test_keys_are_readable_by_this_user_only_and_nothing_is_replaced_unasked(

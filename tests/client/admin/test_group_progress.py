@@ -138,7 +138,7 @@ async def test_the_doctor_asks_for_the_members_of_groups_that_have_several(
     async def asked() -> int:
         with counted(admin, monkeypatch) as codes:
             findings = {one.check: one async for one in examine_cluster(admin, behind.namesrv_address.split(), watch)}
-        assert findings["subscriptions"].found == f"{GROUPS + others} groups without contradictions"
+        assert findings["subscriptions"].found == f"{GROUPS + others} groups with consistent subscriptions"
         assert checks[-1].done == checks[-1].total
         return codes.count(RequestCode.GET_CONSUMER_CONNECTION_LIST)
 

@@ -111,7 +111,7 @@ def test_pauses_double_up_to_five_seconds_and_end_before_the_deadline() -> None:
             pauses.append(world.now - before)
 
     with pytest.raises(
-        CometMQError, match=r"not acknowledged within 60000 ms; broker a answers code 2.*give more time"
+        CometMQError, match=r"not acknowledged within 60000 ms; broker a responded with code 2.*give more time"
     ):
         steps()
     assert [round(pause, 2) for pause in pauses if pause][:8] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]

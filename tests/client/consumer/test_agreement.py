@@ -37,7 +37,7 @@ async def test_an_older_expression_is_warned_of_once(
     clock.advance(1)
     async with first, await member(cluster, "orders", expression="blue"):
         await clock.run_for(300)
-    assert warnings(caplog) == ["topic orders: this member subscribes by TAG red, another by TAG blue"]
+    assert warnings(caplog) == ["topic orders: this member's subscription is TAG red, another's is TAG blue"]
     assert "workers subscribe differently" in caplog.text
     assert "cometmq group describe" in caplog.text
 
@@ -51,8 +51,8 @@ async def test_other_topics_are_warned_of(
     told = set(warnings(caplog))
     assert told
     assert told <= {
-        "topic bills: this member subscribes by not at all, another by TAG *",
-        "topic bills: this member subscribes by TAG *, another by not at all",
+        "topic bills: this member's subscription is none, another's is TAG *",
+        "topic bills: this member's subscription is TAG *, another's is none",
     }
 
 
@@ -81,13 +81,13 @@ async def test_a_member_is_warned_at_any_broker(
     await second.subscribe(topic, "blue")
     async with first, second:
         await until(lambda: warnings(caplog))
-    assert f"topic {topic}: this member subscribes by TAG red, another by TAG blue" in warnings(caplog)
+    assert f"topic {topic}: this member's subscription is TAG red, another's is TAG blue" in warnings(caplog)
 
 
 def test_the_difference_names_a_topic_and_counts_the_others() -> None:
     own = {topic: subscription(topic, "*", "TAG", 1) for topic in "abc"}
     known = {topic: subscription(topic, "x", "TAG", 1) for topic in "bcd"}
     assert difference(own, known) == (
-        "topic a: this member subscribes by TAG *, another by not at all, and 3 more topics"
+        "topic a: this member's subscription is TAG *, another's is none, and 3 more topics"
     )
     assert difference(own, own | {"%RETRY%g": subscription("%RETRY%g", "*", "TAG", 1)}) == ""

@@ -254,7 +254,7 @@ async def test_seek_pause_and_resume(server: Deployment, topic: str, group: str)
         assert await first() == b"paused"
         await consumer.commit()
         assert await consumer.committed(queues[0]) == 12
-        with pytest.raises(ClientStateError, match="by hand"):
+        with pytest.raises(ClientStateError, match="manually"):
             await consumer.subscribe(topic)
 
 

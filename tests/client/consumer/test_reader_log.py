@@ -48,8 +48,8 @@ def test_a_restart_of_a_broker_is_one_warning_and_one_line_for_all_its_queues(
         for trouble in troubles:
             trouble.over(7)
         assert told(caplog) == [
-            "cannot read from broker-a, trying again every 1 s: cannot connect to 127.0.0.1:1: connection refused",
-            "broker-a answers again, after 20 s",
+            "cannot read from broker-a, retrying every 1 s: cannot connect to 127.0.0.1:1: connection refused",
+            "broker-a responds again after 20 s",
         ]
         assert outages.level("broker-a") == logging.WARNING
         clock.advance(60)
@@ -69,6 +69,6 @@ def test_a_refusal_counts_when_it_lasts_and_for_its_queue_alone(
     trouble.over(7)
     trouble.over(8)
     assert [text.split(",")[0] for text in told(caplog)] == [
-        "cannot read queue 3 of orders at broker-a",
-        "reading queue 3 of orders at broker-a again",
+        "cannot read queue 3 of orders on broker-a",
+        "reading queue 3 of orders on broker-a again",
     ]

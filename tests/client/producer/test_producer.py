@@ -249,7 +249,7 @@ async def test_what_no_record_holds_is_told_however_it_is_sent(
 
 async def test_oversized_messages_are_refused_here_and_by_the_broker(server: Deployment, topic: str) -> None:
     async with Producer("p", server.address) as producer:
-        with pytest.raises(IllegalMessageError, match="above the limit of 4194304"):
+        with pytest.raises(IllegalMessageError, match="exceeds the limit of 4194304"):
             await producer.send(Message(topic, b"x" * (4 * 1024 * 1024 + 1)))
     config = ProducerConfig(max_message_bytes=16 << 20, compress_over_bytes=16 << 20)
     async with Producer("p", server.address, config=config) as producer:

@@ -124,7 +124,7 @@ async def test_only_requests_can_be_replied_to(server: Deployment, topic: str, g
     async with consumer, Producer("p", server.address) as producer:
         await producer.send(Message(topic, b"plain"))
         await until(lambda: seen)
-        with pytest.raises(IllegalMessageError, match="is not a request: it lacks CORRELATION_ID, REPLY_TO_CLIENT"):
+        with pytest.raises(IllegalMessageError, match="is not a request: it has no CORRELATION_ID, REPLY_TO_CLIENT"):
             await producer.reply(seen[0], b"answer")
         for wrong in (Message(topic, b"mine"), [seen[0]], None, b"x"):
             with pytest.raises(IllegalMessageError, match=f"a {type(wrong).__name__} object is not a consumed request"):

@@ -286,7 +286,7 @@ async def test_wrong_use_is_refused(server: Deployment, topic: str, group: str) 
         with pytest.raises(IllegalMessageError):
             await producer.send_in_transaction(Message(topic, b""))
         twin = TransactionProducer(group, ledger.execute, ledger.check, instance=producer.instance)
-        with pytest.raises(ClientStateError, match="already answers"):
+        with pytest.raises(ClientStateError, match="already handles"):
             await twin.start()
         other = TransactionProducer(f"{group}2", ledger.execute, ledger.check, instance=producer.instance)
         async with other:

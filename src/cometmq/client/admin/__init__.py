@@ -1,4 +1,4 @@
-"""Administration: topics, groups, offsets, messages, clusters (``DefaultMQAdminExt``)."""
+"""The administration client for topics, groups, offsets, messages and clusters (``DefaultMQAdminExt``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["END_OF_TIME_MS", "TIMEOUT_S", "Admin", "ConsumeProgress", "QueueProg
 
 
 class Admin(GroupAdmin, MessageAdmin, QuotaAdmin):
-    """Administers a cluster. Every call can raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
+    """Administers a cluster. Every call can raise ``BrokerError`` (request rejected) and ``RemotingError`` (no
+    response).
 
     :param namesrv: ``host:port;host:port``; by default ``$NAMESRV_ADDR`` or, if it is not set, ``127.0.0.1:9876``.
     :param timeout_s: seconds for each request.

@@ -1,4 +1,4 @@
-"""Administers ACL 2.0 users and policies on CometMQ's servers, and on Apache's since 5.3."""
+"""Administers ACL 2.0 users and policies on CometMQ servers and on Apache servers since 5.3."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class PlainAccountInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An account of ACL 1.0 (``PlainAccessConfig``); a secret key in a server's answer is not read."""
+    """An ACL 1.0 account (``PlainAccessConfig``); a secret key in a server's response is ignored."""
 
     access_key: str
     white_remote_address: str | None = None
@@ -43,10 +43,10 @@ class PlainAccountInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class PlainAccounts(msgspec.Struct, rename="camel"):
-    """The ACL 1.0 accounts of a broker (``AclConfig``)."""
+    """A broker's ACL 1.0 accounts (``AclConfig``)."""
 
     global_white_addrs: list[str] | None = None
-    """Addresses that need no signature."""
+    """Addresses from which requests need no signature."""
     plain_access_configs: list[PlainAccountInfo] | None = None
 
 
@@ -91,15 +91,15 @@ class AccountAdmin(TopicAdmin):
         """
         server = next(iter(await self._servers(address)))
         body = await self._call(
-            server, RequestCode.AUTH_GET_USER, GetUserRequestHeader(name), doing="asking for a user"
+            server, RequestCode.AUTH_GET_USER, GetUserRequestHeader(name), doing="requesting a user"
         )
         user = _decode_body(body, UserInfo)
         if user is None:
-            raise ClientError(f"{server} has no user {name}", next_step="see cometmq user list")
+            raise ClientError(f"{server} has no user {name}", next_step="run cometmq user list to see all users")
         return user
 
     async def put_policies(self, name: str, policies: list[PolicyInfo], *, address: str | None = None) -> None:
-        """Add entries to a user's policies; a new entry replaces the existing one for the same resource."""
+        """Add entries to a user's policies; each replaces the existing entry for the same resource."""
         subject = f"User:{name}"
         header, body = CreateAclRequestHeader(subject), msgspec.json.encode(AclInfo(subject, policies))
         await self._change(address, RequestCode.AUTH_CREATE_ACL, header, body, doing="creating the policy")
@@ -107,12 +107,12 @@ class AccountAdmin(TopicAdmin):
     async def delete_policies(
         self, name: str, resource: str | None = None, policy_type: str | None = None, *, address: str | None = None
     ) -> None:
-        """Delete a user's entry for one resource, or all policies of the user."""
+        """Delete a user's entry for one resource, or all of the user's policies."""
         header = DeleteAclRequestHeader(f"User:{name}", policy_type, resource)
         await self._change(address, RequestCode.AUTH_DELETE_ACL, header, doing="deleting the policy")
 
     async def policies(self, user: str = "", resource: str = "", *, address: str | None = None) -> list[AclInfo]:
-        """List the policies on one server, filtered by parts of the user's and the resource's name."""
+        """List the policies on one server whose user and resource names contain the given texts."""
         server = next(iter(await self._servers(address)))
         header = ListAclsRequestHeader(user, resource)
         body = await self._call(server, RequestCode.AUTH_LIST_ACL, header, doing="listing the policies")
@@ -122,11 +122,11 @@ class AccountAdmin(TopicAdmin):
         """Return a user's policies as stored on one server."""
         server = next(iter(await self._servers(address)))
         header = GetAclRequestHeader(f"User:{name}")
-        body = await self._call(server, RequestCode.AUTH_GET_ACL, header, doing="asking for the policies")
+        body = await self._call(server, RequestCode.AUTH_GET_ACL, header, doing="requesting the policies")
         return _decode_body(body, AclInfo) or AclInfo(f"User:{name}", [])
 
     async def plain_accounts(self, *, address: str | None = None) -> PlainAccounts:
-        """Return the ACL 1.0 accounts on one broker, without secrets.
+        """Return a broker's ACL 1.0 accounts, leaving out secrets.
 
         :raises BrokerError: the broker has no accounts.
         """
@@ -137,7 +137,7 @@ class AccountAdmin(TopicAdmin):
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
     ) -> None:
-        """Apply a change on one server, or on all servers with users; if one server fails, continue with the others."""
+        """Apply a change on one server or on all servers with users, continuing after failures."""
         if address is not None:
             await self._call(address, code, header, body, doing=doing)
             return
@@ -157,9 +157,9 @@ class AccountAdmin(TopicAdmin):
             raise failures[0]
         if failures:
             raise PartlyChangedError(
-                f"done on {done} of {done + len(failures)} servers, failed on the others: "
+                f"the change succeeded on {done} of {done + len(failures)} servers and failed on the others: "
                 f"{'; '.join(map(str, failures))}",
-                next_step="repeat the command for each of these servers with --server",
+                next_step="repeat the command for each of the other servers with --server",
             )
 
     async def _servers(self, address: str | None) -> Collection[str]:
@@ -171,7 +171,7 @@ class AccountAdmin(TopicAdmin):
 
 
 def _decode_body(body: bytes, kind: type[T]) -> T | None:
-    """Decode the body of an answer; return ``None`` if the body is empty.
+    """Decode a response body; return ``None`` if it is empty.
 
     :raises BodyError: the body is not of the expected kind.
     """

@@ -1,4 +1,4 @@
-"""Measures the activity of a cluster: rates and lag of topics, groups and clients, with few requests.
+"""Measures a cluster's activity with few requests: rates and lag for topics, groups and clients.
 
 A CometMQ broker reports the progress of all its groups and the messages of all its topics as sums. Apache's broker is
 asked for the progress of all groups, which includes the ends of the consumed queues. Its topics that nobody consumes
@@ -29,23 +29,21 @@ T = TypeVar("T")
 
 TOPICS_PER_POLL: Final = 500
 GROUPS_PER_POLL: Final = 200
-"""Maximum number of groups whose members are queried in each poll."""
+"""Maximum number of groups whose members are queried per poll."""
 CLIENTS_PER_POLL: Final = 50
-"""Maximum number of consumers that are asked for their own rates in each poll."""
+"""Maximum number of consumers whose own rates are requested per poll."""
 TOPICS_BY_QUEUE: Final = 100
-"""Maximum number of a group's topics on a broker. If a group has more, the lag of each queue is neither queried nor
-shown.
-"""
+"""Maximum number of a group's topics on a broker for which the lag of each queue is shown."""
 IDLE_MS: Final = 60_000
 TOPIC_LIST_SECONDS: Final = 30.0
-"""Seconds after which the topic list is read again."""
+"""Seconds after which the list of topics is read again."""
 
 _INNER: Final = (RETRY_PREFIX, "rmq_sys_", "RMQ_SYS_")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerActivity:
-    """A master broker. Rates are in messages per second; they are ``None`` while the master does not answer."""
+    """The activity of a master. Rates are in messages per second, or ``None`` while the master does not respond."""
 
     broker: str
     address: str
@@ -56,19 +54,19 @@ class BrokerActivity:
 
 @dataclass(frozen=True, slots=True)
 class TopicActivity:
-    """A topic. ``messages`` counts all messages ever sent; other figures are ``None`` until they are known."""
+    """The activity of a topic. ``messages`` counts all messages ever sent; other figures are ``None`` until known."""
 
     topic: str
     in_per_s: float | None
     messages: int | None
     groups: int
     lag: int
-    """Messages not yet consumed by the group that is furthest behind."""
+    """Number of messages not yet consumed by the group that is furthest behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupActivity:
-    """A consumer group."""
+    """The activity of a consumer group."""
 
     group: str
     out_per_s: float
@@ -79,7 +77,7 @@ class GroupActivity:
 
 @dataclass(frozen=True, slots=True)
 class ClientActivity:
-    """A connected client. Rate and lag are known only for consumers that report them."""
+    """The activity of a connected client. Rate and lag are known only for consumers that report them."""
 
     client_id: str
     kind: str
@@ -102,16 +100,16 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Ends:
-    """The end of a topic on one broker in two polls."""
+    """The end of a topic on one broker in two consecutive polls."""
 
     at: float
     total: int
     per_s: float | None = None
     stored_ms: int = 0
-    """Store time of the last message."""
+    """Store time of the topic's last message."""
 
     def moved(self, at: float, total: int) -> None:
-        """Record a later end; if the topic was created again, counting starts again."""
+        """Record a new end; if the topic was recreated, start counting again."""
         if at > self.at:
             self.per_s = max(0, total - self.total) / (at - self.at)
             self.at = at
@@ -120,20 +118,20 @@ class _Ends:
 
 @dataclass(slots=True)
 class _BrokerView:
-    """The answers of one broker in one poll."""
+    """A broker's responses in one poll."""
 
     shown: BrokerActivity
     progress: Mapping[str, GroupProgress] = field(default_factory=dict)
-    """The progress by group."""
+    """Progress by group."""
     at: float = 0.0
-    """The monotonic time of the answer."""
+    """The monotonic time of the response."""
     messages: Mapping[str, int] | None = None
-    """The numbers of messages by topic, if the broker reports them."""
+    """The number of messages by topic, if the broker reports it."""
     producers: ProducerTableInfo = field(default_factory=ProducerTableInfo)
 
 
 class ActivityWatch:
-    """Polls a cluster; rates are averages between two polls.
+    """Polls a cluster and computes rates as averages between two polls.
 
     A broker that does not answer appears in the snapshot with its error and its last known figures.
     """
@@ -157,7 +155,7 @@ class ActivityWatch:
         self._groups_turn: list[str] = []
 
     async def poll(self, *, everything: bool = False) -> Snapshot:
-        """Poll the cluster.
+        """Poll the cluster once.
 
         :param everything: query every topic and group, however many exist.
         :raises CometMQError: no nameserver answers the first poll.
@@ -282,7 +280,7 @@ class ActivityWatch:
         return True
 
     def _in_turn(self, wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the topics that grew recently, then the topics that were not queried for the longest time."""
+        """Return the topics that grew recently, then the topics that were queried longest ago."""
         growing = [place for place in wanted if (ends := self._ends.get(place)) is not None and ends.per_s]
         chosen = dict.fromkeys(growing[: TOPICS_PER_POLL // 2])
         if len(self._turn) < TOPICS_PER_POLL:
@@ -383,7 +381,7 @@ class ActivityWatch:
         return rate, sum(lags.get(queue, 0) for queue in info.mq_table) if lags else None
 
     async def _lags(self, group: str) -> dict[MessageQueue, int]:
-        """Return the known lag of a group by queue."""
+        """Return a group's known lag by queue."""
         found: dict[MessageQueue, int] = {}
         for name, address in self._alive().items():
             progress = self._views[name].progress.get(group)
@@ -409,7 +407,7 @@ class ActivityWatch:
 
 
 async def _answer_or(ask: Callable[[str], Awaitable[T]], address: str, otherwise: T) -> T:
-    """Return the answer, or ``otherwise`` if the broker does not support the request."""
+    """Return the response, or ``otherwise`` if the broker does not support the request."""
     try:
         return await ask(address)
     except (BrokerError, RemotingError):

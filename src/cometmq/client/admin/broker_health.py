@@ -1,4 +1,4 @@
-"""The checks of ``cometmq doctor --cluster`` on what one broker reports: disk, version, clock, retention."""
+"""The checks of ``cometmq doctor --cluster`` for a single broker: disk, version, clock and retention."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cometmq.limits import CLOCK_BEHIND_MS
 from cometmq.quantity import duration_text
 
 DISK_FULL_RATIO: Final = 0.9
-"""Disk usage above which brokers refuse messages."""
+"""Disk usage above which brokers reject messages."""
 DISK_HIGH_RATIO: Final = 0.75
 """Disk usage above which brokers delete old messages early."""
 SKEW_SECONDS: Final = 2.0
-"""Resolution of the times that Apache's brokers report: one second."""
+"""Resolution of the times reported by Apache's brokers: one second."""
 ROLL_SECONDS: Final = 2 * 86_400
-"""Time after which RocketMQ 5 stores an arbitrarily delayed message again (``timerRollWindowSlot``)."""
+"""Time after which RocketMQ 5 rewrites a message with an arbitrary delay (``timerRollWindowSlot``)."""
 
 _UPTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -26,7 +26,7 @@ _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """A broker's runtime information, and the local times, in ms, before the request and after the answer."""
+    """A broker's runtime information, with the local times before the request and after the response."""
 
     table: Mapping[str, str]
     asked_ms: int
@@ -34,7 +34,7 @@ class BrokerState:
 
     @property
     def version(self) -> str:
-        """Return CometMQ's version; for other brokers return the protocol version."""
+        """Return CometMQ's version, or the protocol version for other brokers."""
         ours = self.table.get("cometmqVersion")
         return f"CometMQ {ours}" if ours else self.table.get("brokerVersionDesc", "unknown version")
 
@@ -44,13 +44,13 @@ class BrokerState:
         return "cometmqVersion" in self.table
 
     def number(self, key: str) -> int:
-        """Return a number from the runtime information, or 0 if the broker does not report this number."""
+        """Return a number from the runtime information, or 0 if the broker does not report it."""
         value = self.table.get(key, "")
         return int(value) if value.isdecimal() else 0
 
     @property
     def now_ms(self) -> int | None:
-        """Return the broker's time when it answered; Apache's broker reports its start time and its uptime."""
+        """Return the broker's time when it responded, or for Apache's brokers the sum of start time and uptime."""
         now, boot = self.table.get("currentTimestamp", ""), self.table.get("bootTimestamp", "")
         if now.isdecimal():
             return int(now)
@@ -66,7 +66,7 @@ def check_disk(what: str, state: BrokerState) -> Finding:
     try:
         ratio = float(state.table.get("commitLogDiskRatio", ""))
     except ValueError:
-        return Finding(f"disk of {what}", ADVICE, "unknown", "check on the machine itself")
+        return Finding(f"disk of {what}", ADVICE, "unknown", "check the disk on that machine")
     found = f"{ratio:.0%} used"
     if ratio >= DISK_FULL_RATIO:
         return Finding(f"disk of {what}", PROBLEM, found, "free disk space: the broker rejects messages")
@@ -79,18 +79,18 @@ def check_clock(what: str, state: BrokerState) -> Finding:
     """Compare a broker's clock with the local clock."""
     check, now = f"clock of {what}", state.now_ms
     if now is None:
-        return Finding(check, ADVICE, "unknown", "compare the clocks of the machines")
+        return Finding(check, ADVICE, "unknown", "compare the clocks on both machines")
     early, late = state.asked_ms - now, now - state.answered_ms
     skew = max(early, late, 0) / 1000
     if skew < SKEW_SECONDS:
         return Finding(check, OK, "as here")
     side = "behind" if early > late else "ahead of"
-    todo = "synchronize both with NTP: delays, retention and --since use the brokers' clocks"
+    todo = "synchronize both clocks with NTP: delays, retention and --since use the brokers' clocks"
     return Finding(check, ADVICE, f"{duration_text(skew)} {side} this machine's clock", todo)
 
 
 def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
-    """Report a store that is ahead of the broker's clock, and queue entries whose message is missing."""
+    """Report a store that is ahead of the broker's clock, and queue entries whose messages are missing."""
     behind, missing = state.number("clockBehindStoreMs"), state.number("missingQueueEntries")
     if behind > CLOCK_BEHIND_MS:
         yield check_store_time(what, behind)
@@ -99,21 +99,21 @@ def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
 
 
 def check_queue_entries(what: str, missing: str) -> Finding:
-    """Report queue entries whose message is missing."""
-    found = f"entries without a message, which readers skip: {missing}"
-    todo = "stop it and run cometmq pipeline rebuild, which restores the entries whose messages are in the log"
+    """Report queue entries whose messages are missing."""
+    found = f"{missing} queue entries have no message, and readers skip them"
+    todo = "stop the broker and run cometmq pipeline rebuild, which restores the entries whose messages are in the log"
     return Finding(f"queues of {what}", PROBLEM, found, todo)
 
 
 def check_store_time(what: str, behind_ms: int) -> Finding:
-    """Report if the newest message has a store time ahead of the clock."""
-    found = f"its newest message is {duration_text(behind_ms / 1000)} ahead of its clock"
-    todo = "synchronize the clock with NTP; if it was ahead, new messages have that store time until it has passed"
+    """Report a newest message whose store time is ahead of the clock."""
+    found = f"the newest message is {duration_text(behind_ms / 1000)} ahead of the broker's clock"
+    todo = "synchronize the clock with NTP; while it is behind, new messages get this store time"
     return Finding(f"store times of {what}", ADVICE, found, todo)
 
 
 def check_versions(states: Sequence[BrokerState]) -> Finding:
-    """Check that all brokers have the same version."""
+    """Check that all brokers run the same version."""
     versions = sorted({state.version for state in states})
     if len(versions) > 1:
         return Finding("versions", ADVICE, ", ".join(versions), "upgrade the older brokers")
@@ -121,7 +121,7 @@ def check_versions(states: Sequence[BrokerState]) -> Finding:
 
 
 def check_retention(what: str, state: BrokerState, config: Mapping[str, str]) -> Finding:
-    """Compare a broker's log retention with the longest message delay.
+    """Compare a broker's log retention with its longest message delay.
 
     CometMQ keeps messages with longer delays outside the log; Apache's broker deletes such messages before they are
     delivered.
@@ -131,17 +131,19 @@ def check_retention(what: str, state: BrokerState, config: Mapping[str, str]) ->
         return Finding(check, ADVICE, "unknown", "check fileReservedTime")
     kept = f"{hours} hours"
     if state.is_cometmq:
-        return Finding(check, OK, f"{kept}; messages that wait longer are kept")
+        return Finding(check, OK, f"{kept}; messages with longer delays are kept")
     longest = max((_seconds(level) for level in config.get("messageDelayLevel", "").split()), default=0)
     if config.get("timerWheelEnable") == "true":
         longest = max(longest, min(_seconds(config.get("timerMaxDelaySec", "0") + "s"), ROLL_SECONDS))
     if int(hours) * 3_600 <= longest:
-        found = f"{kept}, but messages may wait {duration_text(longest)} in the log"
-        return Finding(check, PROBLEM, found, "raise fileReservedTime: messages are deleted before they are delivered")
+        found = f"{kept}, but messages can wait for {duration_text(longest)} in the log"
+        return Finding(
+            check, PROBLEM, found, "increase fileReservedTime: messages are deleted before they are delivered"
+        )
     return Finding(check, OK, f"{kept}; the longest delay in the log is {duration_text(longest)}")
 
 
 def _seconds(delay: str) -> int:
-    """Return the seconds of a delay such as ``2h``; 0 if it is invalid."""
+    """Return a delay such as ``2h`` in seconds, or 0 if it is invalid."""
     number, unit = delay[:-1], delay[-1:]
     return int(number) * _UNIT_SECONDS.get(unit, 0) if number.isdecimal() else 0

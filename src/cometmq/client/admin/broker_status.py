@@ -1,4 +1,4 @@
-"""The state of a broker in figures, read from its runtime information; the keys of CometMQ and Apache differ."""
+"""A broker's state in figures, from its runtime information; the keys of CometMQ and Apache differ."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """Figures of one broker; a figure that the broker does not report is ``None``."""
+    """A broker's figures. Figures that the broker does not report are ``None``."""
 
     version: str | None
     cometmq: str | None
-    """The version of CometMQ."""
+    """CometMQ's version."""
     in_per_s: float | None
-    """Messages stored per second, over the last ten seconds."""
+    """Messages stored per second over the last ten seconds."""
     out_per_s: float | None
-    """Messages read per second, over the last ten seconds."""
+    """Messages read per second over the last ten seconds."""
     messages_today: int | None
     log_bytes: int | None
     disk_used_percent: float | None
-    """Used percentage of the log's disk."""
+    """Percentage of the log's disk that is used."""
     dispatch_behind_bytes: int | None
-    """Bytes of the log that have no queue entries yet."""
+    """Number of bytes in the log that have no queue entries yet."""
 
     @classmethod
     def of(cls, table: Mapping[str, str]) -> BrokerStatus:
-        """Parse the answer of GET_BROKER_RUNTIME_INFO."""
+        """Parse the response to GET_BROKER_RUNTIME_INFO."""
         put_now, put_morning = _whole(table, "msgPutTotalTodayNow"), _whole(table, "msgPutTotalTodayMorning")
         low, high = _whole(table, "commitLogMinOffset"), _whole(table, "commitLogMaxOffset")
         ratio = _number(table.get("commitLogDiskRatio"))
@@ -55,6 +55,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _first_average(text: str | None) -> float | None:
-    """Return the average over 10 s, which is the first of three; None while the broker reports no averages."""
+    """Return the average over ten seconds, or None while the broker reports no averages."""
     first = _number((text or "").split(" ")[0])
     return None if first is None else round(first, 1)

@@ -1,4 +1,4 @@
-"""Changes of settings on several servers; changes can be shown before they are applied."""
+"""Changes to settings on several servers, which can be shown before they are applied."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 Tables = Mapping[str, Mapping[str, str]]
-"""The configuration of each server by its name."""
+"""Each server's configuration, by server name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting of one broker before and after the change."""
+    """A broker's setting before and after a change."""
 
     broker: str
     setting: str
@@ -21,7 +21,7 @@ class Change:
 
 
 def changes_of(tables: Tables, wanted: Mapping[str, str]) -> list[Change]:
-    """Return the keys whose values on the servers differ from the wanted values."""
+    """Return the keys whose values on the servers differ from the desired values."""
     return [
         Change(name, key, table.get(key), value)
         for name, table in tables.items()

@@ -1,4 +1,4 @@
-"""The checks of ``cometmq doctor --cluster``: nameservers, brokers, slaves, subscriptions, topics."""
+"""The checks of ``cometmq doctor --cluster`` for nameservers, brokers, slaves, subscriptions and topics."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NAMED_TOPICS_MAX: Final = 5
 
 
 class Steps(Protocol):
-    """Counts the finished steps of a long check."""
+    """Counts the completed steps of a long check."""
 
     def advance(self, steps: int) -> None:
-        """Count finished steps."""
+        """Count completed steps."""
 
 
 Watch = Callable[[str, int], AbstractContextManager[Steps]]
-"""Returns the context manager for a long check, given the check's title and its number of steps."""
+"""A function that returns a context manager for a long check, given its title and number of steps."""
 
 
 class _Unwatched:
@@ -47,7 +47,7 @@ class _Unwatched:
 async def examine_cluster(
     admin: Admin, nameservers: Sequence[str], watch: Watch = lambda _, __: nullcontext(_Unwatched())
 ) -> AsyncIterator[Finding]:
-    """Run every check from this machine."""
+    """Run all checks from this machine."""
     for asked in await _check_nameservers(admin, nameservers):
         yield asked
     for address in nameservers:
@@ -57,12 +57,17 @@ async def examine_cluster(
     for gone in info.gone_brokers or []:
         what = gone.broker_name + (f", slave {gone.broker_id}" if gone.broker_id != MASTER_ID else "")
         found = f"away for {duration_text(gone.gone_for_ms / 1000)}: {gone.reason}"
-        yield Finding(f"{what} answers", PROBLEM, found, f"check that it runs at {gone.broker_addr}, and read its log")
+        yield Finding(
+            f"{what} answers",
+            PROBLEM,
+            found,
+            f"check that the broker is running at {gone.broker_addr}, and check its log",
+        )
     for rivals in info.rival_brokers or []:
         what = f"{rivals.broker_name}, id {rivals.broker_id}"
-        found = f"{' and '.join(rivals.broker_addrs)} displace each other: clients reach one or the other"
-        todo = "stop one of them, or give it a brokerName or a brokerId of its own"
-        yield Finding(f"{what}, is one broker", PROBLEM, found, todo)
+        found = f"{' and '.join(rivals.broker_addrs)} replace each other: clients reach only one of them at a time"
+        todo = "stop one of them, or give it its own brokerName or brokerId"
+        yield Finding(f"{what}, is a single broker", PROBLEM, found, todo)
     places = {
         (name, broker_id): address
         for name, data in sorted(info.broker_addr_table.items())
@@ -100,14 +105,14 @@ async def examine_cluster(
 
 
 async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:
-    """Check that each nameserver answers, and that all nameservers know the same brokers."""
+    """Check that all nameservers respond and know the same brokers."""
     known: dict[str, list[str]] = {}
     findings = []
     for address in addresses:
         try:
             info = await admin.cluster_info(address)
         except (BrokerError, RemotingError) as error:
-            todo = "check that it runs, and that its port can be reached from here"
+            todo = "check that the nameserver is running and that its port is reachable from this machine"
             findings.append(Finding(f"nameserver {address}", PROBLEM, error.message, todo))
             continue
         known[address] = sorted(one for of in info.broker_addr_table.values() for one in of.broker_addrs.values())
@@ -124,7 +129,7 @@ async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Fin
 
 
 def _check_certificate(admin: Admin, what: str, address: str) -> Finding | None:
-    """Return a finding about the expiry of a server's certificate; return ``None`` if the server does not use TLS."""
+    """Return a finding about a server certificate's expiry, or ``None`` if the server does not use TLS."""
     certificate = admin.instance.remoting.certificate(address)
     if certificate is None:
         return None
@@ -132,7 +137,9 @@ def _check_certificate(admin: Admin, what: str, address: str) -> Finding | None:
     try:
         left = days_left(ends_at(certificate), SYSTEM_CLOCK.now_ms() / 1000)
     except ValueError:
-        return Finding(check, ADVICE, "its expiry date is unknown", f"openssl s_client -connect {address} shows it")
+        return Finding(
+            check, ADVICE, "its expiry date is unknown", f"run openssl s_client -connect {address} to see it"
+        )
     todo = "replace the server's TLS files; no restart is needed"
     if left < 0:
         return Finding(check, PROBLEM, f"expired {quantity(-left, 'day')} ago", todo)
@@ -141,7 +148,7 @@ def _check_certificate(admin: Admin, what: str, address: str) -> Finding | None:
 
 
 async def _fetch_state(admin: Admin, address: str) -> BrokerState | str:
-    """Return a broker's runtime information, or the reason why it is missing."""
+    """Return a broker's runtime information, or the reason why it is not available."""
     began = SYSTEM_CLOCK.now_ms()
     try:
         table = await admin.runtime_info(address)
@@ -151,7 +158,7 @@ async def _fetch_state(admin: Admin, address: str) -> BrokerState | str:
 
 
 async def _fetch_config(admin: Admin, address: str) -> dict[str, str] | str:
-    """Return a broker's configuration, or the reason why it is missing."""
+    """Return a broker's configuration, or the reason why it is not available."""
     try:
         return await admin.broker_config(address)
     except (BrokerError, RemotingError) as error:
@@ -165,12 +172,12 @@ def _check_retention(what: str, state: BrokerState, config: dict[str, str] | str
 
 
 def _check_identity(what: str, address: str, place: tuple[str, int], config: dict[str, str]) -> Iterator[Finding]:
-    """Report if another broker answers at the address that this broker advertises."""
+    """Report a different broker that responds at the address that this broker advertises."""
     name, broker_id = config.get("brokerName"), config.get("brokerId")
     if name is None or broker_id is None or (name, broker_id) == (place[0], str(place[1])):
         return
-    found = f"broker {name} with id {broker_id} answers at {address}"
-    todo = "two brokers advertise the same address: give each its own with --advertise HOST:PORT (advertisedListeners)"
+    found = f"broker {name} with id {broker_id} responds at {address}"
+    todo = "two brokers advertise the same address: give each its own --advertise HOST:PORT (advertisedListeners)"
     yield Finding(f"address of {what}", PROBLEM, found, todo)
 
 
@@ -178,8 +185,9 @@ def _check_answer(what: str, address: str, state: BrokerState | str) -> Finding:
     if isinstance(state, BrokerState):
         return Finding(f"{what} answers", OK, f"at {address}, {state.version}")
     todo = (
-        f"if it runs, clients here need another address: cometmq broker --advertise HOST[:PORT] instead of {address}, "
-        "or a listener of the nameserver for them"
+        "if the broker is running, clients on this machine need another address: start it with --advertise "
+        "HOST[:PORT] instead of "
+        f"{address}, or configure a nameserver listener for them"
     )
     return Finding(f"{what} answers", PROBLEM, f"not at {address}: {state}", todo)
 
@@ -195,11 +203,11 @@ async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None
     found = f"{quantity(len(slaves), 'slave')}, at most {size_text(max(behind, 0))} behind"
     if all(slave.in_sync for slave in slaves):
         return Finding(f"slaves of {name}", OK, found)
-    return Finding(f"slaves of {name}", ADVICE, found, "cometmq cluster slaves shows which one is far behind")
+    return Finding(f"slaves of {name}", ADVICE, found, "run cometmq cluster slaves to see which slave is far behind")
 
 
 async def _check_subscriptions(admin: Admin, watch: Watch) -> Finding:
-    """Check the groups that have several members. CometMQ brokers list them; Apache's are asked about every group."""
+    """Check the subscriptions of groups with several members."""
     names = await users_groups(admin)
     sums = await asked_masters(admin, lambda _, address: sums_of(admin, address, names))
     shared = groups_with_members(names, [{} if found is None else found.groups for found in sums.values()], least=2)
@@ -213,9 +221,9 @@ async def _check_subscriptions(admin: Admin, watch: Watch) -> Finding:
         members = await gathered({name: ask(name) for name in shared})
     wrong = [name for name, found in members.items() if contradictions(found)]
     if wrong:
-        todo = f"cometmq group describe {wrong[0]} shows which; all members need the same subscriptions"
+        todo = f"run cometmq group describe {wrong[0]} to see them; all members must have the same subscriptions"
         return Finding("subscriptions", PROBLEM, f"members have different subscriptions: {', '.join(wrong)}", todo)
-    return Finding("subscriptions", OK, f"{quantity(len(names), 'group')} without contradictions")
+    return Finding("subscriptions", OK, f"{quantity(len(names), 'group')} with consistent subscriptions")
 
 
 async def _check_topic_spread(admin: Admin, topics: Sequence[str], masters: Mapping[str, str]) -> Finding:
@@ -223,6 +231,6 @@ async def _check_topic_spread(admin: Admin, topics: Sequence[str], masters: Mapp
     few = [topic for topic in topics if not all(topic in table for table in tables.values())]
     if few:
         named = ", ".join(few[:NAMED_TOPICS_MAX]) + (", …" if len(few) > NAMED_TOPICS_MAX else "")
-        todo = "cometmq topic create with the same settings adds the missing brokers"
-        return Finding("topics on all brokers", ADVICE, f"{len(few)} are missing on some brokers: {named}", todo)
+        todo = "run cometmq topic create with the same settings to add the missing brokers"
+        return Finding("topics on all brokers", ADVICE, f"{len(few)} topics are missing on some brokers: {named}", todo)
     return Finding("topics on all brokers", OK, quantity(len(topics), "topic"))

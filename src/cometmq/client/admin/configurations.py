@@ -14,7 +14,7 @@ NAMESERVER: Final = "nameserver"
 
 
 async def broker_configurations(admin: Admin, broker: str | None = None) -> Tables:
-    """Return the configuration of each master, or of one master, by broker name.
+    """Return the configurations of all masters, or of one master, by broker name.
 
     :raises ClientError: the nameserver knows no such master.
     """
@@ -23,5 +23,5 @@ async def broker_configurations(admin: Admin, broker: str | None = None) -> Tabl
 
 
 async def namesrv_configurations(admin: Admin, addresses: Sequence[str]) -> Tables:
-    """Return the configuration of each nameserver by its address."""
+    """Return each nameserver's configuration by its address."""
     return await answered(admin, {address: admin.namesrv_config(address) for address in addresses})

@@ -1,4 +1,4 @@
-"""Tests which actions a user is allowed to perform, and why, with a server's own users and policies."""
+"""Tests which actions a user may perform, and why, against a server's own users and policies."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cometmq.message.hosts import parsed_ip
 from cometmq.remoting.permissions import EVERY, Action, Kind, Need, on_group, on_topic
 
 _NO_SECRET = "not-known-here"
-"""Secret for parsing an account; decisions do not depend on the secret."""
+"""Placeholder secret for parsing an account; decisions do not depend on the secret."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision of a server on a hypothetical request."""
+    """A server's decision on a hypothetical request."""
 
     allowed: bool
     why: str
 
 
 def need_of(action: str, resource: str) -> Need:
-    """Return the permissions needed for an action on ``Topic:…``, ``Group:…`` or ``Cluster:…``.
+    """Return the permissions required for an action on a resource (``Topic:…``, ``Group:…`` or ``Cluster:…``).
 
     :raises ValueError: the action is unknown, or the resource has no kind.
     """
@@ -37,7 +37,7 @@ def need_of(action: str, resource: str) -> Need:
         raise ValueError(f"unknown action {action}: use one of {', '.join(one.value for one in Action)}")
     found = Resource.parse(resource)
     if found.kind is None:
-        raise ValueError("the resource needs a kind: Topic:…, Group:… or Cluster:…")
+        raise ValueError("the resource must begin with its kind: Topic:…, Group:… or Cluster:…")
     if found.kind is Kind.CLUSTER:
         return Need(Kind.CLUSTER, "", (wanted,))
     name = resource.partition(":")[2]
@@ -49,7 +49,7 @@ def need_of(action: str, resource: str) -> Need:
 async def decision_of(
     admin: Admin, name: str, need: Need, source: str, *, cluster: str, address: str | None = None
 ) -> Decision:
-    """Decide as a server would.
+    """Return the decision that a server would make.
 
     :param source: address of the request's sender.
     :param address: address of the server; by default any broker.
@@ -64,14 +64,14 @@ async def decision_of(
     is_super = user.kind.lower() == SUPER.lower()
     denied = UserAccount(user, None, cluster, source, is_super).refusal(need, 0)
     if is_super:
-        return Decision(denied is None, "a super user may do everything")
+        return Decision(denied is None, "a super user has all permissions")
     entry = user.decide(need, cluster, parsed_ip(source))
     why = f"{entry.info().decision} on {entry.resource}" if entry else "no policy matches"
     return Decision(denied is None, why)
 
 
 def plain_decision(account: PlainAccountInfo, white: Iterable[str], need: Need, source: str) -> Decision:
-    """Decide as a broker with ACL 1.0 would.
+    """Return the decision that a broker with ACL 1.0 would make.
 
     :param white: addresses that need no signature.
     :param source: address of the request's sender.

@@ -1,4 +1,4 @@
-"""Drains a broker: producers stop sending to it, and its stored messages are consumed or replicated.
+"""Drains a broker: producers stop sending to it, and its messages are consumed or replicated.
 
 Producers must not get errors. So all nameservers first remove the write permission from the broker's routes, while the
 broker still accepts messages. Once clients have refreshed their routes, ``brokerPermission`` loses the write bit, a
@@ -23,18 +23,18 @@ from cometmq.remoting.codes import ResponseCode
 
 PERMISSION_KEY: Final = "brokerPermission"
 SETTLE_SECONDS: Final = 35.0
-"""Clients refresh their routes every 30 seconds."""
+"""Seconds to wait for clients to refresh their routes, which they do every 30 seconds."""
 CHECK_SECONDS: Final = 1.0
 _LEVEL_KEY: Final = "scheduleMessageOffset_"
 
 
 class DrainRefusedError(CometMQError):
-    """The broker cannot be drained; nothing was changed."""
+    """The broker cannot be drained. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLeft:
-    """Messages of one topic on the broker that a group has not read, or has popped but not acknowledged."""
+    """Messages of a topic on the broker that a group has not read, or has popped but not acknowledged."""
 
     group: str
     topic: str
@@ -48,23 +48,22 @@ class Left:
 
     groups: tuple[GroupLeft, ...]
     delayed: int
-    """Number of delayed messages that are not due."""
+    """Number of delayed messages that are not due yet."""
     transactions: int
-    """Number of transactions that are neither committed nor rolled back."""
+    """Number of transactions that have been neither committed nor rolled back."""
     slave_bytes: int | None
-    """Bytes of the log that no slave has; ``None`` if there is no slave, or if the broker does not report it.
-    """
+    """Number of log bytes that no slave has; ``None`` if there is no slave or the broker does not report it."""
     settled: bool
     """True if no message has been stored since clients refreshed their routes."""
     puts: int
 
     def ignoring(self, groups: frozenset[str], *, idle: bool) -> Left:
-        """Return the remaining work, excluding some groups and, if ``idle``, all groups that have no members."""
+        """Return the remaining work, excluding some groups and, if ``idle``, all groups with no members."""
         kept = tuple(one for one in self.groups if one.group not in groups and not (idle and not one.members))
         return Left(kept, self.delayed, self.transactions, self.slave_bytes, self.settled, self.puts)
 
     def is_consumed(self) -> bool:
-        """Return whether the groups have consumed everything and no messages are pending."""
+        """Return whether the groups have consumed all messages and none are pending."""
         return self.settled and not self.groups and not self.delayed and not self.transactions
 
     def is_copied(self) -> bool:
@@ -73,7 +72,7 @@ class Left:
 
 
 class Drain:
-    """Drains one broker; call :meth:`begin`, then repeat :meth:`check` until no work is left."""
+    """Drains a broker: call :meth:`begin`, then repeat :meth:`check` until no work is left."""
 
     def __init__(self, admin: Admin, broker: str, address: str, *, settle_s: float = SETTLE_SECONDS) -> None:
         self._admin = admin
@@ -85,7 +84,7 @@ class Drain:
         self._quiet_since = self._clock.monotonic()
 
     async def topics_only_here(self) -> list[str]:
-        """Return the topics that are writable on this broker only, so that producers would have no other broker."""
+        """Return the topics that are writable only on this broker."""
         mine = await self._admin.topic_configs(self._address)
         found: list[str] = []
         for topic in await users_topics(self._admin):
@@ -107,11 +106,11 @@ class Drain:
         return found
 
     async def permission(self) -> int:
-        """Return the broker's permission, the sum of 4 for reading and 2 for writing."""
+        """Return the broker's permission as a sum of 4 (read) and 2 (write)."""
         return int((await self._admin.broker_config(self._address)).get(PERMISSION_KEY, PERM_READ | PERM_WRITE))
 
     async def begin(self, waiting: Callable[[float], None] = lambda _: None) -> None:
-        """Move producers off the broker; return once it refuses new messages.
+        """Move producers off the broker; return when the broker rejects new messages.
 
         :param waiting: called with the seconds left for clients to refresh their routes.
         """
@@ -125,7 +124,7 @@ class Drain:
             await self._set_permission(permission & ~PERM_WRITE)
 
     async def undo(self) -> None:
-        """Let producers use the broker again; it registers the permissions of its topics."""
+        """Let producers use the broker again."""
         permission = await self.permission()
         if permission & PERM_WRITE:  # nameservers may lack it; only a change makes the broker register again
             await self._set_permission(permission & ~PERM_WRITE)
@@ -175,7 +174,7 @@ class Drain:
 
     @staticmethod
     def _delayed(table: dict[str, str]) -> int:
-        """Return the number of messages with a delay level that are not due, from ``next,end`` of each level."""
+        """Return the number of messages with a delay level that are not due yet."""
         total = 0
         for key, value in table.items():
             if key.startswith(_LEVEL_KEY):

@@ -1,4 +1,4 @@
-"""The result of one check of ``cometmq doctor``."""
+"""The result of a single ``cometmq doctor`` check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROBLEM: Final = "problem"
 
 
 class Finding(NamedTuple):
-    """The result of one check, and the recommended next step."""
+    """The result of a check and the recommended next step."""
 
     check: str
     state: str

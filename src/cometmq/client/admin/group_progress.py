@@ -1,4 +1,4 @@
-"""The progress of a broker's groups, even if the progress of all groups is too large for one answer.
+"""The progress of a broker's groups, even if it is too large for one response.
 
 A CometMQ broker reports only sums, not the progress of each queue. Apache's broker is asked for all groups in one
 request. If the answer would be too large, for example with a million offsets, groups are queried one after the other.
@@ -18,27 +18,27 @@ from cometmq.remoting.admin_bodies import ConsumeStats, GroupSums, ProgressSums,
 from cometmq.remoting.codes import ResponseCode
 
 SECONDS_PER_POLL: Final = 0.3
-"""Maximum time in which a poll queries groups one by one."""
+"""Maximum time that a poll spends on querying groups one by one."""
 _AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group on one broker."""
+    """A group's progress on one broker."""
 
     at: float
-    """The monotonic time of the answer."""
+    """The monotonic time of the response."""
     per_s: float
     topics: Mapping[str, TopicProgress]
 
     @property
     def lag(self) -> int:
-        """Return the number of messages not yet consumed, in all topics."""
+        """Return the number of messages not yet consumed in any topic."""
         return sum(topic.lag for topic in self.topics.values())
 
 
 def summed(listed: Iterable[ConsumeStats], at: float) -> GroupProgress:
-    """Create the progress of a group from a broker's answer."""
+    """Create a group's progress from a broker's response."""
     topics: dict[str, TopicProgress] = {}
     per_s = 0.0
     for stats in listed:
@@ -51,7 +51,7 @@ def summed(listed: Iterable[ConsumeStats], at: float) -> GroupProgress:
 
 
 async def all_groups(admin: Admin, broker_address: str) -> AsyncIterator[tuple[str, list[ConsumeStats]]]:
-    """Yield each group of a broker with its progress.
+    """Yield each of a broker's groups with its progress.
 
     :raises BrokerError: the broker refuses.
     """
@@ -65,7 +65,7 @@ async def all_groups(admin: Admin, broker_address: str) -> AsyncIterator[tuple[s
 
 
 async def _at_once(admin: Admin, broker_address: str) -> dict[str, list[ConsumeStats]] | None:
-    """Return the progress of all groups; ``None`` if the answer would be too large."""
+    """Return the progress of all groups, or ``None`` if the response would be too large."""
     try:
         answer = await admin.progress_of_all_groups(broker_address)
     except BrokerError as error:
@@ -82,7 +82,7 @@ async def _at_once(admin: Admin, broker_address: str) -> dict[str, list[ConsumeS
 async def sums_of(
     admin: Admin, broker_address: str, groups: Iterable[str], *, with_topics: bool = False
 ) -> ProgressSums | None:
-    """Return the progress of groups summed by topic; ``None`` if the broker does not support it.
+    """Return groups' progress summed by topic, or ``None`` if the broker does not support this.
 
     :param with_topics: include the number of messages ever stored in each topic.
     """
@@ -95,7 +95,7 @@ async def sums_of(
 
 
 async def progress_of_groups(admin: Admin, broker_address: str, groups: Iterable[str]) -> dict[str, GroupSums]:
-    """Return the progress on one broker of the groups that the broker knows."""
+    """Return the progress, on one broker, of those of the given groups that the broker knows."""
     wanted = list(groups)
     sums = await sums_of(admin, broker_address, wanted)
     if sums is not None:
@@ -135,14 +135,16 @@ class ProgressWatch:
         self._admin = admin
         self._with_topics = with_topics
         self.messages: Mapping[str, int] | None = None
-        """The number of messages ever stored in each topic; ``None`` if the broker reports it only topic by topic."""
+        """The number of messages ever stored in each topic, or ``None`` if the broker reports it only for single
+        topics.
+        """
         self._is_large = False
         self._known: dict[str, GroupProgress] = {}
         self._turn: list[str] = []
-        """Groups to query next; the groups that were not queried for the longest time are last."""
+        """Groups to query next; the group that was queried longest ago is at the end."""
 
     async def poll(self, broker_address: str, *, everything: bool) -> Mapping[str, GroupProgress]:
-        """Poll a broker. On a large broker, some groups are from earlier polls, and some are missing at first.
+        """Poll a broker. On a large broker, the progress of some groups is from earlier polls or still unknown.
 
         :param everything: query all groups, however long that takes.
         :raises CometMQError: the broker does not answer.

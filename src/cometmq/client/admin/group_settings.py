@@ -1,4 +1,4 @@
-"""Settings of consumer groups: finds the brokers with a group, and the effect of a change."""
+"""Consumer group settings: finds a group's brokers and the effect of a change."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cometmq.remoting.bodies import SubscriptionGroupConfig
 
 
 async def groups_of_brokers(admin: Admin, group: str, masters: dict[str, str]) -> dict[str, SubscriptionGroupConfig]:
-    """Return the configuration of a group on each broker that has the group."""
+    """Return a group's configuration on each broker that has the group."""
     tables = await gathered({name: admin.groups(address) for name, address in masters.items()})
     return {name: table[group] for name, table in tables.items() if group in table}
 
 
 def differences(broker: str, old: SubscriptionGroupConfig, new: SubscriptionGroupConfig) -> list[Change]:
-    """Return the settings in which two configurations of a group differ."""
+    """Return the settings that differ between two configurations of a group."""
     pairs = (
         ("max retries", old.retry_max_times, new.retry_max_times),
         ("retry queues", old.retry_queue_nums, new.retry_queue_nums),

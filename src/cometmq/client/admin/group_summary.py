@@ -1,4 +1,4 @@
-"""Summaries of consumer groups, and the deletion of groups with their retry and dead-letter topics."""
+"""Summaries of consumer groups, and deletion of groups with their retry and dead-letter topics."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from cometmq.remoting.codes import ResponseCode
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """A consumer group."""
+    """A summary of a consumer group."""
 
     group: str
     members: int
     topics: list[str]
-    """The topics of the group, without its retry topic."""
+    """The group's topics, excluding its retry topic."""
     lag: int
-    """Messages not yet consumed in these topics."""
+    """Number of messages in these topics that have not been consumed yet."""
     model: str | None
     """``clustering`` or ``broadcasting``; ``None`` if the group has no members."""
 
 
 async def users_groups(admin: Admin) -> list[str]:
-    """Return the consumer groups, except the groups of servers and tools."""
+    """Return the consumer groups, excluding those of servers and tools."""
     return [name for name in await admin.groups() if not is_system_group(name)]
 
 
@@ -66,7 +66,7 @@ def _summary(group: str, found: ConsumerConnection, lags: Mapping[str, int]) -> 
 
 
 async def progress_of(admin: Admin, group: str, topic: str | None = None) -> ConsumeProgress:
-    """Return the offsets of a group; empty if it has never consumed."""
+    """Return a group's progress; it is empty if the group has never consumed."""
     try:
         return await admin.consume_progress(group, topic)
     except (BrokerError, RouteNotFoundError) as error:
@@ -76,7 +76,7 @@ async def progress_of(admin: Admin, group: str, topic: str | None = None) -> Con
 
 
 async def delete_whole_group(admin: Admin, group: str, *, keep_offsets: bool = False) -> None:
-    """Delete a group with its retry and dead-letter topics.
+    """Delete a group together with its retry and dead-letter topics.
 
     :raises ClientError: the group does not exist.
     :raises GroupConsumesError: members are consuming.

@@ -45,36 +45,36 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 
 GROUPS_PER_REQUEST: Final = 1_000
-"""Maximum number of groups in one request for progress, which has 130 KB if the names have the maximum length."""
+"""Maximum number of groups in a progress request, which keeps it below 130 KB."""
 
 
 class QueueProgress(msgspec.Struct, frozen=True):
-    """The progress of a group in one queue."""
+    """A group's progress in one queue."""
 
     queue: MessageQueue
     broker_offset: int
-    """The offset of the next message."""
+    """The offset that the next message will get."""
     consumer_offset: int
     """The offset that the group reads next."""
     last_timestamp: int
-    """Store time of the last message that the group has read, ms since 1970; 0 if the message is deleted."""
+    """Store time of the last message that the group read, in ms since 1970; 0 if the message has been deleted."""
     in_flight: int = 0
     """Number of messages that members have popped but not acknowledged."""
 
     @property
     def lag(self) -> int:
-        """Return the number of messages not yet consumed."""
+        """Return the number of messages that have not been consumed yet."""
         return self.broker_offset - self.consumer_offset
 
 
 def in_flight_of(wrapper: OffsetWrapper) -> int:
-    """Return the messages of a queue that a group has popped but not acknowledged."""
+    """Return the number of messages in a queue that a group has popped but not acknowledged."""
     pulled = wrapper.pull_offset
     return 0 if isinstance(pulled, UnsetType) else max(pulled - wrapper.consumer_offset, 0)
 
 
 class ConsumeProgress(msgspec.Struct, frozen=True):
-    """The progress of a group."""
+    """A group's progress in all its queues."""
 
     group: str
     queues: tuple[QueueProgress, ...]
@@ -82,17 +82,17 @@ class ConsumeProgress(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Return the number of messages not yet consumed, in all queues."""
+        """Return the number of messages in all queues that have not been consumed yet."""
         return sum(queue.lag for queue in self.queues)
 
 
 class GroupAdmin(TopicAdmin):
-    """Requests that create, list, reset and delete groups."""
+    """Creates, lists, resets and deletes groups."""
 
     async def create_group(
         self, config: SubscriptionGroupConfig | str, *, cluster: str | None = None, broker_address: str | None = None
     ) -> None:
-        """Create or change a consumer group on one broker, on all masters of a cluster, or on all masters.
+        """Create or update a consumer group on one broker, on the masters of a cluster, or on all masters.
 
         :raises ValueError: the name is not allowed.
         """
@@ -105,48 +105,48 @@ class GroupAdmin(TopicAdmin):
             await self._call(address, code, body=encode_body(group), doing=doing)
 
     async def groups(self, broker_address: str | None = None) -> dict[str, SubscriptionGroupConfig]:
-        """Return the configurations of the consumer groups on one broker, or on all masters, by group name."""
+        """Return the consumer groups' configurations on one broker or on all masters, by group name."""
         found: dict[str, SubscriptionGroupConfig] = {}
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         for address in await self._targets(None, broker_address):
             with self._noting_unanswered():
-                wrapper = await self._ask(SubscriptionGroupWrapper, address, code, None, "asking for the groups")
+                wrapper = await self._ask(SubscriptionGroupWrapper, address, code, None, "requesting the groups")
                 found.update(wrapper.subscription_group_table)
         return dict(sorted(found.items()))
 
     async def delete_group(self, group: str, *, remove_offsets: bool = False, cluster: str | None = None) -> None:
-        """Delete a consumer group on all masters, with its offsets if ``remove_offsets``."""
+        """Delete a consumer group on all masters; also delete its offsets if ``remove_offsets`` is set."""
         header = DeleteSubscriptionGroupRequestHeader(group, remove_offsets)
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
         for address in await self._targets(cluster):
             await self._call(address, code, header, doing=f"deleting group {group}")
 
     async def consumer_ids(self, group: str) -> list[str]:
-        """List the client ids of a group's members, sorted; empty if the group has no members."""
+        """Return the sorted client ids of a group's members; the list is empty if there are none."""
         found: set[str] = set()
         header, code = GetConsumerListByGroupRequestHeader(group), RequestCode.GET_CONSUMER_LIST_BY_GROUP
         for address in await self._targets():
             try:
-                listed = await self._ask(ConsumerIdList, address, code, header, "asking for the members")
+                listed = await self._ask(ConsumerIdList, address, code, header, "requesting the members")
             except BrokerError:
                 continue
             found.update(listed.consumer_id_list)
         return sorted(found)
 
     async def consumer_connection(self, group: str, broker_address: str | None = None) -> ConsumerConnection:
-        """Return the members of a consumer group and their subscriptions.
+        """Return a consumer group's members and their subscriptions.
 
         :raises BrokerError: with code 206, the group has no members.
         """
         header, code = GetConsumerConnectionListRequestHeader(group), RequestCode.GET_CONSUMER_CONNECTION_LIST
         return await self._ask_first(
-            ConsumerConnection, broker_address, code, header, f"asking who consumes as {group}"
+            ConsumerConnection, broker_address, code, header, f"requesting the members of group {group}"
         )
 
     async def consumer_running_info(
         self, group: str, client_id: str, broker_address: str | None = None, *, stack: bool = False
     ) -> ConsumerRunningInfo:
-        """Return the subscriptions, queues and rates of a group's member; a broker requests them from the member.
+        """Return the subscriptions, queues and rates of a group member, which a broker requests from the member.
 
         :param stack: include the stacks of its threads.
         :raises BrokerError: no broker knows the member, or the member does not answer.
@@ -156,40 +156,40 @@ class GroupAdmin(TopicAdmin):
         return await self._ask_first(ConsumerRunningInfo, broker_address, code, header, f"asking {client_id}")
 
     async def producer_connection(self, group: str, broker_address: str | None = None) -> ProducerConnection:
-        """List the members of a producer group.
+        """Return the members of a producer group.
 
         :raises BrokerError: the group has no producers.
         """
         header, code = GetProducerConnectionListRequestHeader(group), RequestCode.GET_PRODUCER_CONNECTION_LIST
         return await self._ask_first(
-            ProducerConnection, broker_address, code, header, f"asking who produces as {group}"
+            ProducerConnection, broker_address, code, header, f"requesting the producers in group {group}"
         )
 
     async def producers(self, broker_address: str) -> ProducerTableInfo:
-        """List all producers that are connected to a broker, by group.
+        """Return all producers connected to a broker, by group.
 
         :raises BrokerError: the broker is older than RocketMQ 4.9.3.
         """
         code = RequestCode.GET_ALL_PRODUCER_INFO
-        return await self._ask(ProducerTableInfo, broker_address, code, None, "asking for the producers")
+        return await self._ask(ProducerTableInfo, broker_address, code, None, "requesting the producers")
 
     # --- offsets ---
 
     async def progress_of_all_groups(self, broker_address: str) -> ConsumeStatsList:
-        """Return the progress of every group on one broker."""
+        """Return the progress of every group on a broker."""
         header, code = GetConsumeStatsInBrokerHeader(is_order=False), RequestCode.GET_BROKER_CONSUME_STATS
-        return await self._ask(ConsumeStatsList, broker_address, code, header, "asking how far all groups are")
+        return await self._ask(ConsumeStatsList, broker_address, code, header, "requesting the progress of all groups")
 
     async def progress_sums(
         self, broker_address: str, groups: Iterable[str], *, with_topics: bool = False
     ) -> ProgressSums:
-        """Return the progress of groups on one CometMQ broker, summed by topic.
+        """Return groups' progress on a CometMQ broker, summed by topic.
 
         :param with_topics: include the number of messages ever stored in each topic on the broker.
         :raises BrokerError: with code 3, the broker is Apache's or too old for the request.
         """
         found = ProgressSums()
-        code, doing = RequestCode.GET_PROGRESS_SUMS, "asking how far groups are"
+        code, doing = RequestCode.GET_PROGRESS_SUMS, "requesting the progress of groups"
         wanted = list(groups)
         while wanted or with_topics:
             question = ProgressSumsQuestion(wanted[:GROUPS_PER_REQUEST], with_topics)
@@ -202,12 +202,12 @@ class GroupAdmin(TopicAdmin):
         return found
 
     async def progress_at(self, group: str, broker_address: str, topic: str | None = None) -> ConsumeStats:
-        """Return the progress of a group on one broker, in one topic or in all topics that the group has consumed."""
-        header, doing = GetConsumeStatsRequestHeader(group, topic), f"asking how far {group} is"
+        """Return a group's progress on one broker, in one topic or in all its topics."""
+        header, doing = GetConsumeStatsRequestHeader(group, topic), f"requesting the progress of group {group}"
         return await self._ask(ConsumeStats, broker_address, RequestCode.GET_CONSUME_STATS, header, doing)
 
     async def consume_progress(self, group: str, topic: str | None = None) -> ConsumeProgress:
-        """Return the progress of a group, in one topic or in all topics that the group has consumed."""
+        """Return a group's progress in one topic or in all its topics."""
         queues: list[QueueProgress] = []
         tps = 0.0
         failure: BrokerError | None = None
@@ -236,7 +236,7 @@ class GroupAdmin(TopicAdmin):
     async def reset_offset(
         self, group: str, topic: str, timestamp_ms: int, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Reset the offsets of a group to the messages stored at a time; -1 means the end of every queue.
+        """Reset a group's offsets to the messages stored at a given time; -1 means the end of every queue.
 
         The broker resets members that are online; if there are no members, the offsets are committed directly.
 

@@ -1,4 +1,4 @@
-"""Changes many topics, several in parallel, until the first failure."""
+"""Changes many topics, several in parallel, and stops at the first failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cometmq.quantity import quantity
 async def each(
     names: Sequence[str], change: Callable[[str], Awaitable[None]], done_word: str, advance: Callable[[int], None]
 ) -> None:
-    """Change many topics, :data:`~cometmq.client.admin.several.ASKED_AT_ONCE` of them in parallel.
+    """Change many topics, up to :data:`~cometmq.client.admin.several.ASKED_AT_ONCE` of them in parallel.
 
     :param done_word: past participle for the error, such as ``deleted``.
     :param advance: called with 1 after each change.
@@ -43,6 +43,6 @@ async def each(
         raise failures[0]
     if failures:
         raise PartlyChangedError(
-            f"{done:,} of {quantity(len(names), 'topic')} are {done_word}: {failures[0].message}",
-            next_step="repeat the command: it continues with the others",
+            f"{done:,} of {quantity(len(names), 'topic')} were {done_word}: {failures[0].message}",
+            next_step="repeat the command to continue with the remaining topics",
         ) from failures[0]

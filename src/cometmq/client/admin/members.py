@@ -1,4 +1,4 @@
-"""The members of a consumer group, their subscriptions, and contradictions between the subscriptions."""
+"""A consumer group's members, their subscriptions, and conflicts between these subscriptions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cometmq.remoting.codes import ResponseCode
 
 @dataclass(frozen=True)
 class Member:
-    """One member of a group, as brokers see the member."""
+    """A member of a group, as seen by brokers."""
 
     connection: Connection
     subscriptions: Mapping[str, str] | None
-    """Subscription expressions by topic; None if the member does not report its subscriptions."""
+    """Subscription expressions by topic, or None if the member does not report its subscriptions."""
 
 
 async def check_group_exists(admin: Admin, group: str) -> None:
@@ -30,11 +30,11 @@ async def check_group_exists(admin: Admin, group: str) -> None:
     :raises CometMQError: no broker has the group.
     """
     if group not in await admin.groups():
-        raise CometMQError(f"group {group} does not exist", next_step="cometmq group list shows all")
+        raise CometMQError(f"group {group} does not exist", next_step="run cometmq group list to see all groups")
 
 
 async def connection_of(admin: Admin, group: str, address: str | None = None) -> ConsumerConnection:
-    """Return a group's members from one broker, or from the first broker with members; empty if there are none."""
+    """Return a group's members on one broker, or on the first broker with members; empty if there are none."""
     try:
         return await admin.consumer_connection(group, address)
     except BrokerError as error:
@@ -48,14 +48,14 @@ async def connection_of(admin: Admin, group: str, address: str | None = None) ->
 
 
 async def members_of(admin: Admin, group: str) -> list[str]:
-    """Return the client ids of a group's members on all brokers, sorted."""
+    """Return the sorted client ids of a group's members on all brokers."""
     masters = await admin.masters()
     found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
     return sorted({member.client_id for one in found.values() for member in one.connection_set})
 
 
 async def subscriptions_of(admin: Admin, group: str) -> list[Member]:
-    """Return the members of a group, each with the subscriptions that a broker requests from it."""
+    """Return a group's members with their subscriptions, which a broker requests from each member."""
     masters = await admin.masters()
     found = await gathered({name: connection_of(admin, group, address) for name, address in masters.items()})
     places = {member.client_id: (member, masters[name]) for name, one in found.items() for member in one.connection_set}
@@ -74,7 +74,7 @@ async def _subscriptions_of(admin: Admin, group: str, client_id: str, address: s
 
 
 def texts(subscriptions: Iterable[SubscriptionData], group: str) -> dict[str, str]:
-    """Return the subscription expressions by topic, without the group's retry topic."""
+    """Return the subscription expressions by topic, excluding the group's retry topic."""
     return {
         found.topic: found.sub_string or "*"
         for found in sorted(subscriptions, key=lambda found: found.topic)
@@ -83,7 +83,7 @@ def texts(subscriptions: Iterable[SubscriptionData], group: str) -> dict[str, st
 
 
 def contradictions(members: Iterable[Member]) -> list[str]:
-    """Return a sentence for each topic with different subscriptions; all members must subscribe in the same way."""
+    """Return a sentence for each topic to which members subscribe differently."""
     known = [member for member in members if member.subscriptions is not None]
     topics = sorted({topic for member in known for topic in member.subscriptions or ()})
     sentences = []

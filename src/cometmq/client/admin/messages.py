@@ -1,4 +1,4 @@
-"""Administration of messages: queries, delayed messages, open transactions."""
+"""Message administration: queries, delayed messages and open transactions."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from cometmq.threads import look_up
 
 END_OF_TIME_MS: Final = 2**63 - 1
 INDEX_UNIT_MS: Final = 1_000
-"""Resolution of times in the index of Apache's brokers, which round down."""
+"""Resolution of times in the index of Apache's brokers, which round times down."""
 OPEN_TRANSACTIONS_PAGE: Final = 500
-"""Maximum number of transactions in one request."""
+"""Maximum number of transactions requested at a time."""
 WAITING_MESSAGES_PAGE: Final = 1_000
-"""Maximum number of waiting messages in one request."""
+"""Maximum number of delayed messages requested at a time."""
 
 
 class MessageAdmin(TopicAdmin):
-    """Requests for stored, delayed and half messages."""
+    """Queries stored, delayed and half messages."""
 
     async def message_by_id(self, msg_id: str, topic: str | None = None) -> MessageExt:
         """Return the message with an offset id or, if ``topic`` is given, with a unique key.
@@ -55,7 +55,7 @@ class MessageAdmin(TopicAdmin):
                 return found[0]
         brokers = await self._brokers() if topic is None else (await self.topic_route(topic)).broker_datas
         address, offset = await _parse_offset_id(msg_id, brokers)
-        header, doing = ViewMessageRequestHeader(offset), f"looking for message {msg_id}"
+        header, doing = ViewMessageRequestHeader(offset), f"searching for message {msg_id}"
         answer = await self._call(address, RequestCode.VIEW_MESSAGE_BY_ID, header, doing=doing)
         message = next(iter(split_records(answer)))
         if topic is not None and topic not in (message.stored_topic, message.topic):
@@ -75,14 +75,14 @@ class MessageAdmin(TopicAdmin):
         end_ms: int = END_OF_TIME_MS,
         unique_key: bool = False,
     ) -> list[MessageExt]:
-        """Return the messages of a topic with a key or unique key, stored in a time range; oldest first.
+        """Return a topic's messages with a key or unique key that were stored in a time range, oldest first.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
         header = QueryMessageRequestHeader(
             topic, key, max_messages, max(begin_ms - INDEX_UNIT_MS + 1, 0), end_ms, unique_key
         )
-        doing = f"looking for key {key} in {topic}"
+        doing = f"searching for key {key} in {topic}"
         found: list[MessageExt] = []
         for name, address in (await self._brokers_of(topic)).items():
             answer = b""
@@ -123,7 +123,7 @@ class MessageAdmin(TopicAdmin):
         end_ms: int = END_OF_TIME_MS,
         limit: int | None = None,
     ) -> list[WaitingMessage]:
-        """List the pending messages with arbitrary delays on a CometMQ broker, sorted by due time.
+        """Return the pending messages with arbitrary delays on a CometMQ broker, sorted by due time.
 
         :param topic: only messages to this topic.
         :param begin_ms: only messages that are due at or after this time, ms since 1970.
@@ -132,7 +132,7 @@ class MessageAdmin(TopicAdmin):
         :raises BrokerError: the broker is Apache's, which does not support the request.
         """
         found: list[WaitingMessage] = []
-        code, doing = RequestCode.GET_WAITING_MESSAGES, "asking which messages wait"
+        code, doing = RequestCode.GET_WAITING_MESSAGES, "requesting the delayed messages"
         place: tuple[int, int] | None = (begin_ms, 0)
         while place is not None and (limit is None or len(found) < limit):
             wanted = WAITING_MESSAGES_PAGE if limit is None else min(WAITING_MESSAGES_PAGE, limit - len(found))
@@ -143,12 +143,12 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def timer_check_point(self, broker_address: str) -> int:
-        """Return the time, ms since 1970, up to which a broker has delivered messages with arbitrary delays.
+        """Return the time, in ms since 1970, up to which a broker has delivered messages with arbitrary delays.
 
         :raises BrokerError: with code 3, the broker is older than RocketMQ 5.
         """
         code = RequestCode.GET_TIMER_CHECK_POINT
-        answer = await self._call(broker_address, code, doing="asking how far the timer is")
+        answer = await self._call(broker_address, code, doing="requesting the timer's progress")
         return int.from_bytes(answer[:8], "big", signed=True)
 
     # --- transactions ---
@@ -156,14 +156,14 @@ class MessageAdmin(TopicAdmin):
     async def open_transactions(
         self, broker_address: str, *, group: str | None = None, limit: int | None = None
     ) -> list[OpenTransaction]:
-        """List the transactions on a CometMQ broker that are neither committed nor rolled back.
+        """Return a CometMQ broker's transactions that have been neither committed nor rolled back.
 
         :param group: only transactions of this producer group.
         :param limit: maximum number of transactions.
         :raises BrokerError: the broker is Apache's, which does not support the request.
         """
         found: list[OpenTransaction] = []
-        code, doing = RequestCode.GET_OPEN_TRANSACTIONS, "asking for open transactions"
+        code, doing = RequestCode.GET_OPEN_TRANSACTIONS, "requesting the open transactions"
         offset: int | None = 0
         while offset is not None and (limit is None or len(found) < limit):
             wanted = OPEN_TRANSACTIONS_PAGE if limit is None else min(OPEN_TRANSACTIONS_PAGE, limit - len(found))
@@ -174,7 +174,7 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Let the broker check a transaction again; the transaction is open, or the broker has given it up.
+        """Make the broker check an open or abandoned transaction again.
 
         :param offset_msg_id: offset id of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
         :raises ValueError: the id is not an offset id.
@@ -188,7 +188,7 @@ class MessageAdmin(TopicAdmin):
 
 
 async def _parse_offset_id(offset_msg_id: str, brokers: Iterable[BrokerData]) -> tuple[str, int]:
-    """Check the address in an offset id; return the address and the log offset.
+    """Return the address and the log offset in an offset id, after checking that the address belongs to a broker.
 
     The request to this address is signed, so a foreign server would receive a signature that brokers accept.
 
@@ -208,7 +208,7 @@ async def _parse_offset_id(offset_msg_id: str, brokers: Iterable[BrokerData]) ->
 
 
 def _resolve_hosts(hosts: Collection[str]) -> set[str]:
-    """Resolve host names, because ids contain IP addresses even if their brokers advertise host names."""
+    """Resolve host names, because ids contain IP addresses even if brokers advertise host names."""
     found: set[str] = set()
     for host in hosts:
         try:

@@ -1,4 +1,4 @@
-"""Administration of the quotas of CometMQ brokers."""
+"""Administration of CometMQ brokers' quotas."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cometmq.remoting.codes import RequestCode
 
 
 class QuotaAdmin(AccountAdmin):
-    """Manages quotas. Each broker has its own, so a change is sent to every broker, or to the broker at ``address``."""
+    """Manages quotas. Each broker has its own, so changes are sent to every broker, or to the one at ``address``."""
 
     async def put_quota(self, quota: PutQuotaRequestHeader, *, address: str | None = None) -> None:
-        """Create or change the quota of a subject: a limit of ``None`` remains unchanged, and -1 removes the limit."""
+        """Create or change a subject's quota: ``None`` leaves a limit unchanged, and -1 removes it."""
         for server in await self._servers(address):
             await self._call(server, RequestCode.PUT_QUOTA, quota, doing="setting the quota")
 
     async def delete_quota(self, subject: str, *, address: str | None = None) -> None:
-        """Delete the quota of a subject.
+        """Delete a subject's quota.
 
         :raises BrokerError: code 22: a broker has no quota for the subject.
         """
@@ -31,16 +31,16 @@ class QuotaAdmin(AccountAdmin):
     async def quotas(
         self, subject: str | None = None, *, each: bool = False, address: str | None = None
     ) -> dict[str, list[QuotaInfo]]:
-        """Return quotas by broker address: all, one subject's, or, with ``each``, those of every subject with a meter.
+        """Return quotas by broker address: all quotas, one subject's, or those of every metered subject (``each``).
 
         :raises BrokerError: code 22: the subject has no quota.
         """
         header = GetQuotasRequestHeader(subject, each)
         found: dict[str, list[QuotaInfo]] = {}
         for server in await self._servers(address):
-            body = await self._call(server, RequestCode.GET_QUOTAS, header, doing="asking for the quotas")
+            body = await self._call(server, RequestCode.GET_QUOTAS, header, doing="requesting the quotas")
             try:
                 found[server] = msgspec.json.decode(body, type=list[QuotaInfo])
             except msgspec.MsgspecError as error:
-                raise BodyError(f"a list of quotas: {error}") from error
+                raise BodyError(f"invalid list of quotas: {error}") from error
         return found

@@ -1,4 +1,4 @@
-"""Resets consumer groups: shows a group's new offsets in advance, and applies them."""
+"""Resets consumer groups: previews a group's new offsets, and applies them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cometmq.remoting.bodies import MessageQueue
 
 EARLIEST: Final = 0
 LATEST: Final = -1
-"""Timestamps that stand for the two ends of a queue; RocketMQ's tools use the same values."""
+"""Timestamps that stand for the two ends of a queue, with the same values as in RocketMQ's tools."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a reset; exactly one attribute is set."""
+    """The target of a reset. Exactly one attribute is set."""
 
     timestamp_ms: int | None = None
     """``EARLIEST``, ``LATEST``, or a time."""
@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Move:
-    """The offset of one queue before and after the reset; ``before`` is None if the group has no offset."""
+    """A queue's offset before and after the reset; ``before`` is None if the group has no offset."""
 
     queue: MessageQueue
     before: int | None
@@ -38,27 +38,27 @@ class Move:
 
     @property
     def skipped(self) -> int | None:
-        """Return the number of messages that the group skips; None if the group has no offset."""
+        """Return the number of messages that the group skips, or None if the group has no offset."""
         return None if self.before is None else max(0, self.after - self.before)
 
     @property
     def again(self) -> int | None:
-        """Return the number of messages that the group receives again; None if the group has no offset."""
+        """Return the number of messages that the group receives again, or None if the group has no offset."""
         return None if self.before is None else max(0, self.before - self.after)
 
 
 class NoSuchQueueError(ClientError):
-    """The topic does not have any of the chosen queues."""
+    """The topic has none of the selected queues."""
 
 
 class GroupConsumesError(ClientError):
-    """Members of the group are consuming, so the group's offsets are not moved."""
+    """Members of the group are consuming, so the group's offsets are not changed."""
 
 
 async def planned_moves(
     admin: Admin, group: str, topic: str, target: Target, *, queue_id: int | None = None, broker: str | None = None
 ) -> list[Move]:
-    """Return the moves of a topic's queues, or of one queue or broker, without applying them.
+    """Return the moves for a topic's queues, or for one queue or broker, without applying them.
 
     :raises ClientError: the group does not exist, or has no offset that ``by`` could move.
     :raises NoSuchQueueError: no queue matches.
@@ -70,14 +70,16 @@ async def planned_moves(
         if queue_id in (None, found.queue_id) and broker in (None, found.broker_name)
     ]
     if not chosen:
-        raise NoSuchQueueError(f"topic {topic} has no such queue", next_step=f"cometmq topic stats {topic} shows them")
+        raise NoSuchQueueError(
+            f"topic {topic} has no such queue", next_step=f"run cometmq topic stats {topic} to see its queues"
+        )
     return list((await gathered({found: _move(admin, group, found, target) for found in chosen})).values())
 
 
 async def execute_moves(
     admin: Admin, group: str, topic: str, moves: Sequence[Move], *, force_to_ms: int | None = None, force: bool = False
 ) -> None:
-    """Apply the moves of a group's offsets.
+    """Apply the moves to a group's offsets.
 
     :param force: apply the moves even while members consume.
     :param force_to_ms: running members move to this time; if it is not given, the moves are only committed, and a
@@ -98,14 +100,13 @@ async def execute_moves(
 
 
 async def _move(admin: Admin, group: str, queue: MessageQueue, target: Target) -> Move:
-    """Return the move of one queue; its target is always between the queue's ends."""
+    """Return a queue's move, with a target in the queue's range of offsets."""
     before = await admin.offsets.committed(group, queue)
     low, high = await admin.offsets.min(queue), await admin.offsets.max(queue)
     if target.by is not None:
         if before is None:
             raise ClientError(
-                f"group {group} has no offset in queue {queue.queue_id} on {queue.broker_name}, "
-                "so --by has nothing to start from",
+                f"group {group} has no offset in queue {queue.queue_id} on {queue.broker_name}, so --by cannot be used",
                 next_step="use --earliest, --latest, --to-time or --to-offset",
             )
         wanted = before + target.by

@@ -1,4 +1,4 @@
-"""The settings of a cluster as a JSON document: topics, groups, policies and quotas."""
+"""A cluster's settings as a JSON document: topics, groups, policies and quotas."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ FORMAT: Final = "cometmq-settings"
 VERSION: Final = 1
 MAX_DOCUMENT_BYTES: Final = 64 << 20
 MAX_ENTRIES: Final = 100_000
-"""Topics, groups, users with policies and quotas together."""
+"""Maximum number of topics, groups, users with policies and quotas together."""
 _UNKNOWN_FIELD: Final = re.compile(r"unknown field `(.*?)`(.*)", re.DOTALL)
 
 
 class SettingsFileError(CometMQError):
-    """The settings document is invalid; the message names the position."""
+    """The settings document is invalid; the error message contains the position."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An entry in the document."""
+    """An entry in the settings document."""
 
 
 class TopicEntry(_Entry, frozen=True, kw_only=True):
-    """A topic."""
+    """A topic's settings."""
 
     name: str
     read_queues: int
@@ -40,13 +40,13 @@ class TopicEntry(_Entry, frozen=True, kw_only=True):
     permission: str = "rw"
     order: bool = False
     attributes: dict[str, str] = {}
-    """Attributes of RocketMQ 5, such as ``message.type``."""
+    """RocketMQ 5 attributes, for example ``message.type``."""
     brokers: list[str] | None = None
-    """The brokers with these settings; empty means all masters."""
+    """The brokers with these settings; an empty list means all masters."""
 
 
 class GroupEntry(_Entry, frozen=True, kw_only=True):
-    """A consumer group."""
+    """A consumer group's settings."""
 
     name: str
     max_retries: int = 16
@@ -57,14 +57,14 @@ class GroupEntry(_Entry, frozen=True, kw_only=True):
     consume_orderly: bool = False
     consume_timeout_minutes: int | None = None
     retry_policy: dict[str, Any] | None = None
-    """The delays before retries (``groupRetryPolicy``), in the form that RocketMQ 5's requests use."""
+    """The delays before retries (``groupRetryPolicy``), in the form used in RocketMQ 5's requests."""
     system_flag: int = 0
     attributes: dict[str, str] = {}
     brokers: list[str] | None = None
 
 
 class PolicyEntry(_Entry, frozen=True, kw_only=True):
-    """One entry of a user's policies."""
+    """An entry in a user's policies."""
 
     user: str
     resource: str
@@ -74,19 +74,19 @@ class PolicyEntry(_Entry, frozen=True, kw_only=True):
     type: str = "Custom"
 
     def info(self) -> EntryInfo:
-        """Return the entry in the form that requests contain."""
+        """Return the policy entry in the form used in requests."""
         return EntryInfo(self.resource, list(self.actions), list(self.source_ips), self.decision)
 
 
 class QuotaEntry(_Entry, frozen=True, kw_only=True):
-    """The quota of a subject."""
+    """A subject's quota."""
 
     subject: str
     limits: Limits
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a cluster. A part is ``None`` if the cluster does not support this kind of setting."""
+    """A cluster's settings. A part is ``None`` if the cluster does not support this kind of setting."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -101,13 +101,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def parse_document(text: bytes, source: str) -> Document:
-    """Parse and check a document.
+    """Parse and check a settings document.
 
     :param source: the document's name in errors.
     :raises SettingsFileError: the document is invalid.
     """
     if len(text) > MAX_DOCUMENT_BYTES:
-        raise SettingsFileError(f"{source} has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
+        raise SettingsFileError(f"{source} is larger than {MAX_DOCUMENT_BYTES >> 20} MiB")
     try:
         document = msgspec.json.decode(text, type=Document)
     except msgspec.MsgspecError as error:
@@ -115,11 +115,13 @@ def parse_document(text: bytes, source: str) -> Document:
     except RecursionError:
         raise SettingsFileError(f"{source} is nested too deeply") from None
     if document.format != FORMAT:
-        raise SettingsFileError(f"{source} is not a {FORMAT} document", next_step="cometmq topic export writes one")
+        raise SettingsFileError(
+            f"{source} is not a {FORMAT} document", next_step="create one with cometmq topic export"
+        )
     if document.version != VERSION:
         raise SettingsFileError(
-            f"{source} has version {document.version}, and this CometMQ reads version {VERSION}",
-            next_step="use the version of CometMQ that wrote it, or a newer one",
+            f"{source} has version {document.version}, but this CometMQ supports only version {VERSION}",
+            next_step="use the version of CometMQ that created the document, or a newer one",
         )
     _check(document, source)
     return document
@@ -138,22 +140,22 @@ def _check(document: Document, source: str) -> None:
     def once(kind: str, name: str, brokers: list[str] | None) -> None:
         for broker in brokers or [""]:
             if (kind, name, broker) in seen or (kind, name, "") in seen:
-                raise SettingsFileError(f"{source} has {kind} {name} twice")
+                raise SettingsFileError(f"{source} contains {kind} {name} twice")
             seen.add((kind, name, broker))
 
     for topic in document.topics:
         wrong = check_topic(topic.name)
         if wrong is None and not (0 <= topic.read_queues <= 65_535 and 0 <= topic.write_queues <= 65_535):
-            wrong = "numbers of queues are from 0 to 65,535"
+            wrong = "the number of queues must be from 0 to 65,535"
         if wrong is None and topic.permission not in ("", "r", "w", "rw"):
-            wrong = f"permission {topic.permission!r} is not rw, r, w or empty"
+            wrong = f"permission {topic.permission!r} must be rw, r, w or empty"
         if wrong is not None:
             raise SettingsFileError(f"{source}: topic {topic.name[:100]!r}: {wrong}")
         once("topic", topic.name, topic.brokers)
     for group in document.groups:
         wrong = check_group(group.name)
         if wrong is None and not (-1 <= group.max_retries <= 1000 and 0 <= group.retry_queues <= 64):
-            wrong = "max_retries is from -1 to 1,000, retry_queues from 0 to 64"
+            wrong = "max_retries must be from -1 to 1,000, and retry_queues from 0 to 64"
         if wrong is not None:
             raise SettingsFileError(f"{source}: group {group.name[:100]!r}: {wrong}")
         once("group", group.name, group.brokers)
@@ -169,7 +171,7 @@ def _check(document: Document, source: str) -> None:
 
 
 def _explain_error(text: str) -> str:
-    """Return msgspec's error; for an unknown field add the most similar known name."""
+    """Return msgspec's error text; for an unknown field, suggest the most similar known name."""
     found = _UNKNOWN_FIELD.search(text)
     if found is None:
         return text

@@ -1,4 +1,4 @@
-"""Exports the settings of a cluster, and imports them after a preview of the changes."""
+"""Exports a cluster's settings, and imports them after a preview of the changes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _READ_WRITE: Final = PERMISSIONS["rw"]
 
 
 class ImportRefusedError(CometMQError):
-    """A document does not fit the cluster; nothing was changed."""
+    """A settings document does not fit the cluster. Nothing was changed."""
 
 
 async def export_settings(admin: Admin) -> Document:
-    """Return a cluster's topics, groups, policies and quotas, without system, retry and dead-letter topics."""
+    """Return a cluster's topics, groups, policies and quotas, excluding system, retry and dead-letter topics."""
     masters = await admin.masters()
     mine = set(await users_topics(admin))
     topics = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
@@ -60,7 +60,7 @@ async def export_settings(admin: Admin) -> Document:
 
 @dataclass(frozen=True)
 class _Step:
-    """A change on one broker or on all brokers, and the request that applies it."""
+    """A change on one broker or on all brokers, with the request that applies it."""
 
     changes: tuple[Change, ...]
     make: Callable[[], Awaitable[None]]
@@ -68,7 +68,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class Import:
-    """The differences between a document and a cluster; :meth:`execute` applies them."""
+    """The differences between a settings document and a cluster; :meth:`execute` applies them."""
 
     steps: tuple[_Step, ...]
 
@@ -78,7 +78,7 @@ class Import:
         return [change for step in self.steps for change in step.changes]
 
     async def execute(self, done: Callable[[int], None] = lambda _: None) -> None:
-        """Apply the changes in groups; call ``done`` with the size of each group.
+        """Apply the changes in groups, and call ``done`` with the size of each group.
 
         :raises CometMQError: a change failed; earlier changes are applied, and the import can be repeated.
         """
@@ -88,7 +88,7 @@ class Import:
 
 
 async def plan_import(admin: Admin, document: Document, *, hide_messages: bool = False) -> Import:
-    """Compare a document with the cluster; settings that the document does not name remain unchanged.
+    """Compare a document with the cluster. Settings that are not in the document remain unchanged.
 
     :param hide_messages: allow the removal of read queues with messages.
     :raises ImportRefusedError: the document names an unknown broker or user, needs policies or quotas that the servers
@@ -136,13 +136,15 @@ async def _topic_steps(
 
 
 def _attribute_change(had: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """Return the change of attributes in the form of requests: ``+name=value`` and ``-name``, comma-separated."""
+    """Return a change to attributes in the form used in requests: ``+name=value`` and ``-name``, separated by
+    commas.
+    """
     parts = [f"+{name}={value}" for name, value in wanted.items() if had.get(name) != value]
     return ",".join(parts + [f"-{name}" for name in had if name not in wanted])
 
 
 async def _check_empty(admin: Admin, entry: TopicEntry, broker: str, address: str) -> None:
-    """Check that the queues which become unreadable have no messages.
+    """Check that the queues that become unreadable contain no messages.
 
     :raises ImportRefusedError: a queue has messages.
     """
@@ -156,7 +158,7 @@ async def _check_empty(admin: Admin, entry: TopicEntry, broker: str, address: st
         raise ImportRefusedError(
             f"topic {entry.name} on {broker} would have {entry.read_queues} read queues, but there are messages in "
             f"queues {', '.join(map(str, full[:20]))}; nothing was changed",
-            next_step="lower its write queues first and let consumers finish, or add --hide-messages",
+            next_step="reduce the number of write queues first and let consumers finish, or add --hide-messages",
         )
 
 
@@ -192,7 +194,7 @@ async def _group_steps(admin: Admin, document: Document, masters: Mapping[str, s
 
 
 def _brokers(entry: TopicEntry | GroupEntry, masters: Mapping[str, str]) -> Iterable[str]:
-    """Return the brokers that an entry applies to.
+    """Return the brokers to which an entry applies.
 
     :raises ImportRefusedError: a broker is not in the cluster.
     """
@@ -228,7 +230,7 @@ def _format_value(value: Any) -> Any:
 
 
 def _merged(tables: Mapping[str, Mapping[str, E]]) -> list[E]:
-    """Return one entry for each name and setting, with its brokers unless the setting is the same on all brokers."""
+    """Return one entry for each name and setting, listing brokers only if the setting differs between them."""
     found: dict[str, list[E]] = {}
     places: dict[tuple[str, int], list[str]] = {}
     for broker, table in tables.items():
@@ -305,7 +307,7 @@ async def _policy_steps(admin: Admin, document: Document) -> list[_Step]:
     if there is None:
         raise ImportRefusedError(
             "the document has policies, but the servers do not use them; nothing was changed",
-            next_step="set authenticationEnabled=true there, or remove the policies from the document",
+            next_step="set authenticationEnabled=true on the servers, or remove the policies from the document",
         )
     users = {user.username for user in await admin.users()}
     had = {(entry.user, entry.type, entry.resource): entry for entry in there}
@@ -314,7 +316,7 @@ async def _policy_steps(admin: Admin, document: Document) -> list[_Step]:
         if entry.user not in users:
             raise ImportRefusedError(
                 f"user {entry.user} does not exist; nothing was changed",
-                next_step=f"cometmq user create {entry.user}: documents contain no passwords",
+                next_step=f"run cometmq user create {entry.user}; documents contain no passwords",
             )
         old = had.get((entry.user, entry.type, entry.resource))
         if old is not None and _policy_text(old) == _policy_text(entry):
@@ -374,12 +376,12 @@ async def _quota_steps(admin: Admin, document: Document) -> list[_Step]:
 
 
 def _all_limits(limits: Limits) -> dict[str, int]:
-    """Return every limit; a limit that the quota does not have is -1, which removes it."""
+    """Return all limits; limits that the quota does not have are -1, which removes them."""
     return {name: -1 if (most := getattr(limits, name)) is None else most for name in limits.__struct_fields__}
 
 
 async def _answer_if_supported(asking: Awaitable[T]) -> T | None:
-    """Return an answer, or ``None`` if the servers do not support the request."""
+    """Return a response, or ``None`` if the servers do not support the request."""
     try:
         return await asking
     except BrokerError as error:

@@ -1,4 +1,4 @@
-"""Requests for several brokers, topics or groups in parallel."""
+"""Parallel requests for several brokers, topics or groups."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 ASKED_AT_ONCE: Final = 64
-"""Maximum number of requests in flight from one command or page; it protects brokers that have thousands of topics."""
+"""Maximum number of requests in flight for a command or page, to protect brokers with thousands of topics."""
 
 
 async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """Await many answers, at most :data:`ASKED_AT_ONCE` at a time; return the answers by key."""
+    """Await many responses, up to :data:`ASKED_AT_ONCE` at a time; return the responses by key."""
     room = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def one(waiting: Awaitable[T]) -> T:
@@ -30,7 +30,7 @@ async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
 
 
 async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """Await answers as :func:`gathered` does; skip silent servers if ``unanswered`` collects them."""
+    """Await responses like :func:`gathered`; collect unresponsive servers in ``unanswered``, if given."""
 
     async def one(waiting: Awaitable[T]) -> tuple[T] | None:
         try:
@@ -46,12 +46,12 @@ async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
 
 
 async def asked_masters(admin: Admin, ask: Callable[[str, str], Awaitable[T]]) -> dict[str, T]:
-    """Call ``ask(name, address)`` for every master; return the answers by name, as :func:`answered` does."""
+    """Call ``ask(name, address)`` for every master; return the responses by name, as :func:`answered` does."""
     return await answered(admin, {name: ask(name, address) for name, address in (await admin.masters()).items()})
 
 
 async def users_topics(admin: Admin) -> list[str]:
-    """Return all topics except retry, dead-letter and system topics (also those named after brokers and clusters)."""
+    """Return all topics except retry, dead-letter and system topics."""
     info = await admin.cluster_info()
     hidden = SYSTEM_TOPICS | info.broker_addr_table.keys() | info.cluster_addr_table.keys()
     hidden |= {reply_topic(cluster) for cluster in info.cluster_addr_table}
@@ -60,7 +60,7 @@ async def users_topics(admin: Admin) -> list[str]:
 
 
 async def chosen_masters(admin: Admin, cluster: str | None, broker: str | None) -> dict[str, str]:
-    """Return the names and addresses of all masters, or only the masters of one cluster or broker.
+    """Return the names and addresses of all masters, or of the masters of one cluster or broker.
 
     :raises ClientError: the nameserver knows no such master.
     """
@@ -69,5 +69,5 @@ async def chosen_masters(admin: Admin, cluster: str | None, broker: str | None) 
     if not chosen:
         what = f"broker {broker}" if broker else f"cluster {cluster}" if cluster else "broker"
         known = f"it knows {', '.join(masters)}" if masters else "start one with cometmq broker -n ADDRESS"
-        raise ClientError(f"the nameserver knows no {what}", next_step=known)
+        raise ClientError(f"the nameserver does not know {what}", next_step=known)
     return chosen

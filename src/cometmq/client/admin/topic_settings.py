@@ -1,4 +1,4 @@
-"""Settings of topics: finds the brokers with a topic and the effect of a change, and applies the change."""
+"""Topic settings: finds a topic's brokers and the effect of a change, and applies the change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_QUEUES: Final = 8
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that ``topic alter`` changes; None keeps a setting."""
+    """The settings changed by ``topic alter``; None leaves a setting unchanged."""
 
     read_queues: int | None
     write_queues: int | None
@@ -46,13 +46,13 @@ class Settings:
 
 
 async def topics_of_brokers(admin: Admin, topic: str, masters: dict[str, str]) -> dict[str, TopicConfig]:
-    """Return the configuration of a topic on each broker that has the topic."""
+    """Return a topic's configuration on each broker that has the topic."""
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     return {name: table[topic] for name, table in tables.items() if topic in table}
 
 
 async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: dict[str, str], done_word: str) -> None:
-    """Write each broker's configuration of the topic.
+    """Write the topic's configuration to each broker.
 
     :raises PartlyChangedError: one broker failed after others succeeded.
     """
@@ -65,7 +65,7 @@ async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: d
                 raise
             raise PartlyChangedError(
                 f"topic {config.topic_name} was {done_word} on {', '.join(done)}, not on {name}: {error.message}",
-                next_step="repeat it once that broker works; existing topics stay unchanged",
+                next_step="repeat the command when that broker works again; existing topics remain unchanged",
             ) from error
         done.append(name)
 
@@ -73,7 +73,7 @@ async def put_topic_on(admin: Admin, configs: dict[str, TopicConfig], masters: d
 async def hidden_messages(
     admin: Admin, existing: Mapping[str, TopicConfig], wanted: Mapping[str, TopicConfig]
 ) -> dict[str, int]:
-    """Return the queues whose messages would become unreadable, as ``broker/queue``, and their number of messages."""
+    """Return the queues whose messages would become unreadable, as ``broker/queue``, with their number of messages."""
     fewer = {name for name in existing if wanted[name].read_queue_nums < existing[name].read_queue_nums}
     if not fewer:
         return {}
@@ -105,7 +105,7 @@ def _queues(config: TopicConfig) -> int:
 
 
 def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]:
-    """Return the settings in which two configurations of a topic differ."""
+    """Return the settings that differ between two configurations of a topic."""
     pairs = (
         ("read queues", old.read_queue_nums, new.read_queue_nums),
         ("write queues", old.write_queue_nums, new.write_queue_nums),
@@ -116,7 +116,7 @@ def differences(broker: str, old: TopicConfig, new: TopicConfig) -> list[Change]
 
 
 def settings_text(config: TopicConfig) -> str:
-    """Describe the settings of a topic as part of a sentence."""
+    """Describe a topic's settings as part of a sentence."""
     queues = quantity(config.read_queue_nums, "queue")
     if config.write_queue_nums != config.read_queue_nums:
         queues = (
@@ -127,6 +127,6 @@ def settings_text(config: TopicConfig) -> str:
 
 
 def permission_text(bits: int) -> str:
-    """Return the permission of a topic as letters: r and w, and i for a topic whose settings new topics inherit."""
+    """Return a topic's permission as letters: r, w, and i if new topics inherit its settings."""
     letters = ((PERM_READ, "r"), (PERM_WRITE, "w"), (PERM_INHERIT, "i"))
     return "".join(letter for bit, letter in letters if bits & bit)

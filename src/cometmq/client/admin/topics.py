@@ -1,4 +1,4 @@
-"""Administers clusters, brokers and topics, and sends the requests for all administration."""
+"""Administers clusters, brokers and topics, and sends all administration requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read_configuration(body: bytes) -> dict[str, str]:
 
 
 class TopicAdmin(OwnLoop):
-    """Administers clusters, brokers and topics; sends the requests for all administration."""
+    """Administers clusters, brokers and topics, and sends all administration requests."""
 
     __reduce_ex__ = refuse_copies
 
@@ -80,8 +80,10 @@ class TopicAdmin(OwnLoop):
         self.offsets = Offsets(self.instance, timeout_s)
         self._timeout_s = timeout_s
         self.unanswered: dict[str, RemotingError] | None = None
-        """If this is a dict, lists and sums over several brokers skip brokers that do not answer, and add their errors
-        to the dict by address. If it is ``None``, the first failure is raised.
+        """Errors of unresponsive brokers by address, or ``None`` to raise the first error.
+
+        If this is a dict, lists and sums over several brokers skip these brokers and add their errors to it. If it is
+        ``None``, the first failure is raised.
         """
 
     async def __aenter__(self) -> Self:
@@ -98,13 +100,13 @@ class TopicAdmin(OwnLoop):
 
         :param namesrv_address: the nameserver to ask; by default the nameserver that answered last.
         """
-        code, doing = RequestCode.GET_BROKER_CLUSTER_INFO, "asking for the cluster"
+        code, doing = RequestCode.GET_BROKER_CLUSTER_INFO, "requesting the cluster information"
         if namesrv_address is not None:
             return await self._ask(ClusterInfo, namesrv_address, code, None, doing)
         return await self._ask_namesrv(ClusterInfo, code, doing)
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Return the address of each master by broker name, for one cluster or for all clusters."""
+        """Return each master's address by broker name, for one cluster or for all clusters."""
         info = await self.cluster_info()
         return {
             name: broker.broker_addrs[MASTER_ID]
@@ -113,31 +115,31 @@ class TopicAdmin(OwnLoop):
         }
 
     async def runtime_info(self, broker_address: str) -> dict[str, str]:
-        """Return the state of a broker: the keys that Apache's brokers report, and CometMQ's own keys."""
+        """Return a broker's runtime information, with the keys reported by Apache's brokers and CometMQ's own keys."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        return (await self._ask(KVTable, broker_address, code, None, "asking for runtime information")).table
+        return (await self._ask(KVTable, broker_address, code, None, "requesting the runtime information")).table
 
     async def broker_config(self, broker_address: str) -> dict[str, str]:
-        """Return the configuration of a broker, by the keys of ``broker.conf``."""
+        """Return a broker's configuration by ``broker.conf`` key."""
         code = RequestCode.GET_BROKER_CONFIG
-        text = await self._call(broker_address, code, doing="asking for the configuration")
+        text = await self._call(broker_address, code, doing="requesting the configuration")
         return read_configuration(text)
 
     async def update_broker_config(self, broker_address: str, values: Mapping[str, str]) -> str:
-        """Change keys of a running broker's ``broker.conf``, all or none; return the broker's remark.
+        """Change keys in a running broker's ``broker.conf``, all or none; return the broker's remark.
 
         :raises BrokerError: a key cannot be changed while the broker runs, or a value is not allowed.
         """
         return await self._update_config(RequestCode.UPDATE_BROKER_CONFIG, broker_address, values)
 
     async def namesrv_config(self, namesrv_address: str) -> dict[str, str]:
-        """Return the configuration of one nameserver, by the keys of ``namesrv.conf``."""
+        """Return a nameserver's configuration by ``namesrv.conf`` key."""
         code = RequestCode.GET_NAMESRV_CONFIG
-        text = await self._call(namesrv_address, code, doing="asking for the configuration")
+        text = await self._call(namesrv_address, code, doing="requesting the configuration")
         return read_configuration(text)
 
     async def update_namesrv_config(self, namesrv_address: str, values: Mapping[str, str]) -> str:
-        """Change keys of a running nameserver's ``namesrv.conf``, all or none; return the nameserver's remark.
+        """Change keys in a running nameserver's ``namesrv.conf``, all or none; return the nameserver's remark.
 
         :raises BrokerError: a key cannot be changed while the nameserver runs, or a value is not allowed.
         """
@@ -149,33 +151,33 @@ class TopicAdmin(OwnLoop):
         return answer.remark or ""
 
     async def wipe_write_perm(self, namesrv_address: str, broker: str) -> None:
-        """Remove the write permission from a broker's routes on one nameserver, until the broker registers a change."""
+        """Remove the write permission from a broker's routes on one nameserver until the broker registers a change."""
         header, code = WipeWritePermOfBrokerRequestHeader(broker), RequestCode.WIPE_WRITE_PERM_OF_BROKER
-        await self._call(namesrv_address, code, header, doing=f"taking writes from {broker}")
+        await self._call(namesrv_address, code, header, doing=f"removing the write permission from {broker}")
 
     async def ha_status(self, broker_address: str) -> HARuntimeInfo:
-        """Return the progress of the slaves of a CometMQ or RocketMQ 5 master."""
+        """Return the replication progress of the slaves of a CometMQ or RocketMQ 5 master."""
         code = RequestCode.GET_BROKER_HA_STATUS
-        return await self._ask(HARuntimeInfo, broker_address, code, None, "asking for its slaves")
+        return await self._ask(HARuntimeInfo, broker_address, code, None, "requesting the slaves")
 
     # --- routes ---
 
     async def topic_route(self, topic: str) -> TopicRouteData:
-        """Return the brokers and queues of a topic.
+        """Return a topic's brokers and queues.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
         return (await self.instance.routes.refresh(topic)).data
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the readable queues of a topic, sorted.
+        """Return a topic's readable queues, sorted.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         """
         return (await self.instance.routes.refresh(topic)).read_queues
 
     async def _brokers_of(self, topic: str) -> dict[str, str]:
-        """Return the address of each broker with a topic by name: the master's or, if there is none, a slave's."""
+        """Return the address of each broker with a topic, by broker name: the master's or else a slave's."""
         return {
             broker.broker_name: broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
             for broker in (await self.topic_route(topic)).broker_datas
@@ -183,7 +185,7 @@ class TopicAdmin(OwnLoop):
         }
 
     async def _targets(self, cluster: str | None = None, broker_address: str | None = None) -> Collection[str]:
-        """Return the given broker, or the masters of the cluster, or all masters.
+        """Return the given broker, the masters of the cluster, or all masters.
 
         :raises ClientError: the nameserver knows no such master.
         """
@@ -192,19 +194,19 @@ class TopicAdmin(OwnLoop):
         masters = await self.masters(cluster)
         if not masters:
             raise ClientError(
-                "the nameserver knows no broker"
+                "the nameserver knows no brokers"
                 if cluster is None
                 else f"the nameserver knows no master of cluster {cluster}",
-                next_step="start a broker that registers at this nameserver, or check the names",
+                next_step="start a broker that registers with this nameserver, or check the names",
             )
         return list(masters.values())
 
     # --- topics ---
 
     async def topics(self) -> list[str]:
-        """List the names of all topics that the nameserver knows, sorted, with retry and dead-letter topics."""
+        """Return the sorted names of all topics known to the nameserver, including retry and dead-letter topics."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        return sorted((await self._ask_namesrv(TopicList, code, "asking for the topics")).topic_list)
+        return sorted((await self._ask_namesrv(TopicList, code, "requesting the topics")).topic_list)
 
     async def create_topic(
         self,
@@ -218,7 +220,7 @@ class TopicAdmin(OwnLoop):
         broker_address: str | None = None,
         wait_s: float = TIMEOUT_S,
     ) -> None:
-        """Create or change a topic on one broker, on all masters of a cluster, or on all masters.
+        """Create or update a topic on one broker, on the masters of a cluster, or on all masters.
 
         :param queues: number of read queues, and of write queues unless ``write_queues`` is given.
         :param perm: 6 read and write, 4 read, 2 write.
@@ -242,7 +244,7 @@ class TopicAdmin(OwnLoop):
         await self.until_routed(topic, addresses, wait_s)
 
     async def put_topic(self, config: TopicConfig, broker_address: str, *, attribute_change: str = "") -> None:
-        """Create or replace the complete configuration of a topic on one broker.
+        """Create or replace a topic's complete configuration on one broker.
 
         :param attribute_change: ``+name=value`` and ``-name``, comma-separated; other attributes remain.
         """
@@ -261,7 +263,7 @@ class TopicAdmin(OwnLoop):
         await self._call(broker_address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, doing=doing)
 
     async def until_routed(self, topic: str, addresses: Collection[str], wait_s: float = TIMEOUT_S) -> None:
-        """Wait at most ``wait_s`` seconds for the nameserver to have a route to the topic on all these brokers."""
+        """Wait up to ``wait_s`` seconds until the nameserver has routes to the topic on all given brokers."""
         wanted = set(addresses)
         clock = self.instance.clock
         deadline = clock.monotonic() + wait_s
@@ -277,7 +279,7 @@ class TopicAdmin(OwnLoop):
             await clock.sleep(0.05)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic and its messages on all masters, and its route on all nameservers."""
+        """Delete a topic and its messages on all masters, and its routes on all nameservers."""
         doing = f"deleting topic {topic}"
         for address in await self._targets(cluster):
             await self._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic), doing=doing)
@@ -287,13 +289,13 @@ class TopicAdmin(OwnLoop):
         self.instance.routes.forget(topic)
 
     async def topic_configs(self, broker_address: str) -> dict[str, TopicConfig]:
-        """Return the configurations of a broker's topics by name."""
+        """Return a broker's topic configurations by topic name."""
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         kind = TopicConfigSerializeWrapper
-        return (await self._ask(kind, broker_address, code, None, "asking for the topics")).topic_config_table
+        return (await self._ask(kind, broker_address, code, None, "requesting the topics")).topic_config_table
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
-        """Return the first and last offset and the time of the last message of every queue."""
+        """Return each queue's first and last offset and the time of its last message."""
         merged = TopicStatsTable(offset_table={})
         for address in (await self._brokers_of(topic)).values():
             with self._noting_unanswered():
@@ -302,11 +304,11 @@ class TopicAdmin(OwnLoop):
 
     async def topic_stats_of(self, topic: str, broker_address: str) -> TopicStatsTable:
         """Return the statistics of :meth:`topic_stats` for the queues on one broker."""
-        header, doing = GetTopicStatsInfoRequestHeader(topic), f"asking for statistics of {topic}"
+        header, doing = GetTopicStatsInfoRequestHeader(topic), f"requesting the statistics of {topic}"
         return await self._ask(TopicStatsTable, broker_address, RequestCode.GET_TOPIC_STATS_INFO, header, doing)
 
     async def rate(self, name: str, key: str) -> float | None:
-        """Return a statistic of the brokers as a rate per second over the last minute; ``None`` if no broker counts it.
+        """Return a statistic as a rate per second over the last minute, or ``None`` if no broker counts it.
 
         :param name: ``TOPIC_PUT_NUMS`` with a topic as key, ``GROUP_GET_NUMS`` with ``topic@group``.
         """
@@ -314,14 +316,14 @@ class TopicAdmin(OwnLoop):
         header, code = ViewBrokerStatsDataRequestHeader(name, key), RequestCode.VIEW_BROKER_STATS_DATA
         for address in await self._targets():
             with self._noting_unanswered(), suppress(BrokerError):  # a broker that has not counted it yet refuses
-                data = await self._ask(BrokerStatsData, address, code, header, f"asking for {name} of {key}")
+                data = await self._ask(BrokerStatsData, address, code, header, f"requesting {name} of {key}")
                 found.append(data.stats_minute.tps)
         return sum(found) if found else None
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """List the consumer groups that have committed offsets in a topic, sorted by name."""
+        """Return the consumer groups that have committed offsets in a topic, sorted by name."""
         found: set[str] = set()
-        header, doing = QueryTopicConsumeByWhoRequestHeader(topic), f"asking who consumes {topic}"
+        header, doing = QueryTopicConsumeByWhoRequestHeader(topic), f"requesting the groups that consume {topic}"
         for address in (await self._brokers_of(topic)).values():
             listed = await self._ask(GroupList, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header, doing)
             found.update(listed.group_list)
@@ -332,13 +334,13 @@ class TopicAdmin(OwnLoop):
     async def _call(
         self, address: str, code: int, header: Header | None = None, body: bytes = b"", *, doing: str
     ) -> bytes:
-        """Send a request to a server; return the body of its answer. ``doing`` names the request in errors."""
+        """Send a request to a server and return the response body."""
         answer = await self.instance.call(address, code, header, body, doing=doing, timeout_s=self._timeout_s)
         return answer.body
 
     @contextmanager
     def _noting_unanswered(self) -> Iterator[None]:
-        """Await a request to one of several brokers; if ``unanswered`` is a dict, add a failure to it."""
+        """Await a request to one of several brokers; if ``unanswered`` is a dict, add any failure to it."""
         try:
             yield
         except RemotingError as error:
@@ -347,11 +349,11 @@ class TopicAdmin(OwnLoop):
             self.unanswered[error.address] = error
 
     async def _ask(self, kind: type[T], address: str, code: int, header: Header | None, doing: str) -> T:
-        """Send a request as :meth:`_call` does, and decode the body."""
+        """Send a request like :meth:`_call`, and decode the response body."""
         return decode_body(kind, await self._call(address, code, header, doing=doing))
 
     async def _ask_first(self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str) -> T:
-        """Ask brokers as :meth:`_ask` does; return the answer of the first broker that does not refuse the request."""
+        """Send a request to brokers in turn, and return the first response that is not a rejection."""
         failure: CometMQError | None = None
         for address in await self._targets(None, broker_address):
             try:

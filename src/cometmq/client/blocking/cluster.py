@@ -1,4 +1,4 @@
-"""Requests to nameservers and brokers without an event loop: topics, routes, queues, and any request to a broker."""
+"""Requests to nameservers and brokers without an event loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cometmq.remoting.headers import Header
 from cometmq.remoting.security import PLAIN, Security
 
 ANSWER_SECONDS: Final = 10.0
-"""Maximum wait for one answer, unless the caller sets a lower maximum."""
+"""Maximum time to wait for a response, unless the caller sets a shorter time."""
 _PAUSE_SECONDS: Final = 0.2
 
 T = TypeVar("T")
@@ -32,29 +32,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The servers of one cluster, and the topics to read."""
+    """The servers of a cluster, and the topics to read."""
 
     namesrv: tuple[str, ...]
-    """Nameserver addresses, ``host:port``. The first one that answers is used; the others are asked for topics unknown
-    to it.
-    """
+    """Nameserver addresses, ``host:port``. The first that responds is used; the others are asked for unknown topics."""
     security: Callable[[], Security] = lambda: PLAIN
-    """Function that returns credentials and TLS; called whenever a connection is opened."""
+    """A function that returns credentials and TLS options; called whenever a connection is opened."""
     timeout_s: float = ANSWER_SECONDS
-    """Maximum number of seconds until an answer arrives."""
+    """Maximum number of seconds to wait for a response."""
     patience_s: float = ANSWER_SECONDS
-    """Seconds during which a request to a silent broker is repeated."""
+    """Number of seconds for which requests to an unresponsive broker are retried."""
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     """A regular expression for topic names, used if ``topics`` is empty."""
     from_slaves: bool = False
-    """Read messages from a slave if there is one; all other requests go to the master."""
+    """If true, messages are read from a slave if there is one; all other requests are sent to the master."""
     group: str = "cometmq"
-    """Consumer group for pulls that read store times."""
+    """The consumer group for pulls that read store times."""
 
 
 class Patience:
-    """Limits repetitions of a request: the first is immediate, and the later ones follow pauses, until time is up."""
+    """Limits the retries of a request: one immediate retry, then further ones after pauses until time is up."""
 
     def __init__(self, clock: Clock, seconds: float, pause_s: float) -> None:
         self._clock = clock
@@ -63,7 +61,7 @@ class Patience:
         self._asked = 0
 
     def again(self) -> bool:
-        """Pause, and return True to repeat; return False if the time is up and there was at least one repetition."""
+        """Pause and return True for another retry; return False if time is up after at least one retry."""
         self._asked += 1
         if self._asked > 1:
             if self._clock.monotonic() >= self._give_up_at:
@@ -73,7 +71,7 @@ class Patience:
 
 
 class BlockingCluster:
-    """The brokers in a nameserver's cluster; the routes are those of the last refresh.
+    """A cluster's brokers, with the routes from the last refresh.
 
     Methods that send requests raise ``unreachable`` if no nameserver or broker answers, or a broker is not registered.
 
@@ -82,12 +80,12 @@ class BlockingCluster:
     """
 
     unreachable: ClassVar[type[CometMQError]] = ClientError
-    """Raised when no nameserver answers, or when a broker does not answer."""
+    """Raised when no nameserver responds or a broker does not respond."""
     refused: ClassVar[type[CometMQError]] = ClientError
-    """Raised when a server refuses a request."""
-    namesrv_step: ClassVar[str] = "is the nameserver's address right, and is it running?"
-    broker_step: ClassVar[str] = "is the broker running?"
-    """The next step in errors about servers that do not answer."""
+    """Raised when a server rejects a request."""
+    namesrv_step: ClassVar[str] = "check the nameserver's address and that it is running"
+    broker_step: ClassVar[str] = "check that the broker is running"
+    """The next step in errors about brokers that do not respond."""
 
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster_options = options
@@ -100,7 +98,7 @@ class BlockingCluster:
     # Nameserver -----------------------------------------------------------------------------------
 
     def queues(self) -> list[Queue]:
-        """Return every readable queue of the chosen topics on the brokers that are registered now."""
+        """Return all readable queues of the selected topics on the brokers that are registered now."""
         self._silent_masters.clear()
         return self._ask_namesrv(self._queues())
 
@@ -118,12 +116,12 @@ class BlockingCluster:
         return sorted(found)
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return the route of a topic; None if no nameserver knows the topic."""
+        """Return a topic's route, or None if no nameserver knows the topic."""
         (route,) = self._ask_namesrv(self._nameservers.routes([topic], self._cluster_options.timeout_s))
         return route
 
     def topics(self) -> Sequence[str]:
-        """Return the topics that match the pattern; if there is none, return all topics that a pattern could match."""
+        """Return the topics that match the pattern, or all candidate topics if none matches."""
         return self._ask_namesrv(self._topics())
 
     def _topics(self) -> Exchange[Sequence[str]]:
@@ -139,21 +137,21 @@ class BlockingCluster:
         ]
 
     def masters(self) -> frozenset[str]:
-        """Return the names of the brokers whose master is registered now."""
+        """Return the names of the brokers whose master is currently registered."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         known = self._ask_namesrv(self._nameservers.body(code, ClusterInfo, self._cluster_options.timeout_s))
         return frozenset(name for name, of in known.broker_addr_table.items() if MASTER_ID in of.broker_addrs)
 
     def address_of(self, queue: Queue) -> str:
-        """Return the address of the broker from which a queue is read; look up an unknown address."""
+        """Return the address of the broker from which a queue is read, looking it up if it is unknown."""
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[1]
 
     def request_address(self, queue: Queue) -> str:
-        """Return the address for requests about a queue: its master's address or, if there is no master, a slave's."""
+        """Return the address for requests about a queue: its master's or, if there is no master, a slave's."""
         return self._broker_for(queue, slave=queue.broker in self._silent_masters)[1]
 
     def has_master(self, queue: Queue) -> bool:
-        """Return whether a queue's master answers requests; only the master can prove that a message is missing."""
+        """Return whether a queue's master handles requests; only the master can confirm that a message is missing."""
         return queue.broker not in self._silent_masters and self._broker_for(queue, slave=False)[0] == MASTER_ID
 
     def reads_slave(self, queue: Queue) -> bool:
@@ -161,14 +159,14 @@ class BlockingCluster:
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[0] != MASTER_ID
 
     def leave_slave(self, broker: str) -> None:
-        """From now on, read a broker's queues from its master, once the broker has a master."""
+        """Switch a broker's queues from its slave to its master, if it has a master."""
         self._leaves_slave.add(broker)
 
     def _wants_slave(self, broker: str) -> bool:
         return self._cluster_options.from_slaves and broker not in self._leaves_slave
 
     def _broker_for(self, queue: Queue, *, slave: bool) -> tuple[int, str]:
-        """Return the id and address of the queue's master, or of a slave if a slave is wanted or there is no master."""
+        """Return the id and address of a queue's master, or of a slave if one is preferred or there is no master."""
         chosen = self._brokers.choose(queue.broker, slave=slave)
         if chosen is None:
             self._ask_namesrv(self._queues())
@@ -178,7 +176,7 @@ class BlockingCluster:
         return chosen
 
     def forget(self, broker: str) -> None:
-        """Forget the broker's addresses, so that they are looked up when they are next needed."""
+        """Forget a broker's addresses, so that they are looked up again when needed."""
         self._brokers.pop(broker, None)
 
     def _ask_namesrv(self, exchange: Exchange[T]) -> T:
@@ -186,16 +184,16 @@ class BlockingCluster:
             return run(exchange, self._send)
         except RemotingError as error:
             step = error.next_step or self.namesrv_step
-            raise self.unreachable(f"no nameserver answers: {error.message}", next_step=step) from error
+            raise self.unreachable(f"no nameserver responds: {error.message}", next_step=step) from error
         except ClientError as error:
             raise self.refused_by(error) from error
 
     def refused_by(self, error: ClientError) -> CometMQError:
-        """Return the error for a broker's refusal."""
+        """Return the error for a request that a broker rejected."""
         return self.refused(error.message, next_step=error.next_step)
 
     def _send(self, ask: Ask) -> list[RemotingCommand]:
-        """Send requests; repeat them if that fails and time is left. The server may have closed an idle connection."""
+        """Send requests, and retry them if they fail and time is left."""
         security, give_up_at = self._cluster_options.security(), self._clock.monotonic() + ask.timeout_s
         try:
             return invoke_all(ask.address, security, ask.requests, ask.timeout_s)
@@ -229,7 +227,7 @@ class BlockingCluster:
     def ask_broker(
         self, queue: Queue, requests: Sequence[tuple[int, Header]], patience_s: float = 0.0
     ) -> list[RemotingCommand]:
-        """Send requests to the broker of a queue: at least twice, and until ``patience_s`` has passed.
+        """Send requests to a queue's broker, retrying at least once and until ``patience_s`` has passed.
 
         They are sent to the master, or to a slave if no master is registered, or if the master is silent and slaves may
         be read.
@@ -245,7 +243,7 @@ class BlockingCluster:
                     self._silent_masters ^= {queue.broker}
                 if not patience.again():
                     raise self.unreachable(
-                        f"broker {queue.broker} does not answer: {error.message}",
+                        f"broker {queue.broker} does not respond: {error.message}",
                         next_step=self.broker_step,
                     ) from error
 

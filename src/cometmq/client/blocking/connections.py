@@ -1,4 +1,4 @@
-"""Connections that outlive a task: Spark reuses its Python workers, so a cache in the process avoids most connects.
+"""A connection cache that outlives tasks, because Spark reuses its Python workers.
 
 A connection belongs to one borrower at a time, and to the credentials and TLS that it was opened with. It returns to
 the cache only after every request on it has been answered; after an error it is closed. A connection that was idle for
@@ -20,9 +20,9 @@ from cometmq.remoting.headers import Header
 from cometmq.remoting.security import Security
 
 IDLE_SECONDS: Final = 60.0
-"""Seconds after which an idle connection is closed; well below the 120 s after which servers close it."""
+"""Seconds after which an idle connection is closed; servers close it after 120 s."""
 _WINDOW: Final = 128
-"""Maximum number of requests that :func:`invoke_all` sends before it waits for their answers."""
+"""Maximum number of requests that :func:`invoke_all` sends before it waits for responses."""
 
 
 class _Cache:
@@ -65,7 +65,7 @@ atexit.register(_cache.close)
 
 @contextmanager
 def borrowed(address: str, security: Security, timeout_s: float) -> Iterator[BlockingConnection]:
-    """Lend a connection to the block; close it if the block raises.
+    """Lend a connection to a ``with`` block; close it if the block raises an exception.
 
     :raises BlockingConnectionError: the address is unreachable.
     """
@@ -81,7 +81,7 @@ def borrowed(address: str, security: Security, timeout_s: float) -> Iterator[Blo
 def invoke_all(
     address: str, security: Security, requests: Sequence[tuple[int, Header | None]], timeout_s: float
 ) -> list[RemotingCommand]:
-    """Send many requests before waiting for answers; return the answers in the order of the requests.
+    """Send many requests before waiting for responses; return the responses in request order.
 
     :raises BlockingConnectionError: the server does not answer all requests.
     """

@@ -1,4 +1,4 @@
-"""Queries offsets without an event loop: bounds, record sizes, group offsets, and offsets by time."""
+"""Queries offsets without an event loop: queue bounds, record sizes, group offsets, and offsets by time."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The offsets in a queue: ``first <= offset < end``."""
+    """The range of offsets in a queue: ``first <= offset < end``."""
 
     first: int
     end: int
 
 
 class OffsetClient(BlockingCluster):
-    """The brokers in a nameserver's cluster, with methods that query offsets."""
+    """A cluster's brokers, with methods that query offsets."""
 
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(options, clock=clock)
         self._introduced: set[tuple[str, str]] = set()
-        """Groups and the brokers that know them."""
+        """Groups with the brokers that know them."""
 
     def bounds(
         self, queues: Iterable[Queue], *, on_silent: Callable[[CometMQError], None] | None = None
     ) -> dict[Queue, Bounds]:
-        """Query the bounds of queues, pipelined for each broker.
+        """Return the bounds of queues, with the requests pipelined for each broker.
 
         :param on_silent: called for a broker that does not answer the first try, whose queues are then omitted; if it
             is not given, such a broker is asked again until ``patience_s`` has passed.
@@ -74,13 +74,13 @@ class OffsetClient(BlockingCluster):
     # Groups ---------------------------------------------------------------------------------------
 
     def committed_offsets(self, queues: Iterable[Queue], group: str) -> dict[Queue, int]:
-        """Return the offset that a group has committed in each queue; queues without a committed offset are omitted."""
+        """Return a group's committed offset in each queue, omitting queues that have none."""
         asked = [(queue, committed_offset(group, queue, or_zero=False)) for queue in queues]
         offsets = zip(asked, self.ask(asked), strict=True)
         return {queue: offset for (queue, _), offset in offsets if offset is not None}
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int], *, alone: bool = False) -> None:
-        """Commit offsets for a consumer group; a heartbeat creates the group on brokers that do not know it.
+        """Commit offsets for a consumer group, creating the group on brokers that do not know it.
 
         :param alone: refuse to commit if the group has a consumer, whose offsets would be overwritten.
         :raises refused: the group has a consumer.
@@ -91,8 +91,8 @@ class OffsetClient(BlockingCluster):
                     self._introduce(group, members)
                 elif alone:
                     raise self.refused(
-                        f"it has consumers at {members[0].broker}, whose offsets would be overwritten",
-                        next_step="choose a group without consumers",
+                        f"the group has consumers on {members[0].broker}, whose offsets would be overwritten",
+                        next_step="choose a group that has no consumers",
                     )
             updates = [(queue, commit(group, queue, offsets[queue])) for queue in members]
             # The first one alone: it makes the group's table, which Apache's threads would make more than once.
@@ -100,13 +100,13 @@ class OffsetClient(BlockingCluster):
                 self.ask(part)
 
     def _has_consumers(self, group: str, queue: Queue) -> bool:
-        """Return whether a queue's broker has consumers of the group, so that it knows the group's subscriptions."""
+        """Return whether a group has consumers on a queue's broker."""
         request = (RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader(group))
         (answer,) = self.ask_broker(queue, [request])
         return answer.code == ResponseCode.SUCCESS and bool(decode_body(ConsumerIdList, answer.body).consumer_id_list)
 
     def _introduce(self, group: str, members: Sequence[Queue]) -> None:
-        """Let a broker create the group and its retry topic, as a group's first consumer does; then leave the group."""
+        """Make a broker create the group and its retry topic, as the first consumer of a group does."""
         client_id = f"cometmq-spark-{group}"
         subscriptions = [SubscriptionData(topic=topic, sub_string="*") for topic in {queue.topic for queue in members}]
         body = encode_body(
@@ -136,7 +136,7 @@ class OffsetClient(BlockingCluster):
     # Times ----------------------------------------------------------------------------------------
 
     def offsets_at(self, bounds: Mapping[Queue, Bounds], times: int | Mapping[str, int]) -> dict[Queue, int]:
-        """Find the first offset stored at or after a time in each queue; use the queue's end if all messages are older.
+        """Find each queue's first offset stored at or after a time, or the queue's end if all messages are older.
 
         :param times: milliseconds since 1970, for all topics or by topic; topics for which no time is given are
             omitted.

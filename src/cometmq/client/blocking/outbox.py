@@ -1,4 +1,4 @@
-"""Requests to several queues in parallel, in order for each queue, with retries: a protocol without sockets.
+"""Requests to several queues in parallel, with retries and in order within each queue; contains no I/O.
 
 A *request* consists of some messages for one queue. It is in flight (``opaque`` is set), or it pauses until ``due_at``,
 or it is acknowledged and gone:
@@ -43,15 +43,13 @@ from cometmq.remoting.security import Security
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 5.0
 RETRYABLE: Final = NOT_NOW | LESS_SAFE
-"""Codes after which a retry can help: the message is not stored, or is less durable than the broker's configuration
-demands.
-"""
+"""Response codes after which a retry may help: the message was not stored, or not as durably as configured."""
 _ADVICE: Final[dict[int, str]] = {
-    ResponseCode.NO_PERMISSION: "the topic or its broker does not allow writing: see cometmq topic list",
-    ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker: cometmq topic create",
-    ResponseCode.PRODUCER_FENCED: "another attempt of this task has taken over, which goes on with it",
-    ResponseCode.SEQUENCE_GAP: "the broker lost messages that it had acknowledged; the repeated task sends them again",
-    ResponseCode.SEQUENCE_MISMATCH: "the rows of a repeated task must be the same, in the same order",
+    ResponseCode.NO_PERMISSION: "the topic or broker does not allow writing: run cometmq topic list",
+    ResponseCode.TOPIC_NOT_EXIST: "create the topic on this broker with cometmq topic create",
+    ResponseCode.PRODUCER_FENCED: "another attempt of this task has taken over and continues it",
+    ResponseCode.SEQUENCE_GAP: "the broker lost acknowledged messages; the task sends them again when it is retried",
+    ResponseCode.SEQUENCE_MISMATCH: "a retried task must produce the same rows in the same order",
 }
 
 
@@ -60,11 +58,11 @@ class Request(Protocol):
 
     @property
     def queue(self) -> Queue:
-        """Return the queue of the messages."""
+        """Return the queue that the messages are for."""
 
     @property
     def size(self) -> int:
-        """Return the bytes of the messages."""
+        """Return the total size of the messages in bytes."""
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -73,7 +71,7 @@ class Request(Protocol):
         """Encode the request."""
 
     def left(self) -> Self | None:
-        """Return the messages to send again after a failure; None if all are stored."""
+        """Return the messages to resend after a failure, or None if all are stored."""
 
     def acknowledged(self, answer: RemotingCommand) -> None:
         """Record that the broker has stored the messages."""
@@ -81,48 +79,48 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """The limits of a sender, and the next steps in its errors."""
+    """A sender's limits, and the next steps in its errors."""
 
     security: Security
     timeout_s: float
-    """Maximum time until a request is acknowledged, over all tries."""
+    """Maximum time until a request is acknowledged, including all retries."""
     answer_s: float
-    """Maximum time until an answer arrives."""
+    """Maximum time to wait for a response."""
     error: type[CometMQError]
-    """The error class for messages that a broker refuses or does not acknowledge in time."""
+    """The error class for messages that a broker rejects or does not acknowledge in time."""
     too_large: str
-    """The next step if a broker rejects a message as too large."""
+    """The next step in the error for a message that is too large."""
     too_late: str
-    """The next step if messages are not acknowledged in time."""
+    """The next step in the error for messages that are not acknowledged in time."""
     first_pause_s: float = FIRST_PAUSE_SECONDS
 
 
 @dataclass(slots=True)
 class Sending:
-    """A request that is not acknowledged yet."""
+    """A request that has not been acknowledged yet."""
 
     request: Request
     deadline: float
     due_at: float
     """The time at which the pause ends."""
     opaque: int | None = None
-    """The opaque of the frame in flight; None during a pause."""
+    """The opaque of the frame in flight, or None during a pause."""
     failures: int = 0
 
 
 @dataclass(slots=True)
 class Delivered:
-    """Totals of a sender's requests."""
+    """Totals over a sender's requests."""
 
     messages: int = 0
     bytes: int = 0
     requests: int = 0
     repeated: int = 0
-    """Number of requests that were sent again."""
+    """Number of requests that were retried."""
 
 
 class Outbox:
-    """The requests that are not acknowledged yet; times are monotonic seconds."""
+    """The requests that have not been acknowledged yet; times are in monotonic seconds."""
 
     def __init__(self, options: SenderOptions) -> None:
         self._options = options
@@ -133,28 +131,28 @@ class Outbox:
         self.delivered = Delivered()
 
     def add(self, request: Request, now: float) -> None:
-        """Add a request; its queue must not have another unacknowledged request."""
+        """Add a request. Its queue must not have another unacknowledged request."""
         self._hold(Sending(request, now + self._options.timeout_s, now))
 
     def requests_to(self, broker: str) -> list[Sending]:
-        """Return the requests to a broker."""
+        """Return the requests for a broker."""
         return [sending for sending in self.sendings.values() if sending.request.queue.broker == broker]
 
     def unanswered_by(self, broker: str) -> set[int]:
-        """Return the opaques of the requests that a broker has not answered."""
+        """Return the opaques of the requests to which a broker has not responded."""
         return {sending.opaque for sending in self.requests_to(broker) if sending.opaque is not None}
 
     def due(self, now: float) -> list[Sending]:
-        """Return the requests that are due."""
+        """Return the requests that are due to be sent."""
         return [sending for sending in self.sendings.values() if sending.opaque is None and sending.due_at <= now]
 
     def frame(self, sending: Sending) -> bytes:
-        """Return the frame of a request, and mark the request as in flight."""
+        """Return a request's frame, and mark the request as in flight."""
         sending.opaque = next(self._opaques)
         return sending.request.frame(sending.opaque)
 
     def reduce(self, sending: Sending, left: Request | None) -> None:
-        """Reduce a request to the messages that are not stored."""
+        """Reduce a request to the messages that have not been stored."""
         self._drop(sending)
         self.delivered.messages += len(sending.request) - (0 if left is None else len(left))
         if left is not None:
@@ -163,7 +161,7 @@ class Outbox:
             self.delivered.repeated += 1
 
     def answered(self, broker: str, answer: RemotingCommand, now: float) -> None:
-        """Handle an answer.
+        """Handle a response.
 
         :raises CometMQError: ``options.error``: the broker refuses the messages, or no time is left to try again.
         """
@@ -172,12 +170,12 @@ class Outbox:
             return  # a request of the broker's, or an answer to a request that was given up
         words = f"code {answer.code}: {answer.remark or 'no remark'}"
         if answer.code in RETRYABLE:
-            self._pause([sending], f"broker {broker} answers {words}", now)
+            self._pause([sending], f"broker {broker} responded with {words}", now)
             return
         self._drop(sending)
         if answer.code != ResponseCode.SUCCESS:
             raise self._options.error(
-                f"broker {broker} refuses {sending.request}: {words}",
+                f"broker {broker} rejected {sending.request}: {words}",
                 next_step=self._options.too_large
                 if answer.code == ResponseCode.MESSAGE_ILLEGAL
                 else denial_step(answer.code, answer.remark) or _ADVICE.get(answer.code),
@@ -187,11 +185,11 @@ class Outbox:
         sending.request.acknowledged(answer)
 
     def broken(self, broker: str, reason: str, now: float) -> None:
-        """Pause all requests to a broker, since it is unknown whether it has stored them.
+        """Pause all requests to a broker because it is unknown whether it has stored them.
 
         :raises CometMQError: ``options.error``: no time is left to try again.
         """
-        self._pause(self.requests_to(broker), f"broker {broker} does not answer: {reason}", now)
+        self._pause(self.requests_to(broker), f"broker {broker} does not respond: {reason}", now)
 
     def _pause(self, sendings: list[Sending], reason: str, now: float) -> None:
         for sending in sendings:
@@ -200,7 +198,8 @@ class Outbox:
             sending.due_at = now + self._pauses.after(sending.failures)
             if sending.due_at > sending.deadline:
                 raise self._options.error(
-                    f"{sending.request}: not acknowledged within {self._options.timeout_s * 1000:.0f} ms; {reason}",
+                    f"{sending.request}: it was not acknowledged within {self._options.timeout_s * 1000:.0f} "
+                    f"ms; {reason}",
                     next_step=self._options.too_late,
                 )
 

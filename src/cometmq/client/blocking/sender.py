@@ -1,4 +1,4 @@
-"""Sends the requests of an :class:`~cometmq.client.blocking.outbox.Outbox` on blocking connections.
+"""Sends the requests in an :class:`~cometmq.client.blocking.outbox.Outbox` over blocking connections.
 
 All requests to a broker share one connection; its answers arrive in any order and are matched by opaque. When a
 connection breaks, the nameserver is asked again for the broker's address.
@@ -36,7 +36,7 @@ class Sender:
         self._outbox = Outbox(options)
         self._connections: dict[str, BlockingConnection] = {}
         self._moved: set[str] = set()
-        """Brokers whose connection broke; their address may have changed."""
+        """Brokers whose connection was lost, so their address may have changed."""
 
     def wait_for(self, queue: Queue) -> None:
         """Wait until a queue has no unacknowledged request."""
@@ -44,7 +44,7 @@ class Sender:
             self._advance(queue)
 
     def submit(self, request: Request) -> None:
-        """Send a request once the previous request in its queue is acknowledged."""
+        """Send a request after the previous request for its queue has been acknowledged."""
         self.wait_for(request.queue)
         while self._outbox.sendings and self._outbox.bytes + request.size > MAX_SINK_IN_FLIGHT_BYTES:
             self._advance(next(iter(self._outbox.sendings)))
@@ -52,13 +52,13 @@ class Sender:
         self._send_due()
 
     def finish(self) -> Delivered:
-        """Wait until all requests are acknowledged."""
+        """Wait until all requests have been acknowledged."""
         while self._outbox.sendings:
             self._advance(next(iter(self._outbox.sendings)))
         return self._outbox.delivered
 
     def await_answers(self) -> None:
-        """Wait briefly for the answers to sent requests, whether successes or failures, before the task fails.
+        """Wait briefly for the responses to sent requests before the task fails.
 
         The task's next attempt first queries which messages are stored; messages stored after this query are then
         stored twice.
@@ -77,7 +77,7 @@ class Sender:
         self._connections.clear()
 
     def _advance(self, queue: Queue) -> None:
-        """Handle an answer of the queue's broker, or wait for the end of a pause; then send the due requests."""
+        """Handle a response or wait for the end of a pause, then send the requests that are due."""
         if self._outbox.unanswered_by(queue.broker):
             self._receive(queue.broker)
         else:

@@ -1,4 +1,4 @@
-"""Warns when another member of a consumer's group subscribes differently: RocketMQ's classic trap.
+"""Warns when members of a consumer group have different subscriptions.
 
 A broker keeps only one table of subscriptions for each group: the table of the member whose heartbeat arrived last (for
 a single topic, the newest subscription). The members share the queues regardless of their subscriptions, so a member
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class SubscriptionComparison:
-    """Compares one member's subscriptions with its group's at an interval.
+    """Compares a member's subscriptions with its group's at regular intervals.
 
     :param subscriptions: topic → subscription; the member changes this mapping.
     """
@@ -38,18 +38,16 @@ class SubscriptionComparison:
         self._warned = ""
 
     async def keep(self, interval_s: float) -> None:
-        """Compare subscriptions every ``interval_s`` seconds, until cancelled or until a broker denies access; log
-        failures.
-        """
+        """Compare subscriptions every ``interval_s`` seconds until cancelled or denied access."""
         while True:
             await self._instance.clock.sleep(interval_s)
             try:
                 await self._compare()
             except AccessDeniedError as error:
-                log.info("subscriptions of %s are not compared: %s", self._group, error)
+                log.info("cannot compare the subscriptions of group %s: %s", self._group, error)
                 return
             except CometMQError as error:
-                log.debug("subscriptions of %s are not compared: %s", self._group, error)
+                log.debug("cannot compare the subscriptions of group %s: %s", self._group, error)
 
     async def _compare(self) -> None:
         own = {topic: found for topic, found in self._subscriptions.items() if not topic.startswith(RETRY_PREFIX)}
@@ -58,7 +56,7 @@ class SubscriptionComparison:
         if address is None or not is_settled:  # a new subscription may be on its way to the broker
             return
         header = GetConsumerConnectionListRequestHeader(self._group)
-        doing = f"asking who consumes as {self._group}"
+        doing = f"requesting the members of group {self._group}"
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         answer = await self._instance.call(address, code, header, doing=doing)
         known = decode_body(ConsumerConnection, answer.body)
@@ -67,7 +65,7 @@ class SubscriptionComparison:
             found = difference(own, known.subscription_table)
         if found and found != self._warned:
             log.warning(
-                "members of group %s subscribe differently, so messages are lost for the group: %s "
+                "members of group %s subscribe differently, so the group loses messages: %s "
                 "(give all members the same subscriptions; `cometmq group describe` shows them)",
                 self._group,
                 found,
@@ -75,7 +73,7 @@ class SubscriptionComparison:
         self._warned = found or self._warned
 
     def _broker(self, own: Mapping[str, SubscriptionData]) -> str | None:
-        """Return the address of a broker to which this member sends heartbeats."""
+        """Return the address of a broker that receives this member's heartbeats."""
         routes = self._instance.routes
         for topic in sorted(own):
             route = routes.known(topic)
@@ -86,7 +84,7 @@ class SubscriptionComparison:
 
 
 def difference(own: Mapping[str, SubscriptionData], known: Mapping[str, SubscriptionData]) -> str:
-    """Describe the difference between the group's and a member's own subscriptions; empty if they are equal."""
+    """Describe how the group's subscriptions differ from a member's; return an empty text if they are equal."""
     wanted = {topic: f"{found.expression_type} {found.sub_string}" for topic, found in own.items()}
     others = {
         topic: f"{found.expression_type} {found.sub_string}"
@@ -98,5 +96,5 @@ def difference(own: Mapping[str, SubscriptionData], known: Mapping[str, Subscrip
         return ""
     topic = differing[0]
     more = f", and {len(differing) - 1} more topics" if len(differing) > 1 else ""
-    mine, other = wanted.get(topic, "not at all"), others.get(topic, "not at all")
-    return f"topic {topic}: this member subscribes by {mine}, another by {other}{more}"
+    mine, other = wanted.get(topic, "none"), others.get(topic, "none")
+    return f"topic {topic}: this member's subscription is {mine}, another's is {other}{more}"

@@ -1,4 +1,4 @@
-"""One queue of a polling consumer: the messages that were read ahead, and the position (``AssignedMessageQueue``)."""
+"""A polling consumer's queue: the messages read ahead, and the position (``AssignedMessageQueue``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.remoting.bodies import SubscriptionData
 
 
 class Assignment:
-    """One reading of a queue with one subscription: the reader adds messages to it, and polls take messages from it.
+    """A period of reading a queue with one subscription, from the reader to the polls.
 
     A reading begins once and ends once. A new offset or subscription requires a new reading, so that nothing that the
     old reader still receives can reach a poll.
@@ -25,16 +25,16 @@ class Assignment:
         self.task: asyncio.Task[None] | None = None
         self.paused = False
         self.seeking = asyncio.Lock()
-        """Lock that a seek holds until it has moved the position, so that the last of several seeks takes effect."""
+        """A lock held by a seek until it has moved the position, so that the last of several seeks takes effect."""
         self.position: int | None = None
-        """The offset of the next poll."""
+        """The offset at which the next poll starts."""
         self.processed: int | None = None
-        """The value of ``position`` at the beginning of the last poll; messages before it are consumed."""
+        """The position at the start of the last poll; all messages before it have been consumed."""
         self._config = config
         self._budget = budget
         self._arrived = arrived
         self.chunks: deque[Chunk] = deque()
-        """The messages that were read ahead; a chunk without messages only moves the position."""
+        """The messages read ahead; an empty chunk only moves the position."""
         self._taken = 0
         self._has_given = False
         self._count = 0
@@ -45,7 +45,7 @@ class Assignment:
 
     @property
     def is_read(self) -> bool:
-        """Return whether the reader runs; a failed reader is replaced at the next rebalance."""
+        """Return whether the reader is running; a failed reader is replaced at the next rebalance."""
         return self.task is not None and not self.task.done()
 
     async def room(self) -> None:
@@ -58,7 +58,7 @@ class Assignment:
             await self._room.wait()
 
     def take(self, chunk: Chunk) -> None:
-        """Store the messages of a pull."""
+        """Store the messages from a pull."""
         if self._dropped:
             return
         if not chunk.messages and self.chunks:
@@ -70,7 +70,7 @@ class Assignment:
         self._arrived.set()
 
     def hand_out(self, limit: int, into: list[MessageExt]) -> None:
-        """Move up to ``limit`` messages into the result of a poll."""
+        """Move up to ``limit`` messages to the result of a poll."""
         while self.chunks and limit > 0:
             chunk = self.chunks[0]
             messages = chunk.messages
@@ -90,7 +90,7 @@ class Assignment:
             self._room.set()
 
     def take_back(self, messages: list[MessageExt]) -> None:
-        """Put messages of :meth:`hand_out` back at the front, unless another reading has handed them out."""
+        """Put messages from :meth:`hand_out` back at the front."""
         if not self._has_given or self.position is None:
             return
         if self._taken:
@@ -104,7 +104,7 @@ class Assignment:
         self._arrived.set()
 
     def drop(self) -> None:
-        """End the reading; drop the messages that were read ahead."""
+        """End the reading and drop the messages read ahead."""
         self._dropped = True
         if self.task is not None:
             self.task.cancel()

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class AssignmentTable:
-    """Begins, moves and ends the readings of one consumer.
+    """Starts, moves and ends a consumer's readings.
 
     :param subscriptions: topic → subscription; the consumer changes this mapping.
     :param spawn: runs background work until the consumer ends.
@@ -49,7 +49,7 @@ class AssignmentTable:
         spawn: Spawn,
     ) -> None:
         self.queues: dict[MessageQueue, Assignment] = {}
-        """The queues that are being read, in the order of their turns."""
+        """The queues being read, in the order in which polls use them."""
         self._offsets = offsets
         self._group = group
         self._config = config
@@ -59,17 +59,17 @@ class AssignmentTable:
         self._budget = Budget(config.pull_threshold_bytes)
         self._leaving = LeavingQueues(spawn)
         self._moved: list[Assignment] = []
-        """The queues whose position has changed since the last poll began."""
+        """The queues whose position has changed since the start of the last poll."""
         self._is_running = False
 
     def start(self, reader: QueueReader, arrived: asyncio.Event) -> None:
-        """Prepare for reading; ``arrived`` is set when messages arrive."""
+        """Prepare for reading. ``arrived`` is set when messages arrive."""
         self._reader = reader
         self._arrived = arrived
         self._is_running = True
 
     def close(self) -> None:
-        """End all readings without a commit."""
+        """End all readings without committing offsets."""
         self._is_running = False
         for assignment in self.queues.values():
             assignment.drop()
@@ -82,17 +82,19 @@ class AssignmentTable:
     # --- messages and positions ---
 
     def of(self, queue: MessageQueue) -> Assignment:
-        """Return the reading of a queue.
+        """Return a queue's reading.
 
         :raises ClientStateError: the queue is not assigned.
         """
         assignment = self.queues.get(queue)
         if assignment is None:
-            raise ClientStateError(f"{queue} is not assigned to this consumer", next_step="check assignment()")
+            raise ClientStateError(
+                f"{queue} is not assigned to this consumer", next_step="call assignment() to see the assigned queues"
+            )
         return assignment
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Return up to ``limit`` messages that have arrived, from the queues in turn."""
+        """Return up to ``limit`` messages that have arrived, using the queues in turn."""
         messages: list[MessageExt] = []
         given = []
         for queue, assignment in self.queues.items():
@@ -110,7 +112,7 @@ class AssignmentTable:
         return messages
 
     def give_back(self, messages: Iterable[MessageExt]) -> None:
-        """Take back messages that :meth:`take` has returned: later calls return them again, in order."""
+        """Put back messages returned by :meth:`take`; later calls return them again, in order."""
         parts: dict[MessageQueue, list[MessageExt]] = {}
         for message in messages:
             parts.setdefault(MessageQueue(message.topic, message.broker_name, message.queue_id), []).append(message)
@@ -119,13 +121,13 @@ class AssignmentTable:
                 self.queues[queue].take_back(part)
 
     def processed(self) -> None:
-        """Count all returned messages as consumed."""
+        """Mark all messages returned so far as consumed."""
         for assignment in self._moved:
             assignment.processed = assignment.position
         self._moved.clear()
 
     def positions(self, *, processed_only: bool) -> dict[MessageQueue, int]:
-        """Return each queue's known position or, if ``processed_only``, the offset before which all is consumed."""
+        """Return each queue's position, or with ``processed_only`` its consumed offset."""
         chosen = {
             queue: assignment.processed if processed_only else assignment.position
             for queue, assignment in self.queues.items()
@@ -141,20 +143,20 @@ class AssignmentTable:
         self._change({queue for queue in self.queues if queue.topic == topic}, queues)
 
     def assign_by_hand(self, queues: set[MessageQueue], wanted: SubscriptionData) -> None:
-        """Read exactly these queues, all with one subscription."""
+        """Read exactly these queues, all with the same subscription."""
         self._by_hand = wanted
         self._change(set(self.queues), queues)
         for topic in {queue.topic for queue in queues}:
             self.read_again(topic)
 
     def read_again(self, topic: str) -> None:
-        """Read the queues of a topic with its new subscription, starting at their positions."""
+        """Read a topic's queues again from their positions with a new subscription."""
         for queue, assignment in list(self.queues.items()):
             if queue.topic == topic and assignment.wanted is not self._wanted(topic):
                 self._replace(queue, assignment.position, assignment.processed)
 
     async def seek(self, queue: MessageQueue, find: Callable[[], Awaitable[int]]) -> None:
-        """Read a queue from the offset that ``find`` returns; the last of several seeks takes effect.
+        """Read a queue from the offset returned by ``find``. The last of several seeks takes effect.
 
         :raises ClientStateError: the queue is not assigned, or is no longer assigned.
         """
@@ -162,7 +164,7 @@ class AssignmentTable:
             self.move_to(queue, await find())
 
     def move_to(self, queue: MessageQueue, offset: int) -> None:
-        """Read a queue, starting at the given offset.
+        """Read a queue from the given offset.
 
         :raises ClientStateError: the queue is not assigned.
         """
@@ -194,7 +196,7 @@ class AssignmentTable:
         return wanted
 
     def _read(self, queue: MessageQueue, offset: int | None, reader: asyncio.Task[None] | None = None) -> Assignment:
-        """Begin to read a queue at ``offset``, by default the group's offset, once its last ``reader`` has ended."""
+        """Start reading a queue at ``offset``, by default the group's offset, after the previous reader has ended."""
         wanted = self._wanted(queue.topic)
         before = [task for task in (reader, self._leaving.get(queue)) if task is not None]
         assignment = Assignment(self._config, self._budget, self._arrived, wanted)
@@ -222,11 +224,11 @@ class AssignmentTable:
         self._leaving.start(queue, self._hand_over(queue, assignment))
 
     async def _hand_over(self, queue: MessageQueue, assignment: Assignment) -> None:
-        """Wait until the reader has ended; commit the consumed offset."""
+        """Wait until the reader has ended, then commit the consumed offset."""
         if assignment.task is not None:
             await asyncio.wait([assignment.task])
         if self._config.auto_commit and assignment.processed is not None:
             try:
                 await self._offsets.commit(self._group, queue, assignment.processed)
             except CometMQError as error:
-                log.warning("cannot commit offsets of %s: %s", self._group, error)
+                log.warning("cannot commit the offsets of group %s: %s", self._group, error)

@@ -1,4 +1,4 @@
-"""The options of consumers, with Java's defaults unless stated (``DefaultMQPushConsumer``)."""
+"""Consumer options, with Java's defaults unless stated otherwise (``DefaultMQPushConsumer``)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cometmq.client.consumer.rebalance import AllocateStrategy, averagely
 from cometmq.client.send.config import ClientConfig, check_above_zero, check_zero_or_more
 
 DEFAULT_RECONSUME_TIMES: Final = 16
-"""The number of retries that -1 as ``max_reconsume_times`` means for a concurrent consumer."""
+"""The number of retries for a concurrent consumer if ``max_reconsume_times`` is -1."""
 ENDLESS: Final = 2**31 - 1
-"""The number of retries that -1 as ``max_reconsume_times`` means for an orderly consumer: Java's largest ``int``."""
+"""The number of retries for an orderly consumer if ``max_reconsume_times`` is -1: Java's largest ``int``."""
 
 
 class MessageModel(Enum):
-    """The members of a group that receive a message."""
+    """The members of a group that receive each message."""
 
     CLUSTERING = "CLUSTERING"
-    """One member of the group."""
+    """One member of the group receives each message."""
     BROADCASTING = "BROADCASTING"
-    """Every member; offsets are in a file on this host."""
+    """Every member receives each message; offsets are stored in a file on this host."""
 
 
 class ConsumeFromWhere(Enum):
-    """The first offset of a group in a queue that it has never read.
+    """The offset at which a group starts to read a queue for the first time.
 
     A broker that still has the first message of a queue may choose the beginning instead, as Apache's broker does while
     that message is young.
@@ -45,27 +45,27 @@ class ReadConfig(ClientConfig):
     """
 
     pull_batch_size: int = 1024
-    """Maximum number of messages in one pull; brokers have their own limits (Apache: 32 messages or 256 KiB)."""
+    """Maximum number of messages per pull; brokers have their own limits (Apache: 32 messages or 256 KiB)."""
     pull_wait_s: float = 15.0
-    """Seconds that a broker waits for a message before it answers a pull."""
+    """Number of seconds for which a broker waits for a message before it responds to a pull."""
     pull_interval_s: float = 0.0
-    """Seconds between two pulls of a queue."""
+    """Number of seconds between two pulls from a queue."""
     pull_error_delay_s: float = 1.0
-    """Seconds before a failed pull is repeated."""
+    """Number of seconds before a failed pull is retried."""
     pull_threshold_for_queue: int = 4096
-    """Maximum number of waiting messages of one queue (Java: 1000, with pulls of 32)."""
+    """Maximum number of waiting messages per queue (Java: 1000, with pulls of 32)."""
     pull_threshold_bytes_for_queue: int = 16 * 1024 * 1024
-    """Maximum number of bytes of the waiting messages of one queue (Java: 100 MiB)."""
+    """Maximum total size in bytes of the waiting messages per queue (Java: 100 MiB)."""
     pull_threshold_bytes: int = 256 * 1024 * 1024
-    """Maximum number of bytes of the waiting messages of all queues together; each queue gets an equal share."""
+    """Maximum total size in bytes of the waiting messages in all queues; each queue gets an equal share."""
     allocate_strategy: AllocateStrategy = averagely
-    """The strategy that allocates queues to members; all members must use the same strategy."""
+    """The strategy that allocates queues to members; all members must use the same one."""
     rebalance_interval_s: float = 20.0
-    """Seconds between two rebalances; brokers also report changes in the group immediately."""
+    """Number of seconds between two rebalances; brokers also report changes in the group immediately."""
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    """The first offset of a group in a queue that it has never read."""
+    """The offset at which the group starts to read a queue for the first time."""
     consume_timestamp_ms: int = 0
-    """The time for CONSUME_FROM_TIMESTAMP, ms since 1970."""
+    """The time for CONSUME_FROM_TIMESTAMP, in milliseconds since 1970."""
 
     def __post_init__(self) -> None:
         check_above_zero(
@@ -89,32 +89,31 @@ class PushConfig(ReadConfig):
     message_model: MessageModel = MessageModel.CLUSTERING
     """The message model: each message is received by one member, or by every member."""
     consume_batch_size: int = 1
-    """Maximum number of messages in one call of the listener."""
+    """Maximum number of messages per listener call."""
     consume_concurrency: int = 20
-    """Maximum number of concurrent calls of the listener, and of failed messages that are being sent back."""
+    """Maximum number of concurrent listener calls, and of failed messages being sent back."""
     pull_span_for_queue: int = 100_000
-    """Maximum span of offsets of unconsumed messages in one queue (Java: 2000)."""
+    """Maximum distance between the first and last unconsumed offset in a queue (Java: 2000)."""
     orderly: bool = False
-    """Consume each queue in order, one call at a time; a failed message blocks its queue."""
+    """If true, each queue is consumed in order, one call at a time, and a failed message blocks its queue."""
     auto_commit: bool = True
-    """Orderly: commit messages once they are consumed; if False, commit them when the listener returns COMMIT."""
+    """Orderly: if true, messages are committed when consumed; otherwise, when the listener returns COMMIT."""
     suspend_current_queue_s: float = 1.0
-    """Orderly: seconds that a queue pauses after a failure, unless the listener sets another time."""
+    """Orderly: number of seconds for which a queue pauses after a failure, unless the listener sets another time."""
     max_reconsume_times: int = -1
-    """Number of failures after which a message is sent to the dead-letter topic; -1 means 16, or never if orderly.
-    """
+    """Number of retries before a message is sent to the dead-letter topic; -1 means 16, or unlimited if orderly."""
     retry_delay_s: float = 5.0
-    """Seconds before this client consumes a failed message again if the broker did not store it."""
+    """Seconds before this client retries a failed message that the broker did not store."""
     consume_timeout_s: float = 900.0
     """Seconds of consumption after which a message is sent back to the broker (not if orderly); ``inf`` means never."""
     persist_interval_s: float = 5.0
-    """Seconds between two reports of offsets."""
+    """Number of seconds between two offset reports."""
     handover_wait_s: float = 10.0
-    """Seconds for which ``close`` or the hand-over of a queue waits for running calls of the listener."""
+    """Number of seconds for which ``close`` or the handover of a queue waits for running listener calls."""
     handover_delay_s: float = 0.5
-    """Seconds before a new queue is read, so that its previous reader can report its offset."""
+    """Number of seconds before a new queue is read, so that its previous reader can report its offset."""
     offset_store_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
-    """Directory for the offsets of broadcasting consumers, in ``<clientId>/<group>/offsets.json``."""
+    """The directory in which broadcasting consumers store offsets, in ``<clientId>/<group>/offsets.json``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,11 +147,11 @@ class LitePullConfig(ReadConfig):
     """
 
     auto_commit: bool = True
-    """Commit positions automatically, during polls and on close."""
+    """If true, positions are committed automatically, during polls and on close."""
     auto_commit_interval_s: float = 5.0
-    """Seconds between two automatic commits."""
+    """Number of seconds between two automatic commits."""
     max_poll_messages: int = 1024
-    """Maximum number of messages in one poll."""
+    """Maximum number of messages per poll."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,7 +32,7 @@ from cometmq.periodic import Alarm
 log = logging.getLogger(__name__)
 
 JOIN_S: Final = 0.002
-"""Seconds for which requests wait before more workers join."""
+"""Number of seconds for which requests wait before more workers are started."""
 
 YIELD_REQUESTS: Final = 64
 """Number of requests after which a coroutine listener yields to the event loop."""
@@ -41,7 +41,7 @@ OnVerdict = Callable[[ConsumeRequest, Verdict], None]
 
 
 class Workers:
-    """Runs the calls of a listener: in threads if it is a plain function, otherwise in tasks."""
+    """Runs listener calls: in threads if the listener is a plain function, otherwise in tasks."""
 
     def __init__(self, listener: Listener, concurrency: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -60,10 +60,10 @@ class Workers:
         try:
             self.loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            log.debug("the event loop ended before the listener did")
+            log.debug("the event loop ended before the listener call returned")
 
     def close(self) -> None:
-        """Cancel the tasks and start no more threads; running calls in threads end by themselves.
+        """Cancel the tasks and start no more threads; calls already running in threads may finish.
 
         The call that closes its own consumer is not cancelled.
         """
@@ -74,7 +74,7 @@ class Workers:
 
 
 class ConsumeService:
-    """Calls one listener concurrently.
+    """Calls a listener concurrently.
 
     :param on_verdict: called on the event loop with each request and the listener's verdict.
     """
@@ -92,7 +92,7 @@ class ConsumeService:
         self._workers = Workers(listener, concurrency)
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
-        """Append requests to the queue of the workers."""
+        """Append requests to the workers' queue."""
         self._line.extend(requests)
         if not self._busy:
             self._join()
@@ -118,7 +118,7 @@ class ConsumeService:
             try:
                 self._workers.threads.submit(self._work_in_thread)
             except RuntimeError as error:  # Python exits and starts no thread any more
-                log.warning("%d requests are not consumed: %s", len(self._line), error)
+                log.warning("cannot consume %d requests: %s", len(self._line), error)
                 return
         else:
             self._workers.spawn(self._work_in_task())
@@ -166,7 +166,7 @@ class ConsumeService:
             self._workers.call_loop(self._leave)
 
     def _consume_in_thread(self) -> None:
-        """Consume until no request is pending or Python exits. Before it exits, Python waits for this thread."""
+        """Consume requests in a thread until none are pending or Python exits."""
         listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line = self._line
         answers = self._answers

@@ -1,4 +1,4 @@
-"""Handles failed messages: a concurrent consumer sends them back, an orderly consumer retries them itself.
+"""Handles failed messages: a concurrent consumer sends them back, and an orderly consumer retries them itself.
 
 Theory of operation. If consumption by a concurrent consumer fails, or takes longer than ``consume_timeout_s``, the
 message is sent back to the broker with CONSUMER_SEND_MSG_BACK. If the broker refuses this request, the message is sent
@@ -44,13 +44,13 @@ from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader, SendMessa
 log = logging.getLogger(__name__)
 
 TIMED_OUT_LEVEL: Final = 3
-"""Delay level of a message whose consumption timed out; the same as in Java."""
+"""The delay level for a message whose consumption timed out, as in Java."""
 FIRST_RETRY_LEVEL: Final = 3
-"""Delay level of the first retry; each further retry uses the next level."""
+"""The delay level of the first retry; each further retry uses the next level."""
 
 
 class Failures:
-    """Finishes the requests of one concurrent consumer according to its listener's verdicts.
+    """Finishes a concurrent consumer's requests according to its listener's verdicts.
 
     :param spawn: runs background work until the consumer ends.
     """
@@ -65,13 +65,12 @@ class Failures:
         self._activity = activity
         self._broadcast = config.message_model is MessageModel.BROADCASTING
         self._room: dict[str, asyncio.Semaphore] = {}
-        """Limits the messages sent back at the same time to the concurrency of consumption, as Java's threads do.
-        """
+        """Limits the number of messages being sent back at the same time, as Java's threads do."""
         self._under_way: set[ConsumeRequest] = set()
         """Requests whose messages are being sent back."""
 
     def handle_verdict(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Finish a consumed request, or send its failed messages back."""
+        """Finish a consumed request, or send back its failed messages."""
         process_queue = request.process_queue
         if verdict is None:
             process_queue.finish(request)
@@ -81,14 +80,14 @@ class Failures:
         if not failed:
             process_queue.finish(request)
         elif self._broadcast:
-            log.warning("%d messages failed; a broadcasting consumer does not get them again", len(failed))
+            log.warning("%d messages failed; they are not redelivered to a broadcasting consumer", len(failed))
             process_queue.finish(request)
         else:
             level = verdict.delay_level if isinstance(verdict, Retry) else 0
             self._spawn(self.hand_back(request, failed, level))
 
     async def hand_back(self, request: ConsumeRequest, failed: list[MessageExt], delay_level: int) -> None:
-        """Send failed messages back; consume messages again if the broker does not store them."""
+        """Send failed messages back, and consume them again if the broker does not store them."""
         self._under_way.add(request)
         try:
             remaining = [message for message in failed if not await self._send_back_or_again(message, delay_level)]
@@ -104,7 +103,7 @@ class Failures:
             process_queue.submit([request])
 
     async def watch(self, queues: Callable[[], Iterable[ProcessQueue]]) -> None:
-        """Send back messages whose consumption exceeds ``consume_timeout_s``, after at most twice this time.
+        """Send back messages whose consumption takes longer than ``consume_timeout_s``.
 
         The listener's call continues, and its verdict is ignored.
         """
@@ -116,7 +115,7 @@ class Failures:
             before = running - expired
             for request in expired:
                 log.warning(
-                    "consuming %s takes more than %g s: it goes back to the broker",
+                    "consuming %s takes longer than %g s; sending it back to the broker",
                     request.messages[0].msg_id,
                     self._config.consume_timeout_s,
                 )
@@ -132,31 +131,31 @@ class Failures:
             request.process_queue.finish(request)
 
     async def _send_back_or_again(self, message: MessageExt, delay_level: int) -> bool:
-        """Send a message back in one of the two ways; return whether the broker has stored it."""
+        """Send a message back to the broker or to the retry topic; return whether it was stored."""
         room = self._room.setdefault(message.broker_name, asyncio.Semaphore(self._config.consume_concurrency))
         async with room:
             try:
                 await self.send_back(message, delay_level)
             except CometMQError as error:
                 log.warning(
-                    "the broker does not accept %s back, so it is sent to the retry topic: %s", message.msg_id, error
+                    "the broker does not take back %s; sending it to the retry topic: %s", message.msg_id, error
                 )
             except Exception:
-                log.exception("cannot send %s back, so it is sent to the retry topic", message.msg_id)
+                log.exception("cannot send %s back; sending it to the retry topic", message.msg_id)
             else:
                 return True
             try:
                 await self.send_again(message, delay_level)
             except CometMQError as error:
-                log.warning("%s is consumed again by this client: %s", message.msg_id, error)
+                log.warning("this client will consume %s again: %s", message.msg_id, error)
                 return False
             except Exception:
-                log.exception("%s is consumed again by this client", message.msg_id)
+                log.exception("this client will consume %s again", message.msg_id)
                 return False
             return True
 
     async def send_back(self, message: MessageExt, delay_level: int) -> None:
-        """Let the broker that has a message store it again for its group (CONSUMER_SEND_MSG_BACK).
+        """Ask the broker that has a message to store it again for its group (CONSUMER_SEND_MSG_BACK).
 
         :raises CometMQError: the message is not stored, or it is unknown whether it is stored.
         """
@@ -173,7 +172,7 @@ class Failures:
         await self._instance.call(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, doing=doing)
 
     async def send_again(self, message: MessageExt, delay_level: int) -> None:
-        """Send the message to the group's retry topic, with one more failure.
+        """Send the message to the group's retry topic, counting one more failure.
 
         :raises CometMQError: the message is not stored, or it is unknown whether it is stored.
         """
@@ -188,7 +187,7 @@ class Failures:
 
 
 class OrderedFailures:
-    """Decides on the failed messages of one orderly consumer."""
+    """Handles an orderly consumer's failed messages."""
 
     def __init__(self, instance: ClientInstance, group: str, config: PushConfig, activity: Activity) -> None:
         self._instance = instance
@@ -198,7 +197,7 @@ class OrderedFailures:
         self._broadcast = config.message_model is MessageModel.BROADCASTING
 
     async def judge(self, failed: list[MessageExt], verdict: Verdict) -> list[MessageExt]:
-        """Return the messages to consume again, with one more failure each; forward messages that failed too often.
+        """Return the messages to consume again, counting one more failure; forward those that failed too often.
 
         A message that cannot be forwarded remains first in its queue.
         """
@@ -213,19 +212,19 @@ class OrderedFailures:
 
     async def _send_to_dead_letters(self, message: MessageExt) -> bool:
         if self._broadcast:
-            log.warning("%s failed; a broadcasting consumer does not get it again", message.msg_id)
+            log.warning("%s failed; it is not redelivered to a broadcasting consumer", message.msg_id)
             return True
         try:
             most = min(self._limit, message.reconsume_times)
             await send_to_retry_topic(self._instance, self._group, message, most)
         except CometMQError as error:
-            log.warning("%s failed too often and holds up its queue: %s", message.msg_id, error)
+            log.warning("%s failed too often and blocks its queue: %s", message.msg_id, error)
             return False
         return True
 
 
 INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
-"""Producer group for sending failed messages."""
+"""The producer group that sends failed messages."""
 _QUEUES: Final = 1
 
 
@@ -238,7 +237,7 @@ async def send_to_retry_topic(
     reconsume_times: int | None = None,
     delay_level: int = 0,
 ) -> None:
-    """Send ``message`` to ``%RETRY%group``; after the last retry the broker stores it in ``%DLQ%group``.
+    """Send a message to ``%RETRY%group``; after the last retry, the broker stores it in ``%DLQ%group``.
 
     The body is sent as it was stored. The new message is not part of a transaction.
 

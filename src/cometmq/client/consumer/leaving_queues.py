@@ -1,4 +1,4 @@
-"""The queues that a consumer is leaving (part of ``RebalanceImpl``)."""
+"""The queues that a consumer is about to leave (part of ``RebalanceImpl``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 
 class LeavingQueues:
-    """The last hand-over of each queue, as a task that is kept until it has ended.
+    """The latest handover of each queue, as a task that is kept until it has ended.
 
     :param spawn: runs background work until the consumer ends.
     """
@@ -22,16 +22,16 @@ class LeavingQueues:
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
 
     def get(self, queue: MessageQueue) -> asyncio.Task[None] | None:
-        """Return the running hand-over of a queue; this member must not read the queue before it has ended."""
+        """Return a queue's running handover, which must end before this member reads the queue again."""
         return self._tasks.get(queue)
 
     def start(self, queue: MessageQueue, hand_over: Coroutine[Any, Any, None]) -> None:
-        """Run the hand-over of a queue; it may itself wait for the previous one."""
+        """Start a queue's handover; it may wait for the previous one."""
         task = self._tasks[queue] = self._spawn(hand_over)
         task.add_done_callback(partial(self._discard, queue))
 
     async def wait(self) -> None:
-        """Wait until all hand-overs have ended, ignoring their results."""
+        """Wait until all handovers have ended, ignoring their results."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _discard(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:

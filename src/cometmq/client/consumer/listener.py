@@ -30,22 +30,22 @@ log = logging.getLogger(__name__)
 ALLOWED: Final = (
     "None, ConsumeResult.SUCCESS, ConsumeResult.RECONSUME_LATER, Retry(first, delay_level), Suspend(first, seconds)"
 )
-"""The verdicts of every listener, for the error message."""
+"""The verdicts that all listeners can return, for error messages."""
 
 
 class ConsumeResult(Enum):
-    """The result for all messages of a call."""
+    """The result for all messages of a listener call."""
 
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
     COMMIT = "COMMIT"
-    """Orderly without ``auto_commit``: commit these messages and all messages before them."""
+    """Orderly without ``auto_commit``: commit these messages and all earlier ones."""
     ROLLBACK = "ROLLBACK"
-    """Orderly without ``auto_commit``: the same as :class:`Rollback` with the configured pause."""
+    """Orderly without ``auto_commit``: like :class:`Rollback` with the configured pause."""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The messages starting at position ``first`` have failed; earlier messages are consumed.
+    """A verdict: the messages from position ``first`` on have failed, and earlier messages are consumed.
 
     ``delay_level`` sets the delay until they are delivered again: 1 to 18 (1 s to 2 h), 0 lets the broker choose by the
     number of failures, and -1 sends them to the dead-letter topic immediately. An orderly consumer instead keeps the
@@ -57,7 +57,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Suspend(msgspec.Struct, frozen=True):
-    """The messages starting at position ``first`` have failed; earlier messages are consumed.
+    """A verdict: the messages from position ``first`` on have failed, and the queue pauses before they are retried.
 
     ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: an orderly consumer pauses the queue for ``seconds``, by default as configured,
     and then consumes the same messages again. For any other consumer this verdict is the same as :class:`Retry`.
@@ -68,7 +68,7 @@ class Suspend(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """Consume these messages, and all uncommitted messages before them, again (``ConsumeOrderlyStatus.ROLLBACK``).
+    """A verdict: consume these and all earlier uncommitted messages again (``ConsumeOrderlyStatus.ROLLBACK``).
 
     Only for an orderly listener without ``auto_commit``. The queue pauses for ``seconds``, by default as configured,
     and continues after the last commit. A rollback does not count as a failure.
@@ -78,13 +78,13 @@ class Rollback(msgspec.Struct, frozen=True):
 
 
 Verdict = ConsumeResult | Retry | Suspend | Rollback | None
-"""Consumes messages: ``None`` means success, an exception means that all messages of the call have failed.
+"""A listener's result: ``None`` means success, and an exception means that all messages have failed.
 
 Without ``auto_commit`` the messages of an orderly listener are consumed only after it returns COMMIT.
 """
 
 Listener = Callable[[Sequence[MessageExt]], Verdict] | Callable[[Sequence[MessageExt]], Awaitable[Verdict]]
-"""A plain function, which runs in a thread and may block, or an ``async def``, which must not block the event loop."""
+"""A plain function, which runs in a thread and may block, or an ``async def`` that must not block the event loop."""
 
 
 def failed_messages(messages: Sequence[MessageExt], verdict: Verdict) -> Sequence[MessageExt]:
@@ -97,7 +97,7 @@ def failed_messages(messages: Sequence[MessageExt], verdict: Verdict) -> Sequenc
 
 
 def verdict_problem(returned: object, *, manual_commit: bool = True) -> str | None:
-    """Return the reason why a returned value is not a verdict; ``None`` if it is a verdict.
+    """Return the reason why a returned value is not a valid verdict, or ``None`` if it is.
 
     :param manual_commit: the listener commits and rolls back itself.
     """
@@ -112,13 +112,13 @@ def verdict_problem(returned: object, *, manual_commit: bool = True) -> str | No
         right = manual_commit or returned not in (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
     if right:
         return None
-    text = f"the listener returned {reprlib.repr(returned)}, which is not one of {ALLOWED}"
+    text = f"the listener returned {reprlib.repr(returned)}, which is not a valid verdict; use one of {ALLOWED}"
     if isinstance(returned, ConsumeResult | Rollback):
-        text += ", and for PushConfig(orderly=True, auto_commit=False) alone"
+        text += ", and only for PushConfig(orderly=True, auto_commit=False)"
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()
-        text += ": nobody waits for it, write the listener as `async def`"
+        text += ": nothing awaits it, so write the listener as `async def`"
     return text
 
 
@@ -133,7 +133,7 @@ def _is_pause(seconds: object) -> bool:
 
 
 def checked_verdict(messages: Sequence[MessageExt], returned: Verdict, *, manual_commit: bool = False) -> Verdict:
-    """Return a valid verdict unchanged; log any other value, and return a failure."""
+    """Return a valid verdict unchanged; log any other value and return a failure."""
     if returned is ConsumeResult.SUCCESS:
         return returned
     wrong = verdict_problem(returned, manual_commit=manual_commit)
@@ -144,7 +144,7 @@ def checked_verdict(messages: Sequence[MessageExt], returned: Verdict, *, manual
 
 
 def raised(messages: Sequence[MessageExt], error: BaseException) -> ConsumeResult:
-    """Log a listener's exception, and return a failure."""
+    """Log a listener's exception and return a failure."""
     if isinstance(error, DeserializationError):  # it names the message, and its traceback shows nothing more
         log.error("the listener failed on %s: %s", places_of(messages), error)
     else:
@@ -154,7 +154,7 @@ def raised(messages: Sequence[MessageExt], error: BaseException) -> ConsumeResul
 
 
 class ConsumeObservation:
-    """The hooks of one consumer."""
+    """The hooks of a consumer."""
 
     def __init__(self, group: str, hooks: Sequence[ConsumeMessageHook], clock: Clock) -> None:
         self._group = group
@@ -183,7 +183,7 @@ class ConsumeObservation:
 
 
 def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
-    """Return a listener that calls the hooks around each call."""
+    """Wrap a listener so that the hooks are called around each call."""
 
     def end(context: ConsumeMessageContext, verdict: Verdict) -> None:
         failed = failed_messages(context.messages, verdict)
@@ -213,7 +213,7 @@ def observed(listener: Listener, observation: ConsumeObservation) -> Listener:
 
 
 def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
-    """Return a listener that receives messages with a ``value``."""
+    """Wrap a listener so that it receives messages with a ``value``."""
 
     def decoded(messages: Sequence[MessageExt]) -> list[MessageExt]:
         return [DecodedMessage(*one.place, one.broker_name, deserializer=deserializer) for one in messages]
@@ -228,7 +228,7 @@ def decoding(listener: Listener, deserializer: Deserializer) -> Listener:
 
 
 async def _call_in_new_thread(listener: Callable[[Sequence[MessageExt]], Verdict], message: MessageExt) -> Verdict:
-    """Call a plain listener in a new thread, since all threads of the consumer may be busy."""
+    """Call a plain listener in a new thread, because all of the consumer's threads may be busy."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="cometmq-consume-directly")
     try:
         return await in_thread(thread, listener, [message])
@@ -239,7 +239,7 @@ async def _call_in_new_thread(listener: Callable[[Sequence[MessageExt]], Verdict
 async def consume_directly(
     listener: Listener, message: MessageExt, clock: Clock, ending: Callable[[], bool], *, orderly: bool
 ) -> ConsumeMessageDirectlyResult:
-    """Call the listener with one message; the verdict does not affect the message's queue."""
+    """Call the listener with one message. The verdict does not affect the message's queue."""
     began = clock.monotonic()
     outcome, remark = "CR_SUCCESS", None
     try:

@@ -1,4 +1,4 @@
-"""Reads ahead in the background and returns messages when polled (``DefaultLitePullConsumer``)."""
+"""A consumer that reads ahead in the background and returns messages when polled (``DefaultLitePullConsumer``)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from cometmq.remoting.security import Security
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 60.0
-"""Duration of one poll in an iteration, in seconds; the next poll follows immediately."""
+"""Duration in seconds of each poll during iteration; the next poll follows immediately."""
 
 
 class LitePullConsumer(GroupClient):
-    """Polls messages of subscribed topics (shared in the group), or of queues assigned by hand.
+    """Polls messages from subscribed topics (shared in the group) or from manually assigned queues.
 
     Call ``subscribe`` before or inside ``async with LitePullConsumer("g") as consumer:``, then ``poll``. Or iterate:
     ``async for message in consumer``. With auto commit, a message counts as consumed when the next poll begins, or when
@@ -81,21 +81,21 @@ class LitePullConsumer(GroupClient):
         self._membership: Membership | None = None
         self._running = False
         self._choosing = asyncio.Lock()
-        """Lock that keeps changes of topics and queues in the order of the calls, although brokers are asked first."""
+        """A lock that keeps changes of topics and queues in call order while brokers are queried."""
         self._next_commit = 0.0
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self._close(failed=kind is not None)
 
     async def start(self) -> None:
-        """Start to read the subscribed topics; if there are none, nothing is read before ``subscribe`` or ``assign``.
+        """Start reading the subscribed topics; if there are none, wait for ``subscribe`` or ``assign``.
 
         :raises ClientStateError: the consumer was started before.
         :raises RouteNotFoundError: none of the subscribed topics exists.
         :raises BrokerError: a broker cannot filter by one of the expressions.
         """
         if self._running or self._ending is not None:
-            raise ClientStateError("the consumer was started before", next_step="create a new one")
+            raise ClientStateError("the consumer was already started", next_step="create a new consumer")
         self.instance.add_consumer(self.group, self)
         self._use.begin(partial(_end_forgotten, self._table, self._background))
         self._running = True
@@ -128,7 +128,7 @@ class LitePullConsumer(GroupClient):
             raise
 
     async def close(self) -> None:
-        """Commit (with auto commit), leave the group, and close; a further call waits for the first call."""
+        """Commit offsets (with auto commit), leave the group, and close the consumer."""
         await self._close(failed=False)
 
     async def _close(self, *, failed: bool) -> None:
@@ -166,7 +166,7 @@ class LitePullConsumer(GroupClient):
         data = subscription(topic, expression, expression_type, self.instance.clock.now_ms())
         async with self._choosing:
             if self._by_hand:
-                raise ClientStateError("queues were assigned by hand", next_step="use either subscribe or assign")
+                raise ClientStateError("queues were assigned manually", next_step="use either subscribe or assign")
             if not self._running:
                 self._subscriptions[topic] = data
                 return
@@ -190,7 +190,7 @@ class LitePullConsumer(GroupClient):
     async def assign(
         self, queues: Iterable[MessageQueue], expression: str = ALL, *, expression_type: str = TAG
     ) -> None:
-        """Read exactly these queues, regardless of other members; this replaces an earlier assignment.
+        """Read exactly these queues, regardless of other members; this replaces any earlier assignment.
 
         :raises ClientStateError: topics were subscribed.
         :raises BrokerError: a broker cannot filter by the expression.
@@ -202,7 +202,9 @@ class LitePullConsumer(GroupClient):
         async with self._choosing:
             self._check_running()
             if self._subscriptions:
-                raise ClientStateError("topics were subscribed", next_step="use either subscribe or assign")
+                raise ClientStateError(
+                    "the consumer is subscribed to topics", next_step="use either subscribe or assign"
+                )
             await check_expressions(self.instance, self.group, wanted)
             self._check_running()
             self._by_hand = True
@@ -210,7 +212,7 @@ class LitePullConsumer(GroupClient):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """Return the queues that are being read."""
+        """Return the queues being read."""
         return frozenset(self._table.queues)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -223,7 +225,7 @@ class LitePullConsumer(GroupClient):
     # --- messages ---
 
     async def poll(self, timeout_s: float = 5.0, *, max_messages: int | None = None) -> list[MessageExt]:
-        """Return the next messages; empty if none arrives in ``timeout_s`` seconds.
+        """Return the next messages, or an empty list if none arrive within ``timeout_s`` seconds.
 
         With auto commit, the messages of earlier polls are committed.
         """
@@ -248,7 +250,7 @@ class LitePullConsumer(GroupClient):
         return []
 
     def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Iterate over messages until the consumer is closed; each step is a poll of one message.
+        """Iterate over messages until the consumer is closed; each step polls one message.
 
         A step that is cancelled, for example by a time-out, consumes no message, and the next step continues.
         """
@@ -266,7 +268,7 @@ class LitePullConsumer(GroupClient):
         raise StopAsyncIteration
 
     def batches(self, max_messages: int | None = None) -> AsyncIterator[list[MessageExt]]:
-        """Iterate over polls of up to ``max_messages`` (``max_poll_messages``) until the consumer is closed."""
+        """Iterate over polls of up to ``max_messages`` messages until the consumer is closed."""
         self._check_running()
         return Steps(partial(self._next_batch, max_messages))
 
@@ -277,7 +279,7 @@ class LitePullConsumer(GroupClient):
         raise StopAsyncIteration
 
     def _end_last(self) -> None:
-        """Begin a poll: count the messages of the previous poll as consumed."""
+        """Start a poll, marking the messages of the previous poll as consumed."""
         self._table.processed()
         self._finish_last_poll(failed=False)
 
@@ -290,7 +292,7 @@ class LitePullConsumer(GroupClient):
             self._observation.end(given, ConsumeReturnType.EXCEPTION if failed else ConsumeReturnType.SUCCESS)
 
     def _collect(self, limit: int) -> list[MessageExt]:
-        """Return the messages of a poll that have arrived."""
+        """Return the arrived messages for a poll."""
         messages = self._table.take(limit)
         if messages and self._observation is not None:
             self._given = self._observation.begin(messages)
@@ -299,7 +301,7 @@ class LitePullConsumer(GroupClient):
         return messages
 
     def give_back(self, messages: Iterable[MessageExt]) -> None:
-        """Take back undelivered messages of the last poll, so that the next poll returns them.
+        """Put back undelivered messages from the last poll, so that the next poll returns them.
 
         So a poll that is cancelled at its end loses no message. Messages of queues that were left or moved since that
         poll are not returned.
@@ -308,12 +310,12 @@ class LitePullConsumer(GroupClient):
         self._table.give_back(messages)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return no messages of these queues until :meth:`resume`."""
+        """Return no messages from these queues until :meth:`resume` is called."""
         for queue in queues:
             self._table.of(queue).paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Return messages of these queues again."""
+        """Resume returning messages from these queues."""
         for queue in queues:
             self._table.of(queue).paused = False
         self._arrived.set()
@@ -321,11 +323,11 @@ class LitePullConsumer(GroupClient):
     # --- positions ---
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next poll; ``None`` while it is unknown."""
+        """Return the offset at which the next poll starts, or ``None`` while it is unknown."""
         return self._table.of(queue).position
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at ``offset``, which must be between the first and the end offset of the queue.
+        """Continue at ``offset``, which must be within the queue's range of offsets.
 
         :raises ValueError: the offset is outside this range.
         """
@@ -334,7 +336,7 @@ class LitePullConsumer(GroupClient):
         async def checked() -> int:
             low, high = await offsets.min(queue), await offsets.max(queue)
             if not low <= offset <= high:
-                raise ValueError(f"offset {offset} is not between {low} and {high} of {queue}")
+                raise ValueError(f"offset {offset} is not between {low} and {high}, the range of {queue}")
             return offset
 
         await self._table.seek(queue, checked)
@@ -348,15 +350,15 @@ class LitePullConsumer(GroupClient):
         await self._table.seek(queue, partial(self.offsets.max, queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Continue at the first message stored at a time, in ms, or later."""
+        """Continue at the first message stored at or after a time in milliseconds."""
         await self._table.seek(queue, partial(self.offsets.at_time, queue, timestamp_ms))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset; ``None`` if no offset is committed."""
+        """Return the group's committed offset, or ``None`` if there is none."""
         return await self.offsets.committed(self.group, queue)
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit the positions, or ``offsets``, and wait for the brokers' confirmation."""
+        """Commit the positions, or the given ``offsets``, and wait for the brokers to confirm."""
         chosen = self._table.positions(processed_only=False) if offsets is None else offsets
         await asyncio.gather(*(self.offsets.commit(self.group, queue, at) for queue, at in chosen.items()))
 
@@ -365,7 +367,7 @@ class LitePullConsumer(GroupClient):
         try:
             await self.commit(offsets)
         except CometMQError as error:
-            log.warning("cannot commit offsets of %s: %s", self.group, error)
+            log.warning("cannot commit the offsets of group %s: %s", self.group, error)
 
     # --- a member of the group, see GroupMember ---
 
@@ -384,15 +386,15 @@ class LitePullConsumer(GroupClient):
         return running_info(self.instance, self.config, self.heartbeat, self._started_ms)
 
     async def consume_directly(self, message: MessageExt) -> None:
-        """Return ``None``, since there is no listener."""
+        """Return ``None`` because there is no listener."""
 
     def members_changed(self) -> None:
-        """Rebalance: a member has joined or left the group."""
+        """Rebalance because a member has joined or left the group."""
         if self._membership is not None:
             self._membership.soon()
 
     def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets: an administrator has reset them."""
+        """Continue at these offsets because an administrator has reset them."""
         for queue, offset in offsets.items():
             if queue in self._table.queues:
                 self._table.move_to(queue, offset)
@@ -404,10 +406,10 @@ class LitePullConsumer(GroupClient):
 
     def _check_running(self) -> None:
         if not self._running:
-            raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
+            raise ClientStateError("the consumer is not running", next_step="use the consumer inside `async with`")
 
 
 async def _end_forgotten(table: AssignmentTable, background: Background) -> None:
-    """Stop the readers of a forgotten consumer; nothing is committed."""
+    """Stop the readers of a garbage-collected consumer without committing anything."""
     table.close()
     await background.stop()

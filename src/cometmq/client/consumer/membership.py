@@ -1,4 +1,4 @@
-"""Rebalances: computes a member's share of the queues, after notices and at an interval (``RebalanceService``).
+"""Rebalancing: computes a member's share of the queues, on notifications and at intervals (``RebalanceService``).
 
 Theory of operation. Every member computes the shares of all members from the same two sorted lists: the queues of the
 topic's route, and the client ids that a broker knows for the group. So members agree without communicating with each
@@ -30,11 +30,11 @@ from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader
 log = logging.getLogger(__name__)
 
 Assigned = Callable[[str, set[MessageQueue], bool], None]
-"""Called with a topic, the queues to read, and True if the group has other members."""
+"""A function called with a topic, the queues to read, and whether the group has other members."""
 
 
 class Membership:
-    """Rebalances for one member.
+    """Rebalances one member's share of the queues.
 
     :param subscriptions: topic → subscription; the member changes this mapping.
     :param spawn: runs background work until the consumer ends.
@@ -67,7 +67,7 @@ class Membership:
         instance.routes.on_change.append(self._route_changed)
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Request the routes, send a heartbeat, rebalance once, then rebalance in the background.
+        """Request the routes, send a heartbeat, rebalance once, and then rebalance in the background.
 
         :raises RouteNotFoundError: none of the topics exists.
         """
@@ -90,7 +90,7 @@ class Membership:
             self._tasks = [self._spawn(self._keep()), self._spawn(agreement)]
 
     async def add(self, topic: str) -> None:
-        """Add a topic."""
+        """Add a topic to be rebalanced."""
         self._topics.add(topic)
         await self._instance.send_heartbeats()
         self.soon()
@@ -131,7 +131,7 @@ class Membership:
             await self.rebalance()
 
     async def rebalance(self) -> None:
-        """Rebalance every topic; if that fails for a topic, its queues remain as they are."""
+        """Rebalance every topic; if this fails for a topic, its queues remain as they are."""
         await asyncio.gather(*(self._try_to_rebalance(topic) for topic in sorted(self._topics)))
 
     async def _try_to_rebalance(self, topic: str) -> None:
@@ -139,11 +139,11 @@ class Membership:
             await self._rebalance(topic)
         except RouteNotFoundError as error:
             if not topic.startswith(RETRY_PREFIX):
-                log.warning("cannot rebalance %s: %s", self._group, error)
+                log.warning("cannot rebalance group %s: %s", self._group, error)
         except CometMQError as error:
-            log.warning("cannot rebalance %s: %s", self._group, error)
+            log.warning("cannot rebalance group %s: %s", self._group, error)
         except Exception:
-            log.exception("rebalancing %s in %s failed; queues stay as they are", self._group, topic)
+            log.exception("cannot rebalance group %s in topic %s; its queues remain as they are", self._group, topic)
 
     async def _rebalance(self, topic: str) -> None:
         route = await self._instance.routes.get(topic)
@@ -160,12 +160,12 @@ class Membership:
             self._assigned(topic, share, is_shared)
 
     def _share(self, topic: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
-        """Return the strategy's share, limited to the queues of this topic, since ``ByConfig`` ignores the topic."""
+        """Return the strategy's share, limited to this topic's queues."""
         try:
             chosen = self._strategy(self._group, self._instance.client_id, queues, members)
             return {queue for queue in chosen if queue.topic == topic}
         except BaseException:
-            log.exception("the allocation strategy of %s failed; queues stay as they are", self._group)
+            log.exception("the allocation strategy of group %s failed; the queues remain as they are", self._group)
             return None
 
     async def _members(self, broker_names: Iterable[str]) -> set[str]:
@@ -175,9 +175,9 @@ class Membership:
             if address is None:
                 continue
             try:
-                doing = f"asking for the members of {self._group}"
+                doing = f"requesting the members of group {self._group}"
                 answer = await self._instance.call(address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, doing=doing)
                 return set(decode_body(ConsumerIdList, answer.body).consumer_id_list)
             except (BrokerError, RemotingError) as error:
-                log.info("cannot rebalance %s: %s", self._group, error)
+                log.info("cannot rebalance group %s: %s", self._group, error)
         return set()

@@ -1,4 +1,4 @@
-"""Passes messages to a loop in the application instead of a listener.
+"""Passes messages to a loop in the application instead of to a listener.
 
 Theory of operation. Messages wait in lanes, one for each queue, and the loop receives them from the lanes in turn. A
 delivered message is *open* until the application acknowledges it, asks for it again, or the stream ends. An open
@@ -34,11 +34,10 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 _CLEAN_UP_AT: Final = 1024
-"""Number of open messages at which finished messages are first removed; they are removed again whenever it has doubled.
-"""
+"""Number of open messages at which finished messages are first removed; later, at each doubling."""
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""A broker's default delay levels (``messageDelayLevel``), in seconds."""
+"""A broker's default delay levels (``messageDelayLevel``) in seconds."""
 
 
 def delay_level_for(seconds: float) -> int:
@@ -47,28 +46,28 @@ def delay_level_for(seconds: float) -> int:
     :raises ValueError: ``seconds`` is below 0, or above the last level.
     """
     if not 0 <= seconds <= LEVELS_S[-1]:
-        raise ValueError(f"a retry delay is 0 to {LEVELS_S[-1]} s, not {seconds:g} s")
+        raise ValueError(f"a retry delay must be from 0 to {LEVELS_S[-1]} s, not {seconds:g} s")
     return next(level for level, delay_s in enumerate(LEVELS_S, 1) if delay_s >= seconds)
 
 
 class LaneMessage(Protocol):
-    """A message in a lane."""
+    """A message waiting in a lane."""
 
     @property
     def message(self) -> MessageExt:
         """Return the received message."""
 
     def begin(self) -> bool:
-        """Mark the message as open; return False if the message no longer belongs to this member."""
+        """Mark the message as open; return False if it no longer belongs to this member."""
 
     def wait_again(self) -> Hashable:
-        """Undo :meth:`begin`; return the lane."""
+        """Return an opened message to its lane."""
 
     def end(self, verdict: Verdict) -> None:
         """Close the message."""
 
     def give_up(self) -> None:
-        """Close the message without a verdict."""
+        """Close the message with no verdict."""
 
     @property
     def is_over(self) -> bool:
@@ -110,7 +109,7 @@ class _RequestMessage:
 
 
 class _CallMessage:
-    """A message of an orderly consumer, for whose verdict a call of :meth:`MessageStream.listen` waits."""
+    """A message of an orderly consumer; a call to :meth:`MessageStream.listen` waits for its verdict."""
 
     __slots__ = ("message", "verdict")
 
@@ -142,18 +141,18 @@ class _DetachedStream:
     orderly: Final = False
 
     def settle(self, message: ReceivedMessage, _verdict: Verdict) -> None:
-        """Refuse the verdict, since the consumer is in another process.
+        """Reject the verdict because the consumer is in another process.
 
         :raises ClientStateError: always.
         """
         raise ClientStateError(
             f"the consumer of message {message.msg_id} is in another process",
-            next_step="return the result to the process that consumes, and call ack, retry or reject there",
+            next_step="return the result to the process with the consumer, and call ack, retry or reject there",
         )
 
 
 class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
-    """A message in a loop over a push consumer; it is consumed when :meth:`ack` is called.
+    """A message from a loop over a push consumer; it is consumed when :meth:`ack` is called.
 
     The methods may be called in any order and from any thread; the first call takes effect. If none is called, the
     message is delivered to the group again: after ``consume_timeout_s``, or when the consumer is closed. Copies are the
@@ -165,11 +164,11 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
     _context: ConsumeMessageContext | None = None
 
     def ack(self) -> None:
-        """Count the message as consumed."""
+        """Acknowledge the message as consumed."""
         self._stream.settle(self, None)
 
     def retry(self, after: float | timedelta | None = None) -> None:
-        """Count the message as failed, so that it is delivered again.
+        """Mark the message as failed, so that it is delivered again.
 
         :param after: seconds, rounded up to a delay level (an orderly consumer waits exactly this time); by default the
             broker chooses by the number of failures.
@@ -194,21 +193,21 @@ class ReceivedMessage(DecodedMessage, eq=False, kw_only=True):
 
 
 class Batch(list[ReceivedMessage]):
-    """The messages of one step of a loop over ``PushConsumer.batches``; each can also be acknowledged alone."""
+    """The messages from one step of ``PushConsumer.batches``; each message can also be acknowledged on its own."""
 
     def ack(self) -> None:
-        """Count all messages as consumed."""
+        """Acknowledge all messages as consumed."""
         for message in self:
             message.ack()
 
     def retry(self, after: float | timedelta | None = None) -> None:
-        """Count all messages as failed; see :meth:`ReceivedMessage.retry`."""
+        """Mark all messages as failed; see :meth:`ReceivedMessage.retry`."""
         for message in self:
             message.retry(after)
 
 
 class MessageStream:
-    """The messages of one push consumer, for the application's loops.
+    """A push consumer's messages for the application's loops.
 
     :param orderly: the messages are passed to :meth:`listen`.
     :param on_verdict: called with each concurrent request and its verdict.
@@ -239,13 +238,13 @@ class MessageStream:
     # --- arrival ---
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
-        """Append requests, each with one message, to the lane of their queue."""
+        """Append requests, each with one message, to their queue's lane."""
         for queue in [lane for lane in self._lanes if isinstance(lane, ProcessQueue) and lane.dropped]:
             del self._lanes[queue]
         self._put(requests[0].process_queue, (_RequestMessage(request, self._on_verdict) for request in requests))
 
     async def listen(self, messages: Sequence[MessageExt]) -> Verdict:
-        """Wait for the application's verdict on the only message, and return it."""
+        """Wait for the application's verdict on a single message, and return it."""
         if self._closed:
             return ConsumeResult.RECONSUME_LATER
         (message,) = messages
@@ -258,7 +257,7 @@ class MessageStream:
         self._arrived.set()
 
     def close(self) -> None:
-        """Release all messages, and end the loops."""
+        """Release all messages and end the loops."""
         self._closed = True
         for lane in self._lanes.values():
             for taken in lane:
@@ -312,7 +311,7 @@ class MessageStream:
             message._context = self._observation.begin([message])
 
     def _can_be_read(self, message: ReceivedMessage) -> bool:
-        """Return whether the body can be decoded; if not, fail the message."""
+        """Return whether the body can be decoded; if not, mark the message as failed."""
         if self.deserializer is None:
             return True
         try:
@@ -324,7 +323,7 @@ class MessageStream:
         return True
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take back undelivered messages of the last step; they are delivered before all other messages."""
+        """Put back undelivered messages from the last step; they are delivered before all others."""
         for message in reversed(list(messages)):
             taken = self._close(message, ConsumeReturnType.EXCEPTION)
             if taken is not None:
@@ -335,7 +334,7 @@ class MessageStream:
     # --- verdicts ---
 
     def settle(self, message: ReceivedMessage, verdict: Verdict) -> None:
-        """Close an open message; callable from any thread."""
+        """Close an open message; can be called from any thread."""
         if asyncio._get_running_loop() is self._loop:
             self._settle(message, verdict)
             return
@@ -367,7 +366,7 @@ class MessageStream:
         return taken
 
     def fail_last(self, logged: Callable[[ReceivedMessage], object]) -> None:
-        """Count the open messages of the last step as failed, because the loop raised an exception in it."""
+        """Mark the open messages of the last step as failed because the loop raised an exception."""
         for message in self._last:
             if message._taken in self._open:
                 logged(message)

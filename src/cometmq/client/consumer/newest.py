@@ -1,4 +1,4 @@
-"""Finds the newest messages of a topic in a time range. Each queue is searched backwards from its end."""
+"""Finds a topic's newest messages in a time range by searching each queue backwards from its end."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ T = TypeVar("T")
 
 QUEUES_AT_ONCE: Final = 16
 FIRST_WINDOW: Final = 64
-"""Number of offsets in the first window of a queue; each further window is four times as long."""
+"""Number of offsets in the first window of a queue; each further window is four times as large."""
 LAST_WINDOW: Final = 2_048
 
 
 @dataclass(frozen=True)
 class Search:
-    """A search for the newest messages."""
+    """A search for a topic's newest messages."""
 
     topic: str
     begin_ms: int | None = None
-    """Minimum store time, ms since 1970."""
+    """Minimum store time, in milliseconds since 1970."""
     end_ms: int | None = None
-    """The store time must be before this time, ms since 1970."""
+    """End of the range of store times (exclusive), in milliseconds since 1970."""
     expression: str = ALL
     expression_type: str = TAG
     wanted: int = 64
     """Maximum number of messages."""
     effort: int = 50_000
-    """Maximum number of offsets to scan, in all queues together."""
+    """Maximum total number of offsets to scan in all queues."""
 
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """The newest messages, newest first."""
+    """The newest messages, sorted from newest to oldest."""
 
     messages: Sequence[T]
     looked_at: int
     """Number of scanned offsets."""
     is_complete: bool
-    """False if the search ended at its maximum, so that older messages may also match."""
+    """False if the search ended at its limit, so that older messages may also match."""
 
 
 async def newest(consumer: PullConsumer, search: Search, keep: Callable[[MessageExt], T]) -> Found[T]:
@@ -77,7 +77,7 @@ async def newest(consumer: PullConsumer, search: Search, keep: Callable[[Message
 @dataclass(frozen=True)
 class _QueueResult(Generic[T]):
     rows: list[tuple[tuple[int, int], T]]
-    """The messages that are kept, with their store times and offsets."""
+    """The matching messages with their store times and offsets."""
     looked_at: int
     is_complete: bool
 

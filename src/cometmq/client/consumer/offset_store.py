@@ -1,4 +1,4 @@
-"""The offsets of a consumer group: on the brokers, or in a file on this host (``OffsetStore``)."""
+"""A consumer group's offsets: on the brokers, or in a file on this host (``OffsetStore``)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Stores the offsets of one group."""
+    """Stores the offsets of a group."""
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset at which to continue; ``None`` if no offset is stored."""
+        """Return the offset at which to continue, or ``None`` if no offset is stored."""
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets; log a failure, which the next report repairs."""
+        """Store offsets. Failures are logged, and the next report makes up for them."""
 
 
 class RemoteOffsets:
@@ -40,11 +40,11 @@ class RemoteOffsets:
         self._group = group
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset at which to continue; ``None`` if the broker has none."""
+        """Return the offset at which to continue, or ``None`` if the broker has none."""
         return await self._offsets.committed(self._group, queue)
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit each offset to the broker of its queue."""
+        """Commit each offset to its queue's broker."""
         await asyncio.gather(*(self._report(queue, offset) for queue, offset in offsets.items()))
 
     async def _report(self, queue: MessageQueue, offset: int) -> None:
@@ -52,11 +52,11 @@ class RemoteOffsets:
             await self._offsets.commit(self._group, queue, offset)
         except CometMQError as error:
             level = self._outages.level(queue.broker_name)
-            log.log(level, "cannot report the offset of %s in %s: %s", self._group, queue, error)
+            log.log(level, "cannot report the offset of group %s in %s: %s", self._group, queue, error)
 
 
 class LocalOffsets:
-    """Stores the offsets of a broadcasting consumer in a file on its host (``LocalFileOffsetStore``).
+    """Stores a broadcasting consumer's offsets in a file on its host (``LocalFileOffsetStore``).
 
     The file ``<directory>/<clientId>/<group>/offsets.json`` has queues as keys, in the form in which Java's fastjson
     writes them. The previous version is ``offsets.json.bak``.
@@ -70,7 +70,7 @@ class LocalOffsets:
         self._saving = asyncio.Lock()
 
     def load(self) -> dict[MessageQueue, int]:
-        """Read the file, or the previous version if it is damaged; return an empty map if neither exists.
+        """Read the file, or its previous version if it is damaged; return an empty dict if neither exists.
 
         :raises OSError: the file cannot be read.
         """
@@ -84,7 +84,7 @@ class LocalOffsets:
         return {}
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write offsets to the file; keep the offsets of other queues.
+        """Write offsets to the file, keeping the offsets of other queues.
 
         :raises OSError: the file cannot be written.
         """
@@ -93,14 +93,14 @@ class LocalOffsets:
         replace_file(self.path, text, backup=self._backup)
 
     async def start(self) -> None:
-        """Load the file.
+        """Load the file with the stored offsets.
 
         :raises OSError: the file cannot be read.
         """
         self._table = await in_thread(self.load)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the offset at which to continue; ``None`` if no offset is stored."""
+        """Return the offset at which to continue, or ``None`` if no offset is stored."""
         return self._table.get(queue)
 
     async def report(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -114,11 +114,11 @@ class LocalOffsets:
             except RuntimeError:  # Python exits and starts no thread any more
                 self.save(dict(self._table))
             except OSError as error:
-                log.warning("cannot save offsets of %s: %s", self._group, error)
+                log.warning("cannot save the offsets of group %s: %s", self._group, error)
 
 
 async def starting_point(offsets: Offsets, queue: MessageQueue, committed: int | None, config: ReadConfig) -> int:
-    """Return ``committed``, or the offset that ``consume_from_where`` selects
+    """Return ``committed``, or the offset selected by ``consume_from_where``
     (``RebalancePushImpl.computePullFromWhere``).
 
     Retry topics are always read from their beginning.

@@ -1,4 +1,4 @@
-"""Calls a listener for the messages of each queue in order, one call at a time (``ConsumeMessageOrderlyService``).
+"""Calls a listener for each queue's messages in order, one call at a time (``ConsumeMessageOrderlyService``).
 
 Theory of operation. Every queue with messages has a lane, and a lane is in one of these states:
 
@@ -50,11 +50,11 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 MAX_CONSUME_CONTINUOUSLY_S: Final = 60.0
-"""Seconds after which a worker leaves its lane if other lanes wait (``MAX_TIME_CONSUME_CONTINUOUSLY``)."""
+"""Seconds after which a worker leaves its lane if other lanes are waiting (``MAX_TIME_CONSUME_CONTINUOUSLY``)."""
 
 
 class _End(Enum):
-    """The reason why a worker left a lane."""
+    """Reasons why a worker leaves a lane."""
 
     PAUSE = "empty, or long enough"
     FAILED = "a request failed"
@@ -70,7 +70,7 @@ class _Lane:
 
 
 class OrderedConsumeService:
-    """Calls one listener for many queues, one call at a time for each queue.
+    """Calls a listener for many queues, one call at a time for each queue.
 
     :param table: the queues, and their locks.
     :param failures: decides on failed messages.
@@ -99,7 +99,7 @@ class OrderedConsumeService:
         self._workers = Workers(listener, config.consume_concurrency)
 
     def submit(self, requests: list[ConsumeRequest]) -> None:
-        """Append requests of one queue to its lane."""
+        """Append requests from one queue to its lane."""
         process_queue = requests[0].process_queue
         lane = self._lanes.get(process_queue)
         if lane is None:
@@ -129,12 +129,12 @@ class OrderedConsumeService:
                 try:
                     self._workers.threads.submit(self._work_in_thread, lane)
                 except RuntimeError as error:  # Python exits and starts no thread any more
-                    log.warning("%s is not consumed: %s", lane.process_queue.queue, error)
+                    log.warning("cannot consume %s: %s", lane.process_queue.queue, error)
             else:
                 self._workers.spawn(self._work_in_task(lane))
 
     def _left(self, lane: _Lane, end: _End, verdict: Verdict) -> None:
-        """Decide the next state of a lane that a worker has left."""
+        """Decide a lane's next state after a worker has left it."""
         self._idle_workers += 1
         process_queue = lane.process_queue
         if process_queue not in self._lanes:  # closed meanwhile
@@ -150,12 +150,12 @@ class OrderedConsumeService:
             if end is _End.STOPPED and not process_queue.dropped:
                 self._table.lock_lost(process_queue.queue)
             elif process_queue.uncommitted and process_queue.is_full:
-                text = "reading of %s is paused: the listener has not committed the last %d messages"
+                text = "reading %s is paused, because the listener has not committed the last %d messages"
                 log.warning(text, process_queue.queue, process_queue.cached_count)
         self._hand_out()
 
     async def _rest(self, lane: _Lane, verdict: Verdict) -> None:
-        """Handle the failed first request: give it up, or retry it after a pause."""
+        """Handle the failed first request of a lane: give it up, or retry it after a pause."""
         request, process_queue = lane.line[0], lane.process_queue
         if process_queue.dropped:
             process_queue.skip(request)
@@ -188,14 +188,14 @@ class OrderedConsumeService:
         try:
             remaining = await self._failures.judge(failed, verdict)
         except Exception:
-            log.exception("%d messages are consumed again, since they could not be sent on", len(failed))
+            log.exception("consuming %d messages again, because they could not be forwarded", len(failed))
             remaining = failed
         if remaining:
             process_queue.shrink(request, remaining)
         return remaining
 
     def _succeeded(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Finish a consumed request, or let it wait for COMMIT."""
+        """Finish a consumed request, or keep it until COMMIT."""
         process_queue = request.process_queue
         if self._auto_commit or verdict is ConsumeResult.COMMIT:
             for earlier in process_queue.uncommitted:
@@ -217,7 +217,7 @@ class OrderedConsumeService:
             self._left(lane, end, verdict)
 
     async def _consume_in_task(self, lane: _Lane) -> tuple[_End, Verdict]:
-        """Consume the requests in a lane; return the reason why the worker stopped, and the last verdict."""
+        """Consume a lane's requests in a task; return the reason for stopping and the last verdict."""
         listener = cast("Callable[[list[MessageExt]], Awaitable[Verdict]]", self._listener)
         line, process_queue = lane.line, lane.process_queue
         until = self._clock.monotonic() + MAX_CONSUME_CONTINUOUSLY_S

@@ -1,4 +1,4 @@
-"""The messages of one queue between pull and consumption, and the queue's consumed offset (``ProcessQueue``).
+"""A queue's messages between pull and consumption, and its consumed offset (``ProcessQueue``).
 
 Theory of operation. A pull returns a chunk, which is cut into requests. A request has the messages of one listener
 call. Requests are *open* from the pull until :meth:`ProcessQueue.finish`; they may finish in any order. The consumed
@@ -26,13 +26,13 @@ from cometmq.message.message import MessageExt
 from cometmq.remoting.bodies import MessageQueue
 
 _NONE: Final[list[MessageExt]] = []
-"""The messages of a finished request: none."""
+"""The empty list of messages of a finished request."""
 
 SubmitRequests = Callable[["list[ConsumeRequest]"], None]
 
 
 class ConsumeRequest(msgspec.Struct, eq=False):
-    """The messages of one call of the listener."""
+    """The messages for one listener call."""
 
     process_queue: ProcessQueue
     messages: list[MessageExt]
@@ -41,19 +41,19 @@ class ConsumeRequest(msgspec.Struct, eq=False):
 
 
 class ProcessQueue:
-    """One queue of a push consumer; the sink of its reader."""
+    """A queue of a push consumer, to which the queue's reader delivers messages."""
 
     def __init__(self, queue: MessageQueue, config: PushConfig, budget: Budget, submit: SubmitRequests) -> None:
         self.queue = queue
         self.task: asyncio.Task[None] | None = None
         self.dropped = False
-        """True if the queue is being left, so that no call of the listener may begin."""
+        """True if the queue is being left, so that no listener call may start."""
         self.running: set[ConsumeRequest] = set()
-        """Requests whose listener call runs, or whose failed messages are being sent back."""
+        """Requests whose listener call is running or whose failed messages are being sent back."""
         self.uncommitted: list[ConsumeRequest] = []
-        """Orderly without auto commit: requests that are consumed and not committed, in order."""
+        """Orderly without auto commit: requests that are consumed but not committed, in order."""
         self.pulled_count = 0
-        """Number of messages that have been pulled."""
+        """Number of messages pulled so far."""
         self._begun = False
         self._config = config
         self._budget = budget
@@ -67,13 +67,13 @@ class ProcessQueue:
         budget.join(self._changed)
 
     def begin(self, offset: int) -> None:
-        """Begin to read at ``offset``."""
+        """Start reading at ``offset``."""
         self._next_offset = offset
         self._begun = True
 
     @property
     def offset(self) -> int | None:
-        """Return the consumed offset; ``None`` before reading has begun."""
+        """Return the consumed offset, or ``None`` before reading has started."""
         if self._open:
             return self._open[0].messages[0].queue_offset
         return self._next_offset if self._begun else None
@@ -88,7 +88,7 @@ class ProcessQueue:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the queue has reached a limit, so that pulls wait."""
+        """Return whether the queue has reached a limit, so that pulls must wait."""
         config = self._config
         return (
             self._count >= config.pull_threshold_for_queue
@@ -97,7 +97,7 @@ class ProcessQueue:
         )
 
     def take(self, chunk: Chunk) -> None:
-        """Submit the messages of a pull as requests."""
+        """Submit the messages from a pull as requests."""
         if self.dropped:
             return
         messages = chunk.messages
@@ -121,7 +121,7 @@ class ProcessQueue:
     # --- consumption ---
 
     def finish(self, request: ConsumeRequest) -> None:
-        """Finish a request. Do nothing if it is already finished, because its messages were sent back."""
+        """Finish a request, unless it has already been finished by sending back its messages."""
         self.running.discard(request)
         if self._released or request.done:
             self._changed.set()
@@ -136,7 +136,7 @@ class ProcessQueue:
         self._changed.set()
 
     def shrink(self, request: ConsumeRequest, failed: list[MessageExt]) -> None:
-        """Reduce a request to its ``failed`` messages, which are to be consumed again."""
+        """Reduce a request to its ``failed`` messages, which must be consumed again."""
         self.running.discard(request)
         if self._released or request.done:
             return
@@ -149,7 +149,7 @@ class ProcessQueue:
         self._changed.set()
 
     def split(self, request: ConsumeRequest, rest: int) -> ConsumeRequest:
-        """Move all messages of a request except the last ``rest`` to a new request before it."""
+        """Split a request: move all messages except the last ``rest`` to a new request before it."""
         first = len(request.messages) - rest
         head = ConsumeRequest(self, request.messages[:first], request.size_bytes * first // len(request.messages))
         request.messages = request.messages[first:]
@@ -159,12 +159,12 @@ class ProcessQueue:
         return head
 
     def skip(self, request: ConsumeRequest) -> None:
-        """Remove a request that is not consumed from ``running``."""
+        """Remove a request from ``running`` without consuming it."""
         self.running.discard(request)
         self._changed.set()
 
     async def idle(self) -> None:
-        """Wait until no request is in ``running``."""
+        """Wait until no requests are running."""
         while self.running:
             self._changed.clear()
             await self._changed.wait()
@@ -177,7 +177,7 @@ class ProcessQueue:
             await asyncio.gather(self.task, return_exceptions=True)
 
     def release(self) -> None:
-        """Free the memory of messages that are not consumed."""
+        """Free the memory of unconsumed messages."""
         self._released = True
         self._budget.leave(self._changed)
         self._size = 0
@@ -185,12 +185,12 @@ class ProcessQueue:
 
     @property
     def is_released(self) -> bool:
-        """Return whether the queue was left, so that the end of a request has no effect."""
+        """Return whether the queue was left, so that finishing a request has no effect."""
         return self._released
 
     @property
     def is_read(self) -> bool:
-        """Return whether the reader runs; a failed reader is replaced at the next rebalance."""
+        """Return whether the reader is running; a failed reader is replaced at the next rebalance."""
         return self.task is not None and not self.task.done()
 
     @property
@@ -200,12 +200,12 @@ class ProcessQueue:
 
     @property
     def cached_bytes(self) -> int:
-        """Return the number of bytes that were pulled but not consumed."""
+        """Return the total size in bytes of the messages that were pulled but not consumed."""
         return self._size
 
     @property
     def cached_span(self) -> tuple[int, int]:
-        """Return the offsets of the first and last message not consumed; zeros if all messages are consumed."""
+        """Return the offsets of the first and last unconsumed message, or zeros if all messages are consumed."""
         opened = self._open
         if not opened or opened[-1].done:
             return (0, 0) if not opened else (opened[0].messages[0].queue_offset, self._next_offset - 1)

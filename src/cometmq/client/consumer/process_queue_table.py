@@ -1,4 +1,4 @@
-"""The queues that a push consumer reads, and their hand-over between members (``RebalanceImpl``).
+"""The queues that a push consumer reads, and their handover between members (``RebalanceImpl``).
 
 Theory of operation. A rebalance gives each member of a group a share of the queues. Members do not rebalance at the
 same instant, so a queue can reach its next reader before its last reader has left it. These rules keep the overlap
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class ProcessQueueTable:
-    """Starts, leaves and resets the queues of one push consumer.
+    """Starts, leaves and resets a push consumer's queues.
 
     :param subscriptions: topic → subscription; the consumer changes this mapping.
     :param store: the offsets of the group.
@@ -69,11 +69,11 @@ class ProcessQueueTable:
         spawn: Spawn,
     ) -> None:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
-        """The queues that are starting or reading."""
+        """The queues that are being started or read."""
         self.held: list[ProcessQueue] = []
         """Orderly: queues that a close has left while a call is still running."""
         self.locks: QueueLocks | None = None
-        """The locks of an orderly member; ``None`` for any other member."""
+        """An orderly member's locks, or ``None`` for any other member."""
         self._instance = instance
         self._group = group
         self._config = config
@@ -87,7 +87,7 @@ class ProcessQueueTable:
         self._is_running = False
 
     def start(self, submit: SubmitRequests) -> None:
-        """Prepare for reading; ``submit`` receives the messages of all queues."""
+        """Prepare for reading; ``submit`` receives the messages from all queues."""
         self._submit = submit
         self._is_running = True
         if self._config.orderly and self._config.message_model is MessageModel.CLUSTERING:
@@ -103,7 +103,7 @@ class ProcessQueueTable:
             await self.locks.stop()
 
     async def release_held(self) -> None:
-        """Wait for the calls that run in :attr:`held` queues; unlock each queue unless the member is back."""
+        """Wait for the calls still running in :attr:`held` queues, then unlock these queues."""
         for process_queue in self.held:
             await process_queue.idle()
             if self.locks is not None and not self._instance.has_consumer(self._group):
@@ -112,7 +112,7 @@ class ProcessQueueTable:
     # --- changes ---
 
     def assign(self, topic: str, queues: set[MessageQueue], shared: bool) -> None:
-        """Read exactly these queues of a topic. ``shared`` is True if the group has other members."""
+        """Read exactly these queues of a topic; ``shared`` is True if the group has other members."""
         if not self._is_running:
             return
         if topic not in self._subscriptions:
@@ -125,12 +125,12 @@ class ProcessQueueTable:
             self._read(queue, shared=shared)
 
     def leave_topic(self, topic: str) -> None:
-        """Leave all queues of a topic; after the next rebalance, they are read with the new subscription."""
+        """Leave a topic's queues; the next rebalance reads them with the new subscription."""
         for queue in [queue for queue in self.queues if queue.topic == topic]:
             self._leave(queue)
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets: an administrator has reset them."""
+        """Continue at these offsets because an administrator has reset them."""
         for queue, offset in offsets.items():
             process_queue = self.queues.pop(queue, None)
             if process_queue is not None and self._is_running:
@@ -139,16 +139,16 @@ class ProcessQueueTable:
                 self._read(queue, shared=False)
 
     def lock_lost(self, queue: MessageQueue) -> None:
-        """Read a queue again under a new lock, since other members may have consumed its messages."""
+        """Read a queue again under a new lock, because other members may have consumed its messages."""
         if self._is_running and queue in self.queues:
-            log.warning("%s has lost its lock of %s; it is locked and read again", self._group, queue)
+            log.warning("group %s has lost its lock on %s; locking and reading it again", self._group, queue)
             self._leave(queue)
             self._read(queue, shared=False)
 
     # --- state ---
 
     def is_exclusive(self, queue: MessageQueue) -> bool:
-        """Return whether no other orderly member can be reading the queue; callable from any thread."""
+        """Return whether no other orderly member can be reading the queue; can be called from any thread."""
         return self.locks is None or self.locks.holds(queue)
 
     def positions(self) -> dict[MessageQueue, int]:
@@ -160,7 +160,7 @@ class ProcessQueueTable:
         }
 
     async def report(self, offsets: Mapping[MessageQueue, int | None]) -> None:
-        """Report offsets of queues that certainly belong to this member; log failures."""
+        """Report the offsets of the queues that certainly belong to this member."""
         known = {queue: offset for queue, offset in offsets.items() if offset is not None and self.is_exclusive(queue)}
         await self._store.report(known)
 
@@ -206,7 +206,7 @@ class ProcessQueueTable:
             await self.locks.release(queue)
         elif self.locks is not None:
             self.held.append(process_queue)
-        log.info("%s has left %s at offset %s", self._group, queue, process_queue.offset)
+        log.info("group %s has left %s at offset %s", self._group, queue, process_queue.offset)
 
     async def _drain(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
         """Wait for running calls; return whether they have ended.
@@ -218,7 +218,7 @@ class ProcessQueueTable:
             try:
                 await wait_for(self._instance.clock, self._config.handover_wait_s, process_queue.idle())
             except TimeoutError:
-                log.warning("leaving %s while %d calls of the listener run", queue, len(process_queue.running))
+                log.warning("leaving %s while %d listener calls are running", queue, len(process_queue.running))
                 if self.locks is None or not self._is_running:
                     return False
         return True

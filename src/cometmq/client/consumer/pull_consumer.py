@@ -1,4 +1,4 @@
-"""Reads queues from offsets that the caller chooses (``DefaultMQPullConsumer``)."""
+"""A consumer that reads queues from offsets chosen by the caller (``DefaultMQPullConsumer``)."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class PullConsumer(GroupClient):
         self._running = False
 
     async def start(self) -> None:
-        """Prepare for pulls; nothing is sent yet."""
+        """Prepare for pulls; no request is sent yet."""
         if self._running or self._ending is not None:
-            raise ClientStateError("the consumer was started before", next_step="create a new one")
+            raise ClientStateError("the consumer was already started", next_step="create a new consumer")
         self._running = True
         self._use.begin()
 
     async def close(self) -> None:
-        """Close the connections unless they are shared; a further call waits for the first one."""
+        """Close the connections unless they are shared."""
         if self._running or self._ending is not None:
             self._running = False
             await self._end_once(self._use.end)
@@ -68,7 +68,7 @@ class PullConsumer(GroupClient):
         wait_s: float = 0.0,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> PullResult:
-        """Pull up to ``max_messages`` from ``queue``, starting at ``offset``.
+        """Pull up to ``max_messages`` messages from ``queue``, starting at ``offset``.
 
         Brokers may return fewer because of their own limits (Apache: 32 messages or 256 KiB).
 
@@ -92,7 +92,7 @@ class PullConsumer(GroupClient):
         wait_s: float = 0.0,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> RawPull:
-        """Pull as :meth:`pull` does, but return the bytes of the stored records as the broker sent them.
+        """Pull like :meth:`pull`, but return the stored records as bytes, exactly as the broker sent them.
 
         With a tag expression, the bytes can include records whose tag differs but has the same hash.
         """
@@ -100,11 +100,11 @@ class PullConsumer(GroupClient):
         return await self._pull(queue, offset, max_messages, data, wait_s, timeout_s)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset; ``None`` if no offset is committed."""
+        """Return the group's committed offset, or ``None`` if there is none."""
         return await self.offsets.committed(self.group, queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit ``offset``, which is the offset after the last consumed message."""
+        """Commit ``offset``, the offset after the last consumed message."""
         await self.offsets.commit(self.group, queue, offset)
 
     def _subscription(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:
@@ -125,5 +125,5 @@ class PullConsumer(GroupClient):
         timeout_s: float,
     ) -> RawPull:
         if not self._running:
-            raise ClientStateError("the consumer is not running", next_step="use it inside `async with`")
+            raise ClientStateError("the consumer is not running", next_step="use the consumer inside `async with`")
         return await self._puller.pull(queue, offset, max_messages, data, wait_s=wait_s, timeout_s=timeout_s)

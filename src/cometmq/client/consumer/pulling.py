@@ -26,15 +26,15 @@ from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
 
 PULL_TIMEOUT_S: Final = 10.0
-"""Seconds that a pull may take in addition to the broker's wait."""
+"""Seconds allowed for a pull in addition to the broker's wait."""
 
 
 class PullStatus(Enum):
-    """The result of a pull."""
+    """The possible results of a pull."""
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
-    """The queue has no message at or after this offset, or no message arrived during the wait."""
+    """The queue has no message at or after this offset, and none arrived during the wait."""
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
     """No message matches the subscription; continue at ``next_offset``."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
@@ -50,7 +50,7 @@ _STATUS: Final = {
 
 
 class RawPull(msgspec.Struct, frozen=True):
-    """An undecoded pull: ``body`` is a run of stored records."""
+    """An undecoded pull result, in which ``body`` contains stored records."""
 
     status: PullStatus
     next_offset: int
@@ -60,7 +60,7 @@ class RawPull(msgspec.Struct, frozen=True):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """The messages of a pull, and the offset to continue at."""
+    """The messages from a pull, and the offset at which to continue."""
 
     status: PullStatus
     next_offset: int
@@ -70,7 +70,7 @@ class PullResult(msgspec.Struct, frozen=True):
 
 
 class Puller:
-    """Sends the pull requests of one group, to the replica that the broker suggests (``PullAPIWrapper``).
+    """Sends a group's pull requests to the replica that the broker suggests (``PullAPIWrapper``).
 
     Pulls commit no offsets, although the protocol allows it: a broker with several threads may handle the old offset in
     a waiting pull after the offset that was reported when the queue was handed over.
@@ -95,7 +95,8 @@ class Puller:
         lite: bool = False,
         timeout_s: float = PULL_TIMEOUT_S,
     ) -> RawPull:
-        """Pull up to ``max_messages``, starting at ``offset``; the broker waits up to ``wait_s`` seconds for the first.
+        """Pull up to ``max_messages`` messages from ``offset``; the broker waits up to ``wait_s`` seconds for the
+        first.
 
         :raises BrokerError: the answer is not a :class:`PullStatus`.
         :raises RouteNotFoundError: no broker has the queue.
@@ -131,7 +132,7 @@ class Puller:
         return RawPull(status, fields.next_begin_offset, fields.min_offset, fields.max_offset, answer.body)
 
     async def is_newer(self, queue: MessageQueue, store_timestamp: int) -> bool:
-        """Return whether the topic was recreated: all messages of the queue are newer than one read before.
+        """Return whether the topic was recreated, because all its messages are newer than one read before.
 
         :raises CometMQError: as :meth:`pull`.
         """
@@ -139,7 +140,7 @@ class Puller:
 
 
 def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> list[MessageExt]:
-    """Decode the messages of a pull; omit messages whose tag differs but has the same hash.
+    """Decode the messages from a pull, omitting those whose tag differs but has the same hash.
 
     :raises RecordError: the body is not a sequence of complete records.
     """
@@ -151,11 +152,11 @@ def messages_of(pull: RawPull, queue: MessageQueue, data: SubscriptionData) -> l
 log = logging.getLogger(__name__)
 
 LASTING_FAILURES: Final = 3
-"""Number of consecutive refusals after which refusals are no longer considered temporary."""
+"""Number of consecutive rejections after which they are no longer considered temporary."""
 
 
 class ReadFailureLog:
-    """Logs once that a queue cannot be read, and once that it is readable again.
+    """Logs once when a queue cannot be read, and once when it can be read again.
 
     A broker that does not answer is logged once for all of its queues.
     """
@@ -167,7 +168,7 @@ class ReadFailureLog:
         self._warned = False
 
     def seen(self, error: CometMQError, again_in_s: float) -> None:
-        """Record a failure: one warning, then debug messages.
+        """Record a failure: log one warning, then debug messages.
 
         A refusal may be temporary (the broker does not know the subscription yet), so the warning is logged after
         several refusals.
@@ -177,7 +178,7 @@ class ReadFailureLog:
             return
         self._failures += 1
         warn = not self._warned and (self._failures >= LASTING_FAILURES or not isinstance(error, BrokerError))
-        text = "cannot read %s, trying again every %g s: %s"
+        text = "cannot read %s, retrying every %g s: %s"
         log.log(logging.WARNING if warn else logging.DEBUG, text, self._queue, again_in_s, error)
         self._warned = self._warned or warn
 
@@ -190,7 +191,7 @@ class ReadFailureLog:
 
 
 class Chunk(msgspec.Struct):
-    """The messages of one pull, possibly none, and the offset to continue at."""
+    """The messages from a pull, possibly none, and the offset at which to continue."""
 
     messages: list[MessageExt]
     next_offset: int
@@ -198,7 +199,7 @@ class Chunk(msgspec.Struct):
 
 
 class Budget:
-    """Limits the bytes of all queues of a consumer together, in equal shares.
+    """Limits the total size of the messages in a consumer's queues, with an equal share for each queue.
 
     Reading of a queue continues while the queue holds less than its share. So a queue whose messages wait, because it
     is paused or consumed slowly or in order, never stops another queue. Together the queues hold at most the limit plus
@@ -207,7 +208,7 @@ class Budget:
 
     def __init__(self, limit_bytes: int) -> None:
         self.share_bytes = limit_bytes
-        """The bytes that one queue may hold."""
+        """The number of bytes that one queue may hold."""
         self._limit = limit_bytes
         self._queues: set[asyncio.Event] = set()
 
@@ -217,7 +218,7 @@ class Budget:
         self._share()
 
     def leave(self, changed: asyncio.Event) -> None:
-        """Remove a queue, and wake the other queues; do nothing if the queue was removed before."""
+        """Remove a queue and wake the other queues; do nothing if it was already removed."""
         if changed in self._queues:
             self._queues.remove(changed)
             self._share()
@@ -229,17 +230,17 @@ class Budget:
 
 
 class Sink(Protocol):
-    """Receives the chunks of a reader."""
+    """Receives a reader's chunks."""
 
     async def room(self) -> None:
         """Wait until there is room for another pull."""
 
     def take(self, chunk: Chunk) -> None:
-        """Accept the next chunk of the queue."""
+        """Accept the queue's next chunk."""
 
 
 class QueueReader:
-    """Reads the queues of one consumer, each in a task of its own (``PullMessageService``).
+    """Reads a consumer's queues, each in its own task (``PullMessageService``).
 
     :param lite: marks pulls as those of a lite pull consumer.
     """
@@ -256,7 +257,7 @@ class QueueReader:
     async def read(
         self, queue: MessageQueue, subscription: SubscriptionData, start: Callable[[], Awaitable[int]], sink: Sink
     ) -> None:
-        """Read ``queue`` until cancelled; log failures and retry.
+        """Read ``queue`` until cancelled, retrying after failures.
 
         ``start`` finds the first offset. Every pull contains the subscription, so that a restarted broker does not need
         a heartbeat first. A topic that was deleted and recreated is read from its first message.
@@ -297,7 +298,7 @@ class QueueReader:
             if messages:
                 newest_ms = messages[-1].store_timestamp
             if pulled.status is PullStatus.OFFSET_ILLEGAL:
-                log.warning("%s has no offset %d; continuing at %d", queue, offset, pulled.next_offset)
+                log.warning("%s has no offset %d; continuing at offset %d", queue, offset, pulled.next_offset)
             if messages or pulled.next_offset != offset:
                 offset = pulled.next_offset
                 sink.take(Chunk(messages, offset, len(pulled.body) if messages else 0))
@@ -314,7 +315,7 @@ class QueueReader:
 
 
 def _check_progress(pulled: RawPull, offset: int) -> None:
-    """Check that the answer contains a later offset; otherwise the reader would repeat the pull forever.
+    """Check that the response moves to a later offset; otherwise the pull would be repeated forever.
 
     :raises ClientError: ``next_offset`` is not after the offset of the pull.
     """
@@ -327,7 +328,7 @@ def _check_progress(pulled: RawPull, offset: int) -> None:
             leads_on = pulled.next_offset >= 0
     if not leads_on:
         raise ClientError(
-            f"the broker's answer ({pulled.status.value}) to a pull from offset {offset} says to continue at "
+            f"the broker's response ({pulled.status.value}) to a pull from offset {offset} says to continue at offset "
             f"{pulled.next_offset}",
             next_step="check the broker's log: the queue may be damaged",
         )

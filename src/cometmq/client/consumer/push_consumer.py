@@ -1,4 +1,4 @@
-"""Reads in the background, and calls a listener or hands messages to a loop (``DefaultMQPushConsumer``)."""
+"""A consumer that reads in the background and passes messages to a listener or a loop (``DefaultMQPushConsumer``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class PushConsumer(GroupClient):
-    """A member of a consumer group that calls ``listener`` with the messages of its queues, or is iterated.
+    """A member of a consumer group that passes its messages to a listener, or to an ``async for`` loop.
 
     Await ``subscribe`` first, then ``run``, or use ``async with`` (or ``start``). A message is consumed when the
     listener returns. When it raises or returns a failure (see :mod:`cometmq.client.consumer.listener`), the message is
@@ -103,22 +103,24 @@ class PushConsumer(GroupClient):
         spawn = self._background.spawn
         self._table = ProcessQueueTable(self.instance, group, self.config, self._subscriptions, store, spawn)
         self._choosing = asyncio.Lock()
-        """Lock that keeps changes of subscriptions in the order of the calls, although brokers are asked first."""
+        """A lock that keeps subscription changes in call order while brokers are queried."""
         self._state = "not started"
 
     # --- start and end ---
 
     async def start(self) -> None:
-        """Join the group and begin to consume.
+        """Join the group and start consuming.
 
         :raises ClientStateError: there is no subscription, or the consumer was started before.
         :raises RouteNotFoundError: none of the topics exists.
         :raises BrokerError: a broker cannot filter by one of the expressions (see :meth:`subscribe`).
         """
         if self._state != "not started":
-            raise ClientStateError(f"the consumer of group {self.group} is {self._state}", next_step="create a new one")
+            raise ClientStateError(
+                f"the consumer of group {self.group} is {self._state}", next_step="create a new consumer"
+            )
         if not self._subscriptions:
-            raise ClientStateError("the consumer has no subscription", next_step="call subscribe before start")
+            raise ClientStateError("the consumer has no subscriptions", next_step="call subscribe before start")
         clock = self.instance.clock
         if not self._broadcast:
             retries = retry_topic(self.group)
@@ -174,19 +176,19 @@ class PushConsumer(GroupClient):
 
     @property
     def _called(self) -> Listener:
-        """Return the listener, or the stream's function in its place."""
+        """Return the listener, or the stream's function if there is no listener."""
         listener = self._listener if self._stream is None else self._stream.listen
         assert listener is not None
         return listener
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._stream is not None and kind is not None and issubclass(kind, Exception):
-            self._stream.fail_last(lambda message: log.error("the loop failed on %s", place_of(message)))
+            self._stream.fail_last(lambda message: log.error("the loop failed while consuming %s", place_of(message)))
         await self.close()
         await self._closed.wait()  # somebody else may be closing it
 
     async def close(self) -> None:
-        """Finish running calls, report offsets, and leave the group; a second call returns immediately."""
+        """Finish running calls, report offsets, and leave the group. A second call returns immediately."""
         if self._state != "running":
             return
         self._state = "closed"
@@ -213,7 +215,7 @@ class PushConsumer(GroupClient):
         await self._use.end()
 
     async def _unregister_later(self) -> None:
-        """Leave the group only after the last calls have ended, since a member that leaves loses its locks.
+        """Leave the group after the last calls have ended, because leaving releases the member's locks.
 
         If no other client uses the instance, it is already closed, and the locks expire.
         """
@@ -222,7 +224,7 @@ class PushConsumer(GroupClient):
             await self.instance.remove(consumer_group=self.group)
 
     async def run(self) -> None:
-        """Start, consume until SIGINT, SIGTERM, :meth:`stop`, :meth:`close` or a cancellation, then close.
+        """Start, consume until stopped (by a signal, :meth:`stop`, :meth:`close` or cancellation), then close.
 
         A running consumer is not started again. Signals that the program handles itself are left to the program.
 
@@ -244,7 +246,7 @@ class PushConsumer(GroupClient):
             await self._closed.wait()
 
     def stop(self) -> None:
-        """Let :meth:`run` close the consumer and return; call it on the consumer's event loop."""
+        """Make :meth:`run` close the consumer and return; call it on the consumer's event loop."""
         self._stopped.set()
 
     # --- iteration ---
@@ -262,7 +264,7 @@ class PushConsumer(GroupClient):
         raise StopAsyncIteration
 
     def batches(self, max_messages: int = 32) -> AsyncIterator[Batch]:
-        """Iterate over batches of the messages that have arrived, until the consumer is closed.
+        """Iterate over batches of messages that have arrived until the consumer is closed.
 
         A batch contains messages of several queues. For an orderly consumer it contains at most one message of each
         queue.
@@ -275,27 +277,33 @@ class PushConsumer(GroupClient):
         raise StopAsyncIteration
 
     async def receive(self, max_messages: int = 1) -> Batch:
-        """Wait for messages; return up to ``max_messages`` of them, or an empty list if the consumer closes.
+        """Wait for messages; return up to ``max_messages`` of them, or an empty list when the consumer closes.
 
         :raises ClientStateError: the consumer has a listener, or is not running.
         """
         if self._stream is None:
             wrong = "has a listener" if self._listener is not None else f"is {self._state}"
-            step = "create it without a listener" if self._listener is not None else "use it inside `async with`"
-            raise ClientStateError(f"the consumer of group {self.group} {wrong} and is not iterated", next_step=step)
+            step = (
+                "create the consumer without a listener"
+                if self._listener is not None
+                else "use the consumer inside `async with`"
+            )
+            raise ClientStateError(
+                f"the consumer of group {self.group} {wrong} and cannot be iterated over", next_step=step
+            )
         if max_messages < 1:
             raise ValueError(f"max_messages must be 1 or more, not {max_messages}")
         return await self._stream.next(max_messages)
 
     def give_back(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take back undelivered messages of the last step, so that the next step returns them."""
+        """Put back undelivered messages from the last step, so that the next step returns them."""
         if self._stream is not None:
             self._stream.give_back(messages)
 
     # --- subscriptions ---
 
     async def subscribe(self, topic: str, expression: str = ALL, *, expression_type: str = TAG) -> None:
-        """Consume ``topic``: all messages, or those that match tags (``TagA || TagB``) or an SQL92 expression.
+        """Consume all messages of ``topic``, or those that match tags (``TagA || TagB``) or an SQL92 expression.
 
         Before ``start`` this only records the subscription; ``start`` checks it. SQL92 needs brokers with
         ``enablePropertyFilter``. A topic that was subscribed before keeps its subscription if the new subscription is
@@ -321,7 +329,7 @@ class PushConsumer(GroupClient):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """Return the queues that this member reads now, except the queues of its retry topic."""
+        """Return the queues that this member is reading, except its retry topic's queues."""
         retries = retry_topic(self.group)
         return frozenset(queue for queue in self._table.queues if queue.topic != retries)
 
@@ -344,16 +352,16 @@ class PushConsumer(GroupClient):
         )
 
     def members_changed(self) -> None:
-        """Rebalance: a member has joined or left the group."""
+        """Rebalance because a member has joined or left the group."""
         if self._state == "running":
             self._membership.soon()
 
     def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets: an administrator has reset them."""
+        """Continue at these offsets because an administrator has reset them."""
         self._table.reset(offsets)
 
     def positions(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the consumed offset of each queue of a topic."""
+        """Return the consumed offset of each queue in a topic."""
         return {queue: at for queue, at in self._table.positions().items() if queue.topic == topic}
 
     def running_info(self) -> ConsumerRunningInfo:
@@ -389,6 +397,6 @@ async def _report(table: ProcessQueueTable, activity: Activity) -> None:
 
 def _check_for_loops(config: PushConfig) -> None:
     if config.consume_batch_size != 1:
-        raise ValueError("consume_batch_size is for listeners; give max_messages to batches() instead")
+        raise ValueError("consume_batch_size is only for listeners; pass max_messages to batches() instead")
     if not config.auto_commit:
-        raise ValueError("auto_commit=False needs a listener, which returns COMMIT and ROLLBACK")
+        raise ValueError("auto_commit=False requires a listener that returns COMMIT and ROLLBACK")

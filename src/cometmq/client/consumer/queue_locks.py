@@ -1,4 +1,4 @@
-"""The locks of an orderly consumer's queues (``RebalanceImpl.lock``).
+"""The locks on an orderly consumer's queues (``RebalanceImpl.lock``).
 
 Theory of operation. A broker grants the lock of a queue to one client of a group for 60 s. Here a lock is *waiting*
 (in ``_waiting``), *held* (in ``_since``), or neither, which is *free*:
@@ -50,13 +50,13 @@ log = logging.getLogger(__name__)
 RENEW_S: Final = 20.0
 """Seconds between two renewals of all locks (``rocketmq.client.rebalance.lockInterval``)."""
 ASK_AGAIN_S: Final = 1.0
-"""Seconds before a lock is requested again, if another member holds it or a request failed."""
+"""Seconds before a lock is requested again after another member held it or a request failed."""
 LOCK_TIMEOUT_S: Final = 3.0
-"""Time limit for one request, far below the time that a lock still has when it is renewed."""
+"""Time limit for a lock request, well below the remaining lifetime of a lock that is being renewed."""
 
 
 class _Broker:
-    """Sends lock requests to one broker, independently of the other brokers."""
+    """Sends lock requests to one broker, independently of other brokers."""
 
     def __init__(self) -> None:
         self.wanted = asyncio.Event()
@@ -66,7 +66,7 @@ class _Broker:
 
 
 class QueueLocks:
-    """The locks of one member of a group.
+    """The locks held by one member of a group.
 
     :param lost: called with a queue whose lock is lost.
     :param spawn: runs background work until the consumer ends.
@@ -85,19 +85,19 @@ class QueueLocks:
         self._brokers: dict[str, _Broker] = {}
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return whether the lock is held and trusted; callable from any thread."""
+        """Return whether the lock is held and trusted; can be called from any thread."""
         since = self._since.get(queue)
         return since is not None and self._clock.monotonic() - since < LOCK_TRUST_SECONDS
 
     def held_ms(self, queue: MessageQueue) -> int | None:
-        """Return the time of the last renewal, ms since 1970; ``None`` if the lock is not held."""
+        """Return the time of the last renewal in milliseconds since 1970, or ``None`` if the lock is not held."""
         since = self._since.get(queue)
         if since is None or not self.holds(queue):
             return None
         return self._clock.now_ms() - round((self._clock.monotonic() - since) * 1000)
 
     async def acquire(self, queue: MessageQueue) -> None:
-        """Wait until this member holds the lock, however long another member holds it."""
+        """Wait until this member holds the lock, no matter how long another member holds it."""
         if self.holds(queue):
             return
         self._since.pop(queue, None)
@@ -110,13 +110,13 @@ class QueueLocks:
                 del self._waiting[queue]
 
     async def release(self, queue: MessageQueue) -> None:
-        """Unlock a queue; if the request does not reach the broker, the lock expires."""
+        """Unlock a queue. If the request does not reach the broker, the lock expires."""
         async with self._broker(queue.broker_name).exchange:
             self._since.pop(queue, None)
             await self._unlock(queue.broker_name, [queue])
 
     async def stop(self) -> None:
-        """Stop renewing."""
+        """Stop renewing locks."""
         tasks = [broker.task for broker in self._brokers.values() if broker.task is not None]
         for task in tasks:
             task.cancel()
@@ -157,14 +157,14 @@ class QueueLocks:
         return (queue for queue in queues if queue.broker_name == broker_name)
 
     async def _lock(self, name: str, broker: _Broker, queues: list[MessageQueue]) -> bool:
-        """Request locks from a broker; return whether it has answered."""
+        """Request locks from a broker; return whether it responded."""
         sent_at = self._clock.monotonic()
         try:
             answer = await self._call(RequestCode.LOCK_BATCH_MQ, name, queues)
             granted = set(decode_body(LockBatchResponseBody, answer).lock_ok_mq_set)
         except CometMQError as error:
             level = logging.DEBUG if broker.troubled else logging.WARNING
-            log.log(level, "cannot acquire or renew locks of %s at %s: %s", self._group, name, error)
+            log.log(level, "cannot acquire or renew locks of group %s on %s: %s", self._group, name, error)
             broker.troubled = True
             return False
         broker.troubled = False
@@ -187,7 +187,7 @@ class QueueLocks:
         return True
 
     def _drop_late(self, broker_name: str) -> None:
-        """Drop locks that were not renewed in time, since other members may have held them since the last renewal."""
+        """Drop locks that were not renewed in time, because other members may hold them."""
         for queue in [queue for queue in self._of(broker_name, self._since) if not self.holds(queue)]:
             del self._since[queue]
             self._lost(queue)
@@ -196,12 +196,12 @@ class QueueLocks:
         try:
             await self._call(RequestCode.UNLOCK_BATCH_MQ, broker, queues)
         except CometMQError as error:
-            log.info("cannot unlock %d queues of %s at %s: %s", len(queues), self._group, broker, error)
+            log.info("cannot unlock %d queues of group %s on %s: %s", len(queues), self._group, broker, error)
 
     async def _call(self, code: RequestCode, broker: str, queues: list[MessageQueue]) -> bytes:
         asked = LockBatchRequestBody(consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues)
         address = await self._instance.master_of(queues[0])
-        doing = f"{code.name} for {len(queues)} queues at {broker}"
+        doing = f"{code.name} for {len(queues)} queues on {broker}"
         answer = await self._instance.call(
             address, code, None, encode_body(asked), doing=doing, timeout_s=LOCK_TIMEOUT_S
         )

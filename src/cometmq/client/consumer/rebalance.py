@@ -1,4 +1,4 @@
-"""Strategies that share queues among the members of a group (``AllocateMessageQueueStrategy``).
+"""Strategies for allocating queues to a group's members (``AllocateMessageQueueStrategy``).
 
 Every member computes the same result from the same two sorted lists, so all members of one group must use the same
 strategy. A strategy is a callable; :class:`MachineRoomNearby`, :class:`ByConfig` and other strategies with settings are
@@ -17,18 +17,18 @@ from cometmq.remoting.bodies import MessageQueue
 
 
 class AllocateStrategy(Protocol):
-    """Chooses the queues of ``client_id``. Both lists are sorted, and are the same at every member."""
+    """Chooses the queues for ``client_id``. Both lists are sorted and the same for every member."""
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return the queues for ``client_id``; empty if this client is not a member."""
+        """Return the queues for ``client_id``, or none if this client is not a member."""
 
 
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
 ) -> list[MessageQueue]:
-    """Allocate runs of neighbouring queues; the first members may get one more (``AllocateMessageQueueAveragely``)."""
+    """Allocate runs of adjacent queues; the first members may get one more (``AllocateMessageQueueAveragely``)."""
     if client_id not in client_ids:
         return []
     index = client_ids.index(client_id)
@@ -40,7 +40,7 @@ def averagely(
 def averagely_by_circle(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
 ) -> list[MessageQueue]:
-    """Allocate queues one by one in a circle (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Allocate queues to members in turn (``AllocateMessageQueueAveragelyByCircle``)."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -61,14 +61,14 @@ class ByConfig:
 
 @dataclass(frozen=True)
 class ByMachineRoom:
-    """Shares the queues of brokers named ``room@name`` in allowed rooms (``AllocateMessageQueueByMachineRoom``)."""
+    """Allocates queues on brokers named ``room@name`` in given rooms (``AllocateMessageQueueByMachineRoom``)."""
 
     rooms: frozenset[str]
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return an equal run of the rooms' queues, plus one of the remaining queues."""
+        """Return an equal share of the rooms' queues, plus one of the remaining queues."""
         if client_id not in client_ids:
             return []
         index = client_ids.index(client_id)
@@ -86,7 +86,7 @@ class ByMachineRoom:
 
 @dataclass(frozen=True)
 class MachineRoomNearby:
-    """Keeps queues in their machine room while the room has a consumer (``AllocateMachineRoomNearby``).
+    """Allocates queues within their machine room if the room has a consumer (``AllocateMachineRoomNearby``).
 
     All members share the queues of rooms that have no consumer. ``inner`` allocates within a room.
     """
@@ -98,7 +98,7 @@ class MachineRoomNearby:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return the client's share of its own room, then its share of each room that has no consumer, by name."""
+        """Return the client's share of its own room's queues, and of the queues in rooms with no consumer."""
         if client_id not in client_ids:
             return []
         queues_by_room: dict[str, list[MessageQueue]] = {}
@@ -118,22 +118,22 @@ class MachineRoomNearby:
     @staticmethod
     def _room(room: str, of: object) -> str:
         if not room:
-            raise ValueError(f"unknown machine room for {of}")
+            raise ValueError(f"the machine room of {of} is unknown")
         return room
 
 
 VIRTUAL_NODES: Final = 10
-"""Number of points that each consumer has on the hash ring; the same as in Java, and at every member."""
+"""Number of points per consumer on the hash ring, the same as in Java."""
 
 
 def ring_hash(key: str) -> int:
-    """Return the first four bytes of the MD5 of ``key`` as an unsigned number (``ConsistentHashRouter.MD5Hash``)."""
+    """Return the first four bytes of the MD5 of ``key`` as an unsigned integer (``ConsistentHashRouter.MD5Hash``)."""
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 @dataclass(frozen=True)
 class ConsistentHash:
-    """Allocates by a hash ring: few queues move when a member joins or leaves (``AllocateMessageQueueConsistentHash``).
+    """Allocates queues on a hash ring, so that few queues move (``AllocateMessageQueueConsistentHash``).
 
     The ring equals Java's: ``<clientId>-<k>`` for each virtual node, and a queue belongs
     to the first point at or after the hash of its Java ``toString``.
@@ -145,7 +145,7 @@ class ConsistentHash:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> list[MessageQueue]:
-        """Return the queues whose next point on the ring is one of ``client_id``."""
+        """Return the queues whose next point on the ring belongs to ``client_id``."""
         if client_id not in client_ids:
             return []
         owners: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""The state of a consumer as administrators see it (``ConsumerRunningInfo``)."""
+"""A consumer's state as shown to administrators (``ConsumerRunningInfo``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cometmq.remoting.bodies import ConsumerData, MessageQueue
 from cometmq.remoting.codes import CURRENT_VERSION_NAME
 
 WINDOW_S: Final = 60.0
-"""Seconds over which rates are computed: the last minute, as in Java."""
+"""Number of seconds over which rates are computed: the last minute, as in Java."""
 
 
 class _Sample(msgspec.Struct):
@@ -29,7 +29,7 @@ class _Sample(msgspec.Struct):
 
 
 class Activity:
-    """The rates of one push consumer, sampled at each report of offsets and each request."""
+    """A push consumer's rates, sampled at each offset report and each state request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,11 +41,11 @@ class Activity:
         self._samples: deque[_Sample] = deque([self._now()])
 
     def failed(self, topic: str, count: int) -> None:
-        """Count failed messages of a topic."""
+        """Count a topic's failed messages."""
         self._failed[topic] = self._failed.get(topic, 0) + count
 
     def sample(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
-        """Take a sample."""
+        """Take a sample of the counters."""
         now_ms = self._clock.now_ms()
         before, self._seen = self._seen, {}
         for queue, process_queue in queues.items():
@@ -62,11 +62,13 @@ class Activity:
             self._samples.popleft()
 
     def times(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the sample times of the last pull and the last consumption, ms since 1970; 0 means never."""
+        """Return the sample times of the last pull and the last consumption in milliseconds since 1970; 0 means
+        never.
+        """
         return self._times.get(queue, (0, 0))
 
     def status(self, topic: str) -> ConsumeStatus:
-        """Return a topic's rates per second over the last minute's samples; response times are not measured."""
+        """Return a topic's rates per second over the last minute; response times are not measured."""
         first, last = self._samples[0], self._samples[-1]
         seconds = max(last.at - first.at, 1.0)
         failed = (last.failed.get(topic, 0) - first.failed.get(topic, 0)) / seconds
@@ -94,7 +96,7 @@ def running_info(
     orderly: bool = False,
     threads: int = 1,
 ) -> ConsumerRunningInfo:
-    """Return Java's properties of every consumer, the options of its configuration, and its subscriptions."""
+    """Return a consumer's properties as in Java, its configuration options, and its subscriptions."""
     properties = {_camel(name): _text(value) for name, value in vars(config).items()}
     properties |= {
         "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in instance.routes.namesrv),
@@ -112,7 +114,7 @@ def running_info(
 def process_queue_info(
     process_queue: ProcessQueue, locked_ms: int | None, pulled_ms: int, consumed_ms: int
 ) -> ProcessQueueInfo:
-    """Return the state of one queue; ``locked_ms`` is ``None`` if a lock is needed but not held."""
+    """Return a queue's state; ``locked_ms`` is ``None`` if a required lock is not held."""
     first, last = process_queue.cached_span
     running = [message.queue_offset for request in list(process_queue.running) for message in request.messages]
     return ProcessQueueInfo(

@@ -1,4 +1,4 @@
-"""The subscription of a consumer to a topic (``FilterAPI``, ``SubscriptionData``)."""
+"""A consumer's subscription to a topic (``FilterAPI``, ``SubscriptionData``)."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ SQL92: Final = "SQL92"
 
 
 def subscription(topic: str, expression: str, expression_type: str, version_ms: int) -> SubscriptionData:
-    """Return the subscription to ``topic``: ``*``, tags as ``TagA || TagB``, or an SQL92 expression on properties.
+    """Return a subscription to ``topic``: ``*``, tags (``TagA || TagB``), or an SQL92 expression on properties.
 
     :param version_ms: the version of the subscription; brokers keep the subscription with the highest version.
     :raises ValueError: a tag expression has no tags, an SQL92 expression is empty, the type is unknown, or a text
         contains an unpaired surrogate.
     """
     if expression_type not in (TAG, SQL92):
-        raise ValueError(f"an expression has type TAG or SQL92, not {expression_type!r}")
+        raise ValueError(f"the expression type must be TAG or SQL92, not {expression_type!r}")
     text = expression.strip(TRIMMED)
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"invalid character {text[error.start]!r} in an expression") from None
     if expression_type == SQL92 and not text:
-        raise ValueError("a subscription by SQL92 needs an expression")
+        raise ValueError("an SQL92 subscription requires an expression")
     text = text or ALL
     data = SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version_ms)
     if expression_type == TAG and text != ALL:
         tags = split_tags(text)
         if not tags:
-            raise ValueError(f"expression {expression!r} has no tags")
+            raise ValueError(f"the expression {expression!r} contains no tags")
         data.tags_set = tags
         data.code_set = [tags_code(tag) for tag in tags]
     return data
 
 
 def wanted(messages: list[MessageExt], data: SubscriptionData) -> list[MessageExt]:
-    """Return the messages whose tag is in the subscription; brokers compare only hashes."""
+    """Return the messages whose tags match the subscription; brokers compare only hashes."""
     if not data.tags_set:
         return messages
     tags = frozenset(data.tags_set)
@@ -83,7 +83,7 @@ async def _check(instance: ClientInstance, address: str, body: bytes, doing: str
         await instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, None, body, doing=doing)
     except BrokerError as error:
         if error.code == ResponseCode.SYSTEM_ERROR and "does not support" in (error.remark or ""):
-            error.next_step = "set enablePropertyFilter=true at the broker, or subscribe by tags"
+            error.next_step = "set enablePropertyFilter=true on the broker, or subscribe by tags"
         raise
     except RemotingError as error:
         log.warning("%s: %s", doing, error)

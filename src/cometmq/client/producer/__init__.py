@@ -1,1 +1,1 @@
-"""Producers: sends, retries, batches, requests with replies, transactions (``DefaultMQProducer``)."""
+"""Producers: sending, retries, batches, requests with replies, and transactions (``DefaultMQProducer``)."""

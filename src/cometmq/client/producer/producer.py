@@ -1,4 +1,4 @@
-"""Sends messages (``DefaultMQProducer``)."""
+"""The producer, which sends messages (``DefaultMQProducer``)."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 REQUEST_TIMEOUT_S: Final = 3.0
-"""Default time-out of a request and its reply."""
+"""Default timeout for a request and its reply."""
 
 COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
-"""Minimum size of a body that is compressed in a worker thread, so that it does not block the event loop."""
+"""Minimum size of a body that is compressed in a worker thread so that it does not block the event loop."""
 
 
 MAX_BATCHES_IN_FLIGHT: Final = 16
-"""Maximum number of batches in flight in one ``send_batch`` call; limits memory to this many ``max_message_bytes``."""
+"""Maximum number of batches in flight per ``send_batch`` call."""
 
 
-OVERTAKING: Final = "not sent, since it would overtake one that failed"
+OVERTAKING: Final = "not sent, because it would overtake a message that failed"
 
 
 class Producer(GroupClient):
-    """Sends the messages of one producer group.
+    """Sends a producer group's messages.
 
     Use it as ``async with Producer("orders") as producer: await producer.send(Message("topic", b"…"))``.
     Any number of tasks can send concurrently.
@@ -101,19 +101,21 @@ class Producer(GroupClient):
         self._loop: AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Prepare for sending; nothing is sent yet, not even to the nameserver.
+        """Prepare for sending; no request is sent yet, not even to the nameserver.
 
         :raises ClientStateError: the producer was started before.
         """
         if self._state != "not started":
-            raise ClientStateError(f"the producer of group {self.group} is {self._state}", next_step="create a new one")
+            raise ClientStateError(
+                f"the producer of group {self.group} is {self._state}", next_step="create a new producer"
+            )
         self._state = "running"
         self._loop = get_running_loop()
         self._use.begin(partial(self.instance.remove, producer_group=self.group))
         self.instance.add_producer(self.group)
 
     async def close(self) -> None:
-        """Wait for messages in flight, unregister at the brokers, and close; further calls wait for the first call."""
+        """Wait for messages in flight, unregister from the brokers, and close the producer."""
         if self._state != "not started":
             self._state = "closed"
             await self._end_once(self._end)
@@ -122,7 +124,7 @@ class Producer(GroupClient):
         try:
             await wait_for(self.instance.clock, self.config.close_timeout_s, self._sender.idle())
         except TimeoutError:
-            log.warning("closing while %d messages wait for answers", self._sender.in_flight)
+            log.warning("closing while %d messages are waiting for responses", self._sender.in_flight)
         if self.trace is not None:
             await self.trace.close()
         await self.instance.remove(producer_group=self.group)
@@ -175,7 +177,7 @@ class Producer(GroupClient):
         timeout_s: float | None,
         put: Callable[[SendResult | BaseException], None],
     ) -> None:
-        """Send as :meth:`send` does, and call ``put`` once with the result or the failure.
+        """Send a message like :meth:`send`, and call ``put`` once with the result or the error.
 
         Call it on the event loop.
         """
@@ -199,7 +201,7 @@ class Producer(GroupClient):
         sharding_key: str | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Send one message without waiting for an answer; whether it is stored remains unknown.
+        """Send one message without waiting for a response; whether it is stored remains unknown.
 
         :raises IllegalMessageError: no broker would accept it.
         :raises RouteNotFoundError: no broker has the topic, or would create it.
@@ -225,7 +227,7 @@ class Producer(GroupClient):
         selector: QueueSelector | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> MessageExt:
-        """Send a request message and wait for the first reply; ``timeout_s`` is for request and reply together.
+        """Send a request message and wait for the first reply; ``timeout_s`` covers both.
 
         :raises RequestTimeoutError: no reply arrived in time; the request may be stored and consumed later.
         :raises IllegalMessageError: no broker would accept it; nothing was sent.
@@ -248,7 +250,7 @@ class Producer(GroupClient):
         return await reply
 
     async def reply(self, request: MessageExt, body: bytes) -> SendResult:
-        """Reply to a consumed request; return once the requester has received the reply.
+        """Reply to a consumed request; return when the requester has received the reply.
 
         :raises IllegalMessageError: the message is not a request, or the body cannot be sent.
         :raises BrokerError: the requester is gone, or did not accept the reply.
@@ -265,7 +267,7 @@ class Producer(GroupClient):
     async def send_many(
         self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
     ) -> list[SendResult]:
-        """Send independent messages, many in flight; return results in the given order.
+        """Send independent messages, many in flight; return their results in the given order.
 
         Each message is stored, is retried or fails independently, as with Java's ``send(message, callback)``. This is
         much cheaper than a task for each message.
@@ -301,7 +303,7 @@ class Producer(GroupClient):
     async def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
     ) -> list[SendResult]:
-        """Send messages in as few requests as possible; return results in the given order.
+        """Send messages in as few requests as possible; return their results in the given order.
 
         The list may have any length and mix topics: it is cut into batches of one topic with at most
         ``max_message_bytes``. Messages of one batch are neighbours in one queue. Messages that cannot be in a batch
@@ -385,7 +387,9 @@ class Producer(GroupClient):
         if self._state != "running":
             raise ClientStateError(
                 f"the producer of group {self.group} is {self._state}",
-                next_step="create a new one" if self._state == "closed" else "use it inside `with` or `async with`",
+                next_step="create a new producer"
+                if self._state == "closed"
+                else "use the producer inside `with` or `async with`",
             )
 
     def _prepare(self, message: Message) -> Delivery:
@@ -445,7 +449,7 @@ class Producer(GroupClient):
 
 
 def is_large(message: Message) -> bool:
-    """Return whether a body is compressed in a worker thread; an invalid body is refused later."""
+    """Return whether a body is large enough to be compressed in a worker thread."""
     try:
         return len(message.body) >= COMPRESS_IN_THREAD_BYTES
     except TypeError:

@@ -1,4 +1,4 @@
-"""Sends messages in transactions (``TransactionMQProducer``), with END_TRANSACTION and CHECK_TRANSACTION_STATE."""
+"""A producer that sends messages in transactions (``TransactionMQProducer``)."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ log = logging.getLogger(__name__)
 
 
 class TransactionState(IntEnum):
-    """The result of the local work (``LocalTransactionState``), numbered as in END_TRANSACTION."""
+    """The outcomes of local work (``LocalTransactionState``), with the numbers used in END_TRANSACTION."""
 
     COMMIT = TRANSACTION_COMMIT
-    """The work is done: deliver the message."""
+    """The local work is done: deliver the message."""
     ROLLBACK = TRANSACTION_ROLLBACK
-    """The work is not done and will never be done: drop the message."""
+    """The local work was not done and never will be: drop the message."""
     UNKNOWN = TRANSACTION_NOT
-    """The outcome is not decided yet: the broker checks later."""
+    """The outcome is not known yet: the broker checks later."""
 
 
 LocalTransaction = (
     Callable[[Message, Any, str], TransactionState | None]
     | Callable[[Message, Any, str], Awaitable[TransactionState | None]]
 )
-"""Does the local work for a message; also receives the caller's argument and the transaction id.
+"""A function that does the local work for a message; it also gets the caller's argument and the transaction id.
 
 A plain function runs in a thread and may block; an ``async def`` runs on the event loop. ``None`` and an
 exception mean UNKNOWN.
 """
 
 Checker = Callable[[MessageExt], TransactionState | None] | Callable[[MessageExt], Awaitable[TransactionState | None]]
-"""Returns the result of the local work for a message, whose ``msg_id`` is the transaction id.
+"""A function that returns the outcome of a message's local work; the message's id is the transaction id.
 
 The broker may ask any producer of the group, even a producer that did not send the message. Apart from that, it works
 as
@@ -77,19 +77,20 @@ as
 
 
 class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
-    """The position of the half message, and the end of its transaction."""
+    """The position of the half message, and the outcome of its transaction."""
 
     state: TransactionState
     confirmed: bool
-    """True if the broker has stored the end of the transaction. If not, the broker will check it again.
-    """
+    """True if the broker has stored the outcome. If not, the broker will check the transaction again."""
     error: BaseException | None = None
-    """The error of the local work. Its frames may refer to this result, so the garbage collector must track it.
+    """The error raised by the local work.
+
+    Its frames may refer to this result, so the garbage collector must track the result.
     """
 
 
 async def outcome_of(function: Callable[..., object], threads: Executor | None, *arguments: object) -> TransactionState:
-    """Call one of the user's functions, in a thread if ``threads`` is given, and return its state.
+    """Call one of the user's functions, in a thread if ``threads`` is given, and return the state.
 
     :raises TypeError: the function returns another type.
     """
@@ -111,7 +112,7 @@ Pinned = tuple[MessageQueue | None, str | None, QueueSelector | None, float | No
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """The position of a half message."""
+    """A half message's position."""
 
     message: Message | MessageExt
     transaction_id: str
@@ -122,7 +123,7 @@ class HalfMessage(msgspec.Struct, frozen=True):
 
 
 class TransactionEnds:
-    """Sends END_TRANSACTION for one producer group."""
+    """Sends END_TRANSACTION requests for one producer group."""
 
     def __init__(
         self, instance: ClientInstance, group: str, timeout_s: float, hooks: Sequence[EndTransactionHook]
@@ -160,7 +161,7 @@ class TransactionEnds:
                 )
                 confirmed = True
         except (RemotingError, BrokerError) as error:
-            log.warning("transaction %s stays open until the broker asks: %s", half.transaction_id, error)
+            log.warning("transaction %s remains open until the broker checks it: %s", half.transaction_id, error)
         if self._hooks:
             context = EndTransactionContext(
                 producer_group=self._group,
@@ -176,7 +177,7 @@ class TransactionEnds:
 
 
 class TransactionChecks:
-    """Answers CHECK_TRANSACTION_STATE by calling one checker, at most ``concurrency`` calls at a time.
+    """Handles CHECK_TRANSACTION_STATE by calling a checker, with up to ``concurrency`` concurrent calls.
 
     At most ``most_waiting`` checks are pending; further checks are dropped, and the broker repeats them in its next
     round.
@@ -196,11 +197,11 @@ class TransactionChecks:
         self._is_open = True
 
     def ask(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
-        """Accept a broker's check; answer it after the checker has returned."""
+        """Accept a broker's check, and respond after the checker has returned."""
         if not self._is_open:
             return
         if len(self._line) >= self._most_waiting:
-            log.warning("%d transaction checks already wait; one from %s is dropped", len(self._line), address)
+            log.warning("%d transaction checks are already waiting; dropping one from %s", len(self._line), address)
             return
         self._line.append(
             HalfMessage(message, message.msg_id, address, header.tran_state_table_offset, header.commit_log_offset)
@@ -209,7 +210,7 @@ class TransactionChecks:
             self._workers.hold(self._instance.spawn(self._work()))
 
     async def close(self) -> None:
-        """Stop answering, without waiting for running calls of the checker."""
+        """Stop handling checks, without waiting for running calls of the checker."""
         self._is_open = False
         self._line.clear()
         await self._workers.stop()
@@ -231,7 +232,7 @@ class TransactionChecks:
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages are delivered only if the local work is done.
+    """A producer whose messages are delivered only if the local work succeeds.
 
     ``send_in_transaction`` stores the message invisibly on the broker, calls ``execute``, and delivers or drops the
     message according to the result. If the broker receives no result, it asks a producer of the group, which calls
@@ -290,7 +291,7 @@ class TransactionProducer(Producer):
         self._part = encode_properties({TRAN_MSG: "true", PGROUP: group})
 
     async def start(self) -> None:
-        """Prepare for sending, and register at the brokers for transaction checks.
+        """Prepare for sending, and register with the brokers for transaction checks.
 
         :raises ClientStateError: the producer was started before, or another producer of the instance answers for the
             group.
@@ -304,7 +305,7 @@ class TransactionProducer(Producer):
         self.instance.spawn(self._introduce())
 
     async def _end(self) -> None:
-        """Stop answering checks, wait for transactions and messages in flight, unregister, and close."""
+        """Stop handling checks, wait for transactions and messages in flight, unregister, and close the producer."""
         self.instance.remove_checker(self.group, self._checks.ask)
         await self._checks.close()
         await super()._end()
@@ -312,7 +313,7 @@ class TransactionProducer(Producer):
             self._threads.shutdown(wait=False)
 
     async def _introduce(self) -> None:
-        """Find the brokers and send heartbeats; if a heartbeat fails, later heartbeats replace it."""
+        """Find the brokers and send heartbeats; a failed heartbeat is replaced by a later one."""
         for topic in self._topics:
             with suppress(RouteNotFoundError, RemotingError, BrokerError):
                 await self.instance.routes.get(topic)
@@ -329,7 +330,7 @@ class TransactionProducer(Producer):
         check_immunity_s: int | None = None,
         timeout_s: float | None = None,
     ) -> TransactionSendResult:
-        """Send a message, do the local work, and end the transaction according to its result.
+        """Send a message, do the local work, and end the transaction according to its outcome.
 
         A message with a status other than SEND_OK is rolled back, and the local work is not done. If the message cannot
         be sent, the local work is not done either. An attempt that may have stored the message is not repeated.
@@ -362,7 +363,7 @@ class TransactionProducer(Producer):
                 task = asyncio.current_task()
                 if is_end(failed) and task is not None and task.cancelling():
                     raise
-                log.exception("the local work of transaction %s failed", sent.msg_id)
+                log.exception("the local work for transaction %s failed", sent.msg_id)
                 state, error = TransactionState.UNKNOWN, failed
         _, _, commit_log_offset = decode_offset_msg_id(sent.offset_msg_id)
         address = await self.instance.master_of(sent.queue)
@@ -383,7 +384,7 @@ class TransactionProducer(Producer):
     async def _prepare_half(self, message: Message, check_immunity_s: int | None) -> Delivery:
         if message.topic.startswith(RETRY_PREFIX):
             raise IllegalMessageError(
-                "a message to a retry topic cannot have a transaction", "send it to the topic itself"
+                "a message to a retry topic cannot be sent in a transaction", "send it to the original topic"
             )
         if has_any_delay(message):
             raise IllegalMessageError(

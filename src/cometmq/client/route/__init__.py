@@ -1,4 +1,4 @@
-"""Routes of topics, and the choice of nameserver and broker for a request, without sockets (``TopicRouteData``).
+"""Topic routes, and the choice of nameserver and broker for a request, independent of sockets (``TopicRouteData``).
 
 :class:`Nameservers` chooses the nameserver to ask. It is a machine (:mod:`cometmq.client.machines`) that
 :class:`.table.RouteTable` drives from an event loop, and :mod:`cometmq.client.blocking.cluster` without one.
@@ -24,26 +24,26 @@ from cometmq.remoting.headers import GetRouteInfoRequestHeader, Header
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 OTHER_NAMESRV_TIMEOUT_S: Final = 1.0
-"""Time-out of each further nameserver, for topics that the first one does not know."""
+"""Timeout for each further nameserver that is asked about topics unknown to the first one."""
 _COUNT_DIGITS: Final = 9
 T = TypeVar("T")
 
 
 class TopicRoute(msgspec.Struct, frozen=True):
-    """The queues of one topic, and the addresses of the brokers that hold them."""
+    """A topic's queues, and the addresses of their brokers."""
 
     topic: str
     data: TopicRouteData
     write_queues: tuple[MessageQueue, ...]
-    """The queues for producers: writable, and with a master."""
+    """The queues that producers use: writable queues that have a master."""
     read_queues: tuple[MessageQueue, ...]
-    """The queues for consumers, in the same order at every member of a group."""
+    """The queues that consumers use, in the same order for every member of a group."""
     auto_create: bool = False
-    """True if the topic does not exist yet; the queues are the ones that a broker would create."""
+    """True if the topic does not exist yet; the queues are those that a broker would create."""
 
 
 def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> TopicRoute:
-    """Convert the answer of a nameserver to the queues of ``topic``.
+    """Convert a nameserver's response to the queues of ``topic``.
 
     An ``orderTopicConf`` (``broker:queues;…``), if present, names the write queues.
 
@@ -70,13 +70,13 @@ def route_of(topic: str, data: TopicRouteData, *, auto_create: bool = False) -> 
 
 
 def _ordered_queues(configuration: str) -> list[tuple[str, int]]:
-    """Parse the brokers and numbers of queues in an ``orderTopicConf``; ignore other items."""
+    """Parse the brokers and numbers of queues in an ``orderTopicConf``, ignoring other items."""
     items = (item.partition(":") for item in configuration.split(";"))
     return [(broker, int(count)) for broker, _, count in items if count.isdecimal() and len(count) <= _COUNT_DIGITS]
 
 
 def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int] = ()) -> None:
-    """Check the number of queues in a route before an object is created for each queue.
+    """Check the number of queues in a route before creating an object for each queue.
 
     :raises ClientError: the number is impossible.
     """
@@ -85,27 +85,27 @@ def check_queue_numbers(topic: str, data: TopicRouteData, ordered: Iterable[int]
     )
     if count > 2 * MAX_ROUTE_QUEUES:
         raise ClientError(
-            f"the nameserver's route of {topic} names {count} queues to read and write",
+            f"the nameserver's route for {topic} has {count} read and write queues",
             next_step="find the broker that registered an impossible number of queues",
         )
 
 
 def namesrv_addresses(text: str | None) -> tuple[str, ...]:
-    """Parse ``host:port;host:port``; the default is ``$NAMESRV_ADDR`` or, if it is not set, port 9876 on this host.
+    """Parse ``host:port;host:port``; the default is ``$NAMESRV_ADDR`` or else port 9876 on this host.
 
     :raises ValueError: an address has no port, or there are only separators.
     """
     chosen = text or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
     addresses = split_addresses(chosen)
     if not addresses:
-        raise ValueError(f"no address of the form host:port in {chosen!r}")
+        raise ValueError(f"{chosen!r} contains no address of the form host:port")
     for address in addresses:
         parse_address(address)
     return addresses
 
 
 class Ask(NamedTuple):
-    """Requests to a nameserver that are sent together."""
+    """A group of requests to send to a nameserver together."""
 
     address: str
     requests: Sequence[tuple[int, Header | None]]
@@ -113,11 +113,11 @@ class Ask(NamedTuple):
 
 
 Exchange = Generator[Ask, list[RemotingCommand], T]
-"""Yields requests to nameservers, receives the answers in order, and returns the result."""
+"""A generator that yields requests to nameservers, receives the responses in order, and returns the result."""
 
 
 class Nameservers:
-    """Sends requests to a client's nameservers: first to the nameserver that answered last, then to the others in turn.
+    """Sends requests to a client's nameservers: first to the one that last responded, then to the others in turn.
 
     :param first: the index of the nameserver to ask first.
     """
@@ -128,7 +128,7 @@ class Nameservers:
         self._sticky = first
 
     def ask(self, requests: Sequence[tuple[int, Header | None]], timeout_s: float) -> Exchange[list[RemotingCommand]]:
-        """Send requests to the first nameserver that answers; ``timeout_s`` is the total time limit.
+        """Send requests to the first nameserver that responds; ``timeout_s`` is the total time limit.
 
         :raises RemotingError: no nameserver answers.
         """
@@ -146,18 +146,18 @@ class Nameservers:
         raise last
 
     def body(self, code: int, kind: type[T], timeout_s: float) -> Exchange[T]:
-        """Request a body of the given kind.
+        """Request a body of the given type from a nameserver.
 
         :raises RemotingError: no nameserver answers.
         :raises BrokerError: a nameserver refuses the request.
         """
         (answer,) = yield from self.ask([(code, None)], timeout_s)
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(self.addresses[self._sticky], answer.code, answer.remark, f"asking for {kind.__name__}")
+            raise refusal(self.addresses[self._sticky], answer.code, answer.remark, f"requesting {kind.__name__}")
         return decode_body(kind, answer.body)
 
     def routes(self, topics: Sequence[str], timeout_s: float) -> Exchange[list[TopicRouteData | None]]:
-        """Request the route of each topic; None if no nameserver knows the topic.
+        """Request each topic's route; a route is None if no nameserver knows the topic.
 
         Topics unknown to the first nameserver are requested from the others, since the first one may have just started.
 
@@ -186,15 +186,15 @@ def _route_in(answer: RemotingCommand, address: str, topic: str) -> TopicRouteDa
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
     if answer.code != ResponseCode.SUCCESS:
-        raise refusal(address, answer.code, answer.remark, f"asking for the route of {topic}")
+        raise refusal(address, answer.code, answer.remark, f"requesting the route of {topic}")
     return decode_body(TopicRouteData, answer.body)
 
 
 class BrokerAddresses(dict[str, dict[int, str]]):
-    """The addresses of brokers by broker name and broker id, as found in routes."""
+    """The brokers' addresses by broker name and broker id, taken from routes."""
 
     def note(self, data: TopicRouteData) -> None:
-        """Add the addresses of a route."""
+        """Add the addresses in a route."""
         for broker in data.broker_datas:
             self[broker.broker_name] = dict(broker.broker_addrs)
 
@@ -203,14 +203,14 @@ class BrokerAddresses(dict[str, dict[int, str]]):
         return self.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return the address to read from: the broker with that id, or else the one that :meth:`choose` returns."""
+        """Return the address to read from: the broker with that id, or else the one chosen by :meth:`choose`."""
         address = self.get(broker_name, {}).get(broker_id)
         if address is None and (chosen := self.choose(broker_name)) is not None:
             return chosen[1]
         return address
 
     def choose(self, broker_name: str, *, slave: bool = False) -> tuple[int, str] | None:
-        """Return the id and address of the master, or of a slave if a slave is wanted or there is no master."""
+        """Return the id and address of the master, or of a slave if one is preferred or there is no master."""
         known = self.get(broker_name, {}).items()
         return min(known, key=lambda of: ((of[0] == MASTER_ID) == slave, of[0]), default=None)
 
@@ -221,16 +221,16 @@ class BrokerAddresses(dict[str, dict[int, str]]):
 
 
 def queue_or_fail(route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Return the write queues.
+    """Return the route's write queues, or raise an error if there are none.
 
     :raises MasterNotFoundError: none of its writable brokers has a master now; a master may return soon.
     :raises ClientStateError: the topic is not writable, or none of its brokers is writable.
     """
     if not route.write_queues:
         if any(queues.perm & PERM_WRITE for queues in route.data.queue_datas):
-            raise MasterNotFoundError(route.topic, "none of its brokers has a master now")
+            raise MasterNotFoundError(route.topic, "none of its brokers currently has a master")
         raise ClientStateError(
-            f"topic {route.topic} has no writable queue now",
-            next_step="check its write permission and that of its brokers",
+            f"topic {route.topic} currently has no writable queue",
+            next_step="check the write permissions of the topic and its brokers",
         )
     return route.write_queues

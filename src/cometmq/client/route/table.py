@@ -1,4 +1,4 @@
-"""The routes of one client: requested from nameservers, stored, and refreshed every 30 s (``MQClientInstance``)."""
+"""A client's routes: requested from nameservers, cached, and refreshed every 30 s (``MQClientInstance``)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import Header
 
 REFRESH_S: Final = 30.0
-"""Seconds between two requests for known routes (``pollNameServerInterval``), and between two heartbeats
-(``heartbeatBrokerInterval``; brokers forget a client after 120 s)."""
+"""Seconds between two refreshes of routes (``pollNameServerInterval``) and between two heartbeats.
+
+The heartbeats' interval is ``heartbeatBrokerInterval`` in Java; brokers forget a client after 120 s.
+"""
 
 SEEK_S: Final = 1.0
-"""Minimum time between two requests for the routes of an unreachable address."""
+"""Minimum time between two route requests for an unreachable address."""
 
 ROUTE_TIMEOUT_S: Final = 3.0
 NEW_TOPIC_PAUSES: Final = Pauses(0.05, 0.4)
-"""Pause between requests for a route that may exist soon."""
+"""Pauses between requests for a route that may soon exist."""
 NEW_TOPIC_PATIENCE_S: Final = 1.5
-"""Maximum time until nameservers that know brokers also know a new topic."""
+"""Maximum time for nameservers to learn about a new topic."""
 
 
 class RouteTable:
-    """The routes of one client.
+    """A client's routes.
 
     A stored route remains valid while nameservers or brokers are unavailable.
     """
@@ -45,11 +47,11 @@ class RouteTable:
     def __init__(self, remoting: RemotingClient, namesrv: tuple[str, ...], clock: Clock) -> None:
         self.namesrv = namesrv
         self.brokers: Final = BrokerAddresses()
-        """The addresses of the brokers of all stored routes."""
+        """The addresses of the brokers in all stored routes."""
         self.on_change: list[Callable[[str], None]] = []
-        """Called with a topic when its route has changed."""
+        """Called with a topic whose route has changed."""
         self.on_moved: list[Callable[[set[str]], None]] = []
-        """Called with the new addresses of brokers that could not be reached at the old ones."""
+        """Called with the new addresses of brokers that were unreachable at their old ones."""
         self._remoting = remoting
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
@@ -57,14 +59,14 @@ class RouteTable:
         self._asking: dict[tuple[str, int | None], SharedTask[TopicRoute]] = {}
         self._nameservers = Nameservers(namesrv, clock, first=random.randrange(len(namesrv)))
         self._sought: dict[str, float] = {}
-        """Monotonic time, in seconds, of the last search for the brokers at an address."""
+        """Monotonic time in seconds of the last search for the brokers at an address."""
         self._seeking = TaskSet()
         remoting.on_failure.append(self._unreachable)
 
     # --- stored routes ---
 
     def known(self, topic: str) -> TopicRoute | None:
-        """Return the stored route; never send a request."""
+        """Return the stored route without sending a request."""
         return self._routes.get(topic)
 
     def can_write_to(self, broker_name: str) -> bool:
@@ -74,7 +76,7 @@ class RouteTable:
     # --- requests ---
 
     async def get(self, topic: str) -> TopicRoute:
-        """Return the route of a topic; request it if it is not stored.
+        """Return a topic's route, requesting it if it is not stored.
 
         :raises RouteNotFoundError: the nameserver does not know the topic.
         :raises RemotingError: no nameserver answers.
@@ -86,11 +88,11 @@ class RouteTable:
         return await self._ask_once(topic)
 
     async def find_for_send(self, topic: str, queue_nums: int, deadline: float) -> TopicRoute:
-        """Return the route as :meth:`get_for_send` does; repeat the request as :meth:`find` does."""
+        """Return a route like :meth:`get_for_send`, repeating the request like :meth:`find`."""
         return await self.find(partial(self.get_for_send, topic, queue_nums), deadline)
 
     async def get_for_send(self, topic: str, queue_nums: int) -> TopicRoute:
-        """Return the route as :meth:`get` does, or the queues that a broker would give a new topic (``TBW102``).
+        """Return a route like :meth:`get`, or the queues that a broker would give a new topic (``TBW102``).
 
         :param queue_nums: queues that the producer will ask for (``defaultTopicQueueNums``).
         """
@@ -107,7 +109,7 @@ class RouteTable:
                 raise unknown from None
 
     async def get_soon(self, topic: str) -> TopicRoute:
-        """Return the route as :meth:`get` does; repeat the request as :meth:`find` does, for at most three seconds.
+        """Return a route like :meth:`get`, repeating the request like :meth:`find` for up to three seconds.
 
         :raises RouteNotFoundError: no nameserver knows the topic.
         :raises RemotingError: no nameserver answers.
@@ -115,7 +117,7 @@ class RouteTable:
         return await self.find(partial(self.get, topic), self._clock.monotonic() + ROUTE_TIMEOUT_S)
 
     async def find(self, ask: Callable[[], Awaitable[TopicRoute]], deadline: float) -> TopicRoute:
-        """Request a route that may exist soon, until it is known or time is up.
+        """Request a route that may soon exist, until it is known or time is up.
 
         A broker answers the message that creates a topic before the nameservers know the topic, so this method tries an
         unknown topic for a second and a half. A nameserver that was just started knows no broker at all, or is not
@@ -139,7 +141,7 @@ class RouteTable:
             await self._clock.sleep(pause_s)
 
     async def _is_surely_missing(self) -> bool:
-        """Return whether an unknown topic certainly does not exist: a nameserver has brokers, or does not answer."""
+        """Return whether an unknown topic certainly does not exist."""
         try:
             machine = self._nameservers.body(RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, ROUTE_TIMEOUT_S)
             return bool((await run_async(machine, self._send)).broker_addr_table)
@@ -151,7 +153,7 @@ class RouteTable:
         return await self._ask_once(topic)
 
     async def refresh_all(self) -> None:
-        """Refresh the route of every topic in use; if that fails, the stored route is kept.
+        """Refresh the route of every topic in use; if that fails, keep the stored routes.
 
         If no nameserver answers in time, the other topics wait for the next refresh.
         """
@@ -169,14 +171,14 @@ class RouteTable:
     # --- brokers that cannot be reached ---
 
     def _unreachable(self, address: str) -> None:
-        """Refresh the routes with an unreachable address, since its broker may have moved."""
+        """Refresh the routes that contain an unreachable address, because its broker may have moved."""
         now = self._clock.monotonic()
         if now - self._sought.get(address, -math.inf) < SEEK_S:
             return
         topics = [topic for topic, route in self._routes.items() if address in _addresses(route.data)]
         if topics:
             self._sought[address] = now
-            self._seeking.start(self._seek(topics), f"looking for the broker at {address}")
+            self._seeking.start(self._seek(topics), f"searching for the broker at {address}")
 
     async def _seek(self, topics: list[str]) -> None:
         before = self.brokers.addresses
@@ -186,7 +188,7 @@ class RouteTable:
                 listener(moved)
 
     async def _look_for(self, topic: str) -> None:
-        """Refresh the addresses of a topic's brokers. A missing broker keeps its queues until :meth:`refresh_all`.
+        """Refresh the addresses of a topic's brokers; missing brokers keep their queues until :meth:`refresh_all`.
 
         Most missing brokers return, and consumers still read their messages.
         """
@@ -198,14 +200,14 @@ class RouteTable:
             self.brokers.note(route.data)
 
     def forget(self, topic: str) -> None:
-        """Stop refreshing a topic, and forget its route."""
+        """Stop refreshing a topic and forget its route."""
         self._wanted.discard(topic)
         self._routes.pop(topic, None)
 
     async def ask_namesrv(
         self, code: int, header: Header | None, *, timeout_s: float = ROUTE_TIMEOUT_S
     ) -> RemotingCommand:
-        """Send requests to the nameserver that answered last, then to the others; ``timeout_s`` is the total time
+        """Send requests to the nameserver that last responded, then to the others; ``timeout_s`` is the total time
         limit.
 
         :raises RemotingError: no nameserver answers.
@@ -229,7 +231,7 @@ class RouteTable:
         return await shared.wait()
 
     async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
-        """Request a topic or, with ``queue_nums``, the brokers that would create it with that number of queues."""
+        """Request a topic's route or, with ``queue_nums``, the brokers that would create the topic."""
         return self._keep(await self._fetch(topic, queue_nums))
 
     async def _fetch(self, topic: str, queue_nums: int | None) -> TopicRoute:

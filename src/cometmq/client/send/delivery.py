@@ -21,14 +21,14 @@ from cometmq.remoting.command import RemotingCommand
 Done = Callable[[int, list[SendResult] | BaseException], None]
 
 _NOTHING_SENT: Final = (RemotingConnectError, MasterNotFoundError)
-"""Failures that mean that a broker is absent and may be restarting; the message is certainly not stored."""
+"""Errors which mean that a broker is absent, so that the message is certainly not stored."""
 
 
 class AnswerHandler(Protocol):
-    """Receives the answers to deliveries."""
+    """Handles the responses to deliveries."""
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
-        """Finish a delivery according to its answer, or begin another attempt."""
+        """Finish a delivery according to its response, or start another attempt."""
 
 
 def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
@@ -36,7 +36,7 @@ def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None
 
 
 class Delivery(msgspec.Struct, eq=False):
-    """A message or batch that is being sent; ``done(index, results or failure)`` is called once."""
+    """A message or batch that is being sent; ``done(index, results or error)`` is called once."""
 
     sender: AnswerHandler
     code: int
@@ -63,9 +63,9 @@ class Delivery(msgspec.Struct, eq=False):
     """The context that hooks received for the current attempt."""
     attempts: list[tuple[str, CometMQError]] | None = None
     stored: list[SendResult] | None = None
-    """Results of an attempt that was stored with a status other than SEND_OK, while another attempt is made."""
+    """The results of an attempt with a status other than SEND_OK, while another attempt is made."""
     given_up: bool = False
-    """True if no caller waits for the result; an attempt that has not been sent is then dropped."""
+    """True if no caller waits for the result. An attempt that has not been sent is then dropped."""
 
     def pin(
         self,
@@ -74,7 +74,7 @@ class Delivery(msgspec.Struct, eq=False):
         selector: QueueSelector | None,
         timeout_s: float | None,
     ) -> None:
-        """Set the queue and the time limit; an attempt that may have stored the message is then the last attempt."""
+        """Fix the queue and the time limit, and make an attempt that may have stored the message the last one."""
         if queue is not None or selector is not None or sharding_key is not None:
             self.target = queue
             self.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector
@@ -83,7 +83,7 @@ class Delivery(msgspec.Struct, eq=False):
             self.deadline = self.begun_at + timeout_s
 
     def has_another_attempt(self, next_at: float) -> bool:
-        """Return whether another attempt follows, which could begin at ``next_at``.
+        """Return whether another attempt follows, starting no earlier than ``next_at``.
 
         Only attempts that may have stored the message count against ``retries``.
         """
@@ -93,10 +93,10 @@ class Delivery(msgspec.Struct, eq=False):
         return certainly_unsent(failures[-1]) or sum(not certainly_unsent(error) for error in failures) <= self.retries
 
     def answered(self, answer: Answer) -> None:
-        """Handle the answer, or the failure of the connection."""
+        """Handle a response or a connection failure."""
         self.sender.answered(self, answer)
 
 
 def certainly_unsent(error: CometMQError) -> bool:
-    """Return whether the attempt has certainly not stored the message."""
+    """Return whether the attempt certainly did not store the message."""
     return isinstance(error, _NOTHING_SENT) or getattr(error, "code", None) == BUSY

@@ -1,4 +1,4 @@
-"""Encodes messages as frames of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, and cuts lists into batches (``MessageBatch``).
+"""Encodes SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE frames, and splits lists into batches (``MessageBatch``).
 
 Headers are JSON, ``{"code":310,"extFields":{…letters of SendMessageRequestHeaderV2…},…}``. Everything that is the same
 for all messages of a queue is encoded once. Properties follow RocketMQ's text form, escaped as JSON; the unique key is
@@ -43,14 +43,14 @@ _WAITS: Final = tuple(PROPERTY_SEPARATOR + encode_properties({WAIT: wait}) for w
 _WORDS: Final = struct.Struct(">iI")
 
 UNIQ_KEY_BYTES: Final = len(UNIQ_KEY) + 2 + 56 + len(WAIT) + 7
-"""Upper bound of the bytes that the client's own properties add."""
+"""Maximum number of bytes added by the client's own properties."""
 
 _TAIL: Final = b'"language":"PYTHON","serializeTypeCurrentRPC":"JSON","version":%d}' % CURRENT_VERSION
 _PIECE_ROOM: Final = PIECE_OVERHEAD_BYTES + UNIQ_KEY_BYTES
 
 
 class SendEncoder:
-    """Encodes the send requests of one producer group.
+    """Encodes a producer group's send requests.
 
     :param credentials: used to sign every frame.
     :param now_ms: returns the time for the timestamps of signed frames.
@@ -73,13 +73,13 @@ class SendEncoder:
         self._stamps = Stamps(now_ms)
         self._heads: dict[tuple[int, MessageQueue], bytes] = {}
         self._signed_parts: dict[tuple[int, MessageQueue], tuple[bytes, bytes]] = {}
-        """The parts of the signed text before the letter f and after the letter i, if there are credentials."""
+        """The signed text before the letter f and after the letter i, if there are credentials."""
         self._topics: set[str] = set()
 
     # --- one message ---
 
     def check(self, message: Message) -> None:
-        """Check a message.
+        """Check that brokers can accept a message.
 
         :raises IllegalMessageError: the body is missing, too large or a text; the topic name is invalid; or a number is
             not an int32.
@@ -87,13 +87,14 @@ class SendEncoder:
         body = message.body
         if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
             raise IllegalMessageError(
-                f"the body is {type(body).__name__}, not bytes", "encode it, as in text.encode(), or pass it as value"
+                f"the body is {type(body).__name__}, not bytes",
+                "encode it, for example with text.encode(), or pass it as value",
             )
         size = len(body)
         if size > self._max_message_bytes:
             raise IllegalMessageError(
-                f"a body of {size} bytes is above the limit of {self._max_message_bytes}",
-                "split it, or raise max_message_bytes here and maxMessageSize at the brokers",
+                f"a body of {size} bytes exceeds the limit of {self._max_message_bytes}",
+                "split the body, or increase max_message_bytes in the producer and maxMessageSize on the brokers",
             )
         if not size:
             raise IllegalMessageError("the message has no body", "set a body of at least one byte")
@@ -111,7 +112,7 @@ class SendEncoder:
             self._topics.add(topic)
 
     def properties_text(self, message: Message, unique_key: str) -> str:
-        """Encode the properties of a message.
+        """Encode a message's properties.
 
         :raises IllegalMessageError: a name is reserved, a name or value is empty, a value is not text, a text contains
             a separator or an unpaired surrogate, or the properties have more than 32,767 bytes.
@@ -129,7 +130,7 @@ class SendEncoder:
             )
         if "" in message.properties or not all(message.properties.values()):
             raise IllegalMessageError(
-                "a property has an empty name or value, and would not be stored", "remove it from properties"
+                "a property with an empty name or value would not be stored", "remove it from the properties"
             )
         try:
             properties = message.all_properties()
@@ -143,13 +144,13 @@ class SendEncoder:
             _check_unicode(text)
         if len(text) * 3 > MAX_PROPERTIES_BYTES and len(text.encode()) > MAX_PROPERTIES_BYTES:
             raise IllegalMessageError(
-                f"properties of {len(text.encode())} bytes are above the limit of {MAX_PROPERTIES_BYTES}",
+                f"properties of {len(text.encode())} bytes exceed the limit of {MAX_PROPERTIES_BYTES}",
                 "move large values to the body",
             )
         return text
 
     def packed(self, message: Message) -> tuple[bytes, int]:
-        """Return the body to send and its sysFlag: compressed if it is large and becomes smaller."""
+        """Return the body to send and its sysFlag; a large body is compressed if that makes it smaller."""
         body = message.body
         if len(body) <= self._compress_over:
             return body, 0
@@ -167,7 +168,7 @@ class SendEncoder:
         born_timestamp: int,
         command_flag: int = 0,
     ) -> bytes:
-        """Encode the frame of a send to ``queue``; ``born_timestamp`` is in ms."""
+        """Encode a send request to ``queue`` as a frame; ``born_timestamp`` is in milliseconds."""
         head = self._heads.get((code, queue)) or self._head(code, queue)
         if self._credentials is not None:
             first, last = self._signed_parts[code, queue]
@@ -216,7 +217,7 @@ class SendEncoder:
     def header(
         self, code: int, queue: MessageQueue, properties_text: str, sys_flag: int, flag: int, born_timestamp: int
     ) -> SendMessageRequestHeaderV2:
-        """Return the same header in typed form, for RPC hooks."""
+        """Return the header of the same request in typed form, for RPC hooks."""
         return SendMessageRequestHeaderV2(
             producer_group=self._group,
             topic=queue.topic,
@@ -235,7 +236,7 @@ class SendEncoder:
     # --- batches ---
 
     def piece_bytes(self, message: Message) -> int:
-        """Return an upper bound of a message's bytes in a batch body.
+        """Return an upper bound of a message's size in a batch body.
 
         :raises IllegalMessageError: as :meth:`properties_text`.
         """
@@ -245,7 +246,7 @@ class SendEncoder:
         return size
 
     def batch_body(self, messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
-        """Encode the body of a batch; see :mod:`cometmq.message.batch`.
+        """Encode a batch body; see :mod:`cometmq.message.batch`.
 
         :raises IllegalMessageError: as :meth:`properties_text`.
         """
@@ -256,12 +257,12 @@ class SendEncoder:
 
 
 def _check_int32(name: str, value: object) -> None:
-    """Check a number that records store in four bytes, or that brokers read as a Java ``int``.
+    """Check a number that records store in four bytes or that brokers read as a Java ``int``.
 
     :raises IllegalMessageError: the value is not an integer, or does not fit.
     """
     if not isinstance(value, int) or not -(2**31) <= value < 2**31:
-        raise IllegalMessageError(f"the {name} is {value!r:.100}", "use an integer of 32 bits")
+        raise IllegalMessageError(f"the {name} must not be {value!r:.100}", "use a 32-bit integer")
 
 
 def _check_unicode(text: str) -> None:
@@ -273,13 +274,13 @@ def _check_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise IllegalMessageError(
-            f"tags, keys or properties contain {error.object[error.start]!a}, which is half of a character",
-            "remove it, or send the complete character",
+            f"tags, keys or properties contain {error.object[error.start]!a}, which is only half of a character",
+            "remove it, or use the complete character",
         ) from error
 
 
 def _check_delay(message: Message) -> None:
-    """Check the delay again, since the message may have changed after its construction.
+    """Check the delay again, because the message may have changed since it was created.
 
     :raises IllegalMessageError: the message has two delays, or an invalid delay.
     """
@@ -291,7 +292,7 @@ def _check_delay(message: Message) -> None:
 
 
 def is_batchable(message: Message) -> bool:
-    """Return whether brokers accept a message in a batch: it is not delayed, and not sent to a retry topic."""
+    """Return whether a message may be in a batch: it must not be delayed or sent to a retry topic."""
     return (
         not message.is_delayed
         and not message.topic.startswith(RETRY_PREFIX)
@@ -300,7 +301,7 @@ def is_batchable(message: Message) -> bool:
 
 
 def split_batches(messages: Sequence[Message], max_bytes: int, sizes: Sequence[int]) -> list[list[int]]:
-    """Cut a list into batches; return the positions of the messages of each batch, in order for each topic.
+    """Split a list into batches; return the positions of each batch's messages, in order for each topic.
 
     The messages in a batch have the same topic and ``wait_store_msg_ok``, no delay, no timer and no retry topic; the
     body has at most ``max_bytes``. A message that cannot be batched, or that fills a batch, is sent alone.

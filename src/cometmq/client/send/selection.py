@@ -1,4 +1,4 @@
-"""Selects the queue for a message: the caller's choice, or the queues in turn, without those of failing brokers.
+"""Selects the queue for a message: the caller's choice, or the queues in turn, except those on failing brokers.
 
 ``MessageQueueSelector``, ``TopicPublishInfo`` and ``MQFaultStrategy`` of Java. The tables are Apache's unless the
 producer has its own: an answer slower than an entry of the first table excludes the broker from the selection for the
@@ -23,14 +23,14 @@ from cometmq.remoting.bodies import MessageQueue
 
 LATENCY_MAX_MS: Final = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
 NOT_AVAILABLE_DURATION_MS: Final = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-"""``latencyMax`` and ``notAvailableDuration`` of Java."""
+"""Java's default tables ``latencyMax`` and ``notAvailableDuration``."""
 
 FAILURE_LATENCY_MS: Final = 30_000.0
-"""A failed send counts as an answer after this time."""
+"""The response time that stands for a failed send."""
 
 
 class LatencyLadder(msgspec.Struct, frozen=True):
-    """Two tables of ms, ascending and of the same length.
+    """Two ascending tables of times in milliseconds, of equal length.
 
     :raises ValueError: the tables differ in length, or do not ascend.
     """
@@ -43,10 +43,10 @@ class LatencyLadder(msgspec.Struct, frozen=True):
         if len(self.latency_max_ms) != len(self.not_available_duration_ms):
             raise ValueError("latency_max_ms and not_available_duration_ms must have the same length")
         if any(list(table) != sorted(table) or min(table, default=0) < 0 for table in tables):
-            raise ValueError("latency_max_ms and not_available_duration_ms must ascend from 0 or more")
+            raise ValueError("latency_max_ms and not_available_duration_ms must be ascending and 0 or greater")
 
     def penalty_ms(self, latency_ms: float) -> int:
-        """Return the time in ms for which a broker is avoided after an answer that took ``latency_ms``."""
+        """Return the time in milliseconds for which a broker is avoided after a response that took ``latency_ms``."""
         reached = bisect_right(self.latency_max_ms, latency_ms)
         return self.not_available_duration_ms[reached - 1] if reached else 0
 
@@ -58,13 +58,12 @@ class LatencyFault:
         self._clock = clock
         self._ladder = ladder or LatencyLadder()
         self._until: dict[str, tuple[float, float]] = {}
-        """By broker name: the monotonic time, in seconds, until which the broker is avoided, and its latency in ms.
-        """
+        """By broker name: the monotonic time until which the broker is avoided, and its latency in milliseconds."""
         self.unreachable: set[str] = set()
-        """Brokers that are avoided until they answer again."""
+        """Brokers that are avoided until they respond again."""
 
     def note(self, broker_name: str, latency_ms: float) -> None:
-        """Record the time of one answer."""
+        """Record the time of a response."""
         penalty = self._ladder.penalty_ms(latency_ms)
         if penalty or broker_name in self._until:
             self._until[broker_name] = (self._clock.monotonic() + penalty / 1000, latency_ms)
@@ -74,25 +73,23 @@ class LatencyFault:
         self.note(broker_name, FAILURE_LATENCY_MS)
 
     def note_unreachable(self, broker_name: str) -> None:
-        """Avoid a broker until :meth:`note_reachable`."""
+        """Avoid a broker until :meth:`note_reachable` is called."""
         self.unreachable.add(broker_name)
 
     def note_reachable(self, broker_name: str) -> None:
-        """Stop avoiding a broker that answers again."""
+        """Stop avoiding a broker that responds again."""
         self.unreachable.discard(broker_name)
         self._until.pop(broker_name, None)
 
     def available(self, broker_name: str) -> bool:
-        """Return whether the broker can be chosen at present."""
+        """Return whether the broker can be chosen now."""
         if broker_name in self.unreachable:
             return False
         known = self._until.get(broker_name)
         return known is None or self._clock.monotonic() >= known[0]
 
     def best_unavailable(self, broker_names: Collection[str]) -> str:
-        """Return the best broker if none is available: reachable brokers first, then the soonest available, then the
-        fastest.
-        """
+        """Return the best broker if none is available: reachable ones first, then the one available soonest."""
         return min(broker_names, key=lambda name: (name in self.unreachable, self._until.get(name, (0.0, 0.0)), name))
 
 
@@ -101,7 +98,7 @@ MIN_INTERVAL_S: Final = 0.05
 
 
 class ReachabilityDetector:
-    """Probes the unreachable brokers of one producer at an interval (5.x: ``startDetectorEnable``).
+    """Probes a producer's unreachable brokers at intervals (5.x: ``startDetectorEnable``).
 
     A task runs only while brokers are unreachable.
 
@@ -117,7 +114,7 @@ class ReachabilityDetector:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, broker_name: str) -> None:
-        """Avoid a broker until it answers."""
+        """Avoid a broker until it responds."""
         self._fault.note_unreachable(broker_name)
         if self._task is None or self._task.done():
             self._task = self._instance.spawn(self._run())
@@ -139,16 +136,16 @@ class ReachabilityDetector:
 
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Returns one of a topic's write queues (sorted by broker and number) for a message."""
+"""A function that selects one of a topic's write queues for a message."""
 
 
 def queue_of_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQueue:
-    """Return the queue for a sharding key: the one that Java's ``SelectMessageQueueByHash`` returns for the string."""
+    """Return the queue for a sharding key, as Java's ``SelectMessageQueueByHash`` does."""
     return queues[abs(java_hash(sharding_key)) % len(queues)]
 
 
 def by_sharding_key(sharding_key: str) -> QueueSelector:
-    """Return a selector that sends all messages with one key to one queue while the queues do not change."""
+    """Return a selector that sends all messages with the same key to one queue while the queues do not change."""
 
     def select(queues: Sequence[MessageQueue], _message: Message) -> MessageQueue:
         return queue_of_key(queues, sharding_key)
@@ -157,7 +154,7 @@ def by_sharding_key(sharding_key: str) -> QueueSelector:
 
 
 class RoundRobin:
-    """Selects one queue after the other, except on brokers that just failed or are slow (``MQFaultStrategy``).
+    """Selects the queues in turn, avoiding brokers that just failed or are slow (``MQFaultStrategy``).
 
     :param fault: the speed of brokers; ``None`` avoids only the broker that failed last.
     """
@@ -167,7 +164,7 @@ class RoundRobin:
         self._next: dict[str, int] = {}
 
     def choose(self, topic: str, queues: Sequence[MessageQueue], last_broker: str | None = None) -> MessageQueue:
-        """Return the next queue of ``topic``, if possible on another broker than ``last_broker``."""
+        """Return the next queue of ``topic``, if possible on a different broker from ``last_broker``."""
         at = self._next.get(topic)
         if at is None:
             at = random.randrange(len(queues))

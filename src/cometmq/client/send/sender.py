@@ -1,4 +1,4 @@
-"""Sends a message: chooses the queue, sends, evaluates the answer, retries (``DefaultMQProducerImpl``).
+"""Sends messages: chooses queues, sends requests, evaluates responses and retries (``DefaultMQProducerImpl``).
 
 Theory of operation. A :class:`Delivery` is one message or batch. It passes through these steps:
 
@@ -55,11 +55,11 @@ from cometmq.remoting.errors import RemotingTimeoutError
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 MAX_BACKOFF_S: Final = 1.0
-"""Maximum pause between two attempts, and therefore the maximum delay before a recovered broker is noticed."""
+"""Maximum pause between two attempts, which is also the maximum delay before a recovered broker is noticed."""
 
 
 class Sender:
-    """Sends the messages of one producer group."""
+    """Sends a producer group's messages."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Sender:
         self._robin = RoundRobin(self._fault)
         self._attempt_s = config.send_msg_max_timeout_per_request_s
         self._begun: list[tuple[Delivery, MessageQueue, ClientConnection, float]] = []
-        """Deliveries that began in this round of the event loop and wait for room, with their monotonic start time."""
+        """Deliveries that started in this event loop round and are waiting for room, with their start times."""
         self.in_flight = 0
         self._idle: asyncio.Future[None] | None = None
 
@@ -101,7 +101,7 @@ class Sender:
         unique_keys: tuple[str, ...],
         timeout_s: float,
     ) -> Delivery:
-        """Create a delivery whose time limit of ``timeout_s`` seconds starts now; :meth:`start` begins it."""
+        """Create a delivery with a time limit of ``timeout_s`` seconds from now; :meth:`start` starts it."""
         clock = self.clock
         now = clock.monotonic()
         return Delivery(
@@ -119,7 +119,7 @@ class Sender:
         )
 
     async def look_up(self, topic: str) -> None:
-        """Request the route of an unknown topic once; a failure is left to the topic's deliveries.
+        """Request the route of an unknown topic once; failures are left to the topic's deliveries.
 
         Many messages that begin before the route is known would otherwise each wait for it in its own task, while their
         time limits run.
@@ -130,7 +130,7 @@ class Sender:
                 await wait_for(self.clock, self.config.send_timeout_s, asking)
 
     def start(self, delivery: Delivery) -> None:
-        """Begin a delivery; ``done`` is called even if it fails immediately."""
+        """Start a delivery; ``done`` is called even if it fails immediately."""
         self.in_flight += 1
         route = self._routes.known(delivery.message.topic)
         if route is None or not route.write_queues:
@@ -149,7 +149,7 @@ class Sender:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Count a call in which deliveries begin or end, so that :meth:`idle` waits for it."""
+        """Count a call in which deliveries start or end, so that :meth:`idle` waits for it."""
         self.in_flight += 1
         try:
             yield
@@ -169,7 +169,7 @@ class Sender:
     async def oneway(
         self, message: Message, target: MessageQueue | None, selector: QueueSelector | None, unique_key: str
     ) -> None:
-        """Send without an answer; return once the message is in the connection's buffer."""
+        """Send a message with no response; return when it is in the connection's buffer."""
         encoder = self.encoder
         text = encoder.properties_text(message, unique_key)
         body, sys_flag = encoder.packed(message)
@@ -192,7 +192,7 @@ class Sender:
             connection.write(encoder.frame(_SEND, queue, opaque, body, text, sys_flag, flag, now, FLAG_ONEWAY))
 
     def answered(self, delivery: Delivery, answer: Answer) -> None:
-        """Finish a delivery according to its answer, or begin another attempt."""
+        """Finish a delivery according to its response, or start another attempt."""
         queue = delivery.queue
         assert queue is not None
         if isinstance(answer, RemotingCommand):
@@ -234,7 +234,7 @@ class Sender:
             address = self._brokers.master(queue.broker_name) or queue.broker_name
             failure = RemotingError(
                 address,
-                f"{address} answered a send without the fields of an answer: {fields}",
+                f"{address} responded to a send without the required fields: {fields}",
                 next_step="check that the address belongs to a RocketMQ broker",
             )
             failure.__cause__ = error
@@ -284,7 +284,7 @@ class Sender:
         if target is not None:
             if target.topic != message.topic:
                 raise IllegalMessageError(
-                    f"the queue belongs to topic {target.topic}, the message to {message.topic}",
+                    f"the queue belongs to topic {target.topic}, but the message belongs to {message.topic}",
                     "choose one of the queues of the message's topic",
                 )
             return target
@@ -308,7 +308,7 @@ class Sender:
             self._begun.append((delivery, queue, connection, self.clock.monotonic()))
 
     def _wait_for_room(self) -> None:
-        """Let the deliveries begun in this round wait for room, without a task or a timer for each."""
+        """Let this round's deliveries wait for room without a task or timer for each of them."""
         begun, self._begun = self._begun, []
         for delivery, queue, connection, since in begun:
             self._extend(delivery, since)
@@ -317,7 +317,7 @@ class Sender:
     def _submit_after_wait(
         self, delivery: Delivery, queue: MessageQueue, connection: ClientConnection, error: RemotingError | None
     ) -> bool:
-        """Submit a delivery that has waited for room; return False if it no longer needs room."""
+        """Submit a delivery that waited for room; return False if it no longer needs room."""
         try:
             if error is not None:
                 raise error
@@ -377,21 +377,21 @@ class Sender:
     # --- in a task: no route, no connection, another attempt ---
 
     def _check_time(self, delivery: Delivery) -> None:
-        """Stop an unsent delivery if its time is up, or if no caller waits for its result.
+        """Stop an unsent delivery if its time is up or no caller waits for its result.
 
         :raises RemotingTooMuchRequestError: the delivery must not be sent.
         """
         if delivery.given_up or self.clock.monotonic() >= delivery.deadline:
-            topic, step = delivery.message.topic, "send fewer messages at once, or raise the timeout"
-            late = f"the time-out of the message to topic {topic} passed before it was sent; it is not stored"
+            topic, step = delivery.message.topic, "send fewer messages at a time, or increase the timeout"
+            late = f"the timeout of the message to topic {topic} expired before it was sent; the message is not stored"
             raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
     def _extend(self, delivery: Delivery, since: float) -> None:
-        """Extend a deadline by the time since the send began, so that a round with many sends does not count."""
+        """Extend a deadline by the time since the send started."""
         delivery.deadline += self.clock.monotonic() - since
 
     async def _start_unknown(self, delivery: Delivery, since: float) -> None:
-        """Find the route, and send."""
+        """Find the route, then send the message."""
         topic = delivery.message.topic
         self._extend(delivery, since)
         left = delivery.deadline - self.clock.monotonic()
@@ -403,8 +403,8 @@ class Sender:
         except TimeoutError as error:
             late = RemotingTimeoutError(
                 ";".join(self._routes.namesrv),
-                f"no route for topic {topic} in time",
-                next_step="check that the nameserver runs and its address, or raise the timeout",
+                f"could not find the route for topic {topic} in time",
+                next_step="check the nameserver's address and that it is running, or increase the timeout",
             )
             late.__cause__ = error
             self._finish(delivery, late)
@@ -414,7 +414,7 @@ class Sender:
             self._finish(delivery, error)
 
     async def _transmit_slowly(self, delivery: Delivery, queue: MessageQueue, since: float) -> None:
-        """Connect, and send."""
+        """Connect to the broker, then send the message."""
         self._extend(delivery, since)
         try:
             address = await self._instance.master_of(queue)

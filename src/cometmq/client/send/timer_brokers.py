@@ -29,7 +29,7 @@ class TimerBrokers:
         return address in self._able
 
     async def demand(self, address: str, timeout_s: float) -> None:
-        """Ask a broker unless it is known to support arbitrary delays.
+        """Check that a broker supports arbitrary delays, sending a request if this is not known.
 
         :raises DelayNotSupportedError: the broker does not support them.
         :raises RemotingError: the broker did not answer.

@@ -1,4 +1,4 @@
-"""Clients for code without ``await``: each call runs on one event loop in a background thread.
+"""Synchronous clients: each call runs on one event loop in a background thread.
 
 Nothing is implemented twice: a method calls the method of the asynchronous class and waits. The loop is
 needed because heartbeats, rebalancing and held pulls continue between two calls.

@@ -1,4 +1,4 @@
-"""The base of the clients without ``await``: one event loop in a background thread, and calls that wait for it."""
+"""The base of the synchronous clients: an event loop in a background thread, and calls that wait for it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ P = ParamSpec("P")
 
 
 STOP_TIMEOUT_S: Final = 5.0
-"""Maximum time until the loop ends when Python exits; it takes longer only if an async listener blocks the loop."""
+"""Maximum time for the loop to end when Python exits, unless an async listener blocks the loop."""
 
 
 INTERRUPT_S: Final = 1.0
-"""Maximum time until an interrupted call ends; it takes longer only if an async listener blocks the loop."""
+"""Maximum time for an interrupted call to end, unless an async listener blocks the loop."""
 
 
 class _Background:
-    """The event loop that all synchronous clients of a process share, in a daemon thread.
+    """The event loop shared by all synchronous clients of a process, in a daemon thread.
 
     It stops when Python exits, since a daemon thread that runs longer may crash. Exit handlers of the application that
     were registered before the first client may use clients even after that: the loop then runs in the calling thread
@@ -45,7 +45,7 @@ class _Background:
         call_in_forked_children(self._forget)
 
     def _forget(self) -> None:
-        """Reset the state: a forked child has neither the thread nor the owner of the lock."""
+        """Reset the state in a forked child, which has no such thread."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
@@ -72,7 +72,7 @@ class _Background:
 
     @property
     def is_over(self) -> bool:
-        """Stop the thread when Python exits; then the loop runs only while a caller waits."""
+        """Stop the thread when Python exits; after that, the loop runs only while a caller waits."""
         return self._is_over
 
     def run(
@@ -81,7 +81,7 @@ class _Background:
         work: Coroutine[Any, Any, R],
         undelivered: Callable[[R], object] | None = None,
     ) -> R:
-        """Wait for a coroutine.
+        """Run a coroutine on the loop and wait for it.
 
         :param undelivered: called on the loop with the result if the wait was interrupted, for example by a signal
             handler that raises in this thread, after the coroutine had ended or could no longer be cancelled.
@@ -99,13 +99,13 @@ class _Background:
                 work.close()
                 raise ClientStateError(
                     "Python exits while a listener blocks the event loop of the synchronous clients",
-                    next_step="close clients before the program ends; let async listeners await",
+                    next_step="close clients before the program ends, and do not block in async listeners",
                 )
             return loop.run_until_complete(work)
 
 
 class _Call(Generic[T]):
-    """A coroutine on the loop, for which another thread waits.
+    """A coroutine on the loop that another thread waits for.
 
     It waits on a plain lock: a signal handler that raises inside a future's condition could leave it half released.
     """
@@ -131,7 +131,7 @@ class _Call(Generic[T]):
         self._running.release()
 
     def wait(self) -> T:
-        """Wait for the end; return the result, or raise what the coroutine raised."""
+        """Wait for the coroutine to end; return its result or raise its error."""
         self._running.acquire()
         if self._error is not None:
             raise self._error
@@ -160,7 +160,7 @@ class _Call(Generic[T]):
 
 
 def _run_on(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, even if the application's log handlers raise while it logs an error."""
+    """Run a loop until it is stopped, even if the application's log handlers raise errors."""
     while True:
         try:
             loop.run_forever()
@@ -186,21 +186,22 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
 
 
 def _check_real_threads() -> None:
-    """Check that a thread can run the event loop while another thread waits.
+    """Check that one thread can run the event loop while another waits.
 
     :raises ClientStateError: gevent or eventlet has replaced threads by code that runs in turns in one thread.
     """
     if not are_real():
         raise ClientStateError(
-            "threads are replaced in this process, as by the monkey patch of gevent or eventlet: a synchronous client "
+            "threads are replaced in this process, for example by gevent or eventlet: a synchronous client "
             "would wait forever for the event loop in its thread",
-            next_step="patch all except threads (gevent.monkey.patch_all(thread=False)), or use the asynchronous "
+            next_step="patch everything except threads (gevent.monkey.patch_all(thread=False)), or use the "
+            "asynchronous "
             "client",
         )
 
 
 class SyncClient(Generic[A]):
-    """A client without ``await``: the asynchronous client, and the event loop that it runs on."""
+    """A synchronous client: an asynchronous client and the event loop on which it runs."""
 
     __reduce_ex__ = refuse_copies
 
@@ -222,7 +223,7 @@ class SyncClient(Generic[A]):
 
     @property
     def _is_exiting(self) -> bool:
-        """Record that Python exits, so that nothing runs in the background."""
+        """Record that Python is exiting, so that nothing runs in the background."""
         return _BACKGROUND.is_over
 
     def _check_other_thread(self) -> None:
@@ -230,7 +231,7 @@ class SyncClient(Generic[A]):
         if self._pid != os.getpid():
             raise ForkedError(
                 "any server",
-                "this client belongs to the parent process",
+                "this client was created in the parent process",
                 next_step="create a new client after the fork",
             )
         if threading.current_thread().name == "cometmq-client":
@@ -265,7 +266,7 @@ class SyncClient(Generic[A]):
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncClient[A], P], R]:
-    """Return the method that calls the asynchronous method and waits for it."""
+    """Return a method that calls the asynchronous method and waits for it."""
 
     @functools.wraps(method)
     def call(self: SyncClient[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -278,7 +279,7 @@ def blocking(
 def taking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncClient[A], P], R]:
-    """Return a blocking method as :func:`blocking` does, for an asynchronous method that returns messages.
+    """Return a blocking method for an asynchronous method that returns messages.
 
     If a signal handler raises during the call, fetched messages are put back, and the next call returns them.
     """
@@ -293,7 +294,7 @@ def taking(
 
 
 class SyncSteps(Iterator[R]):
-    """An iterator whose steps can be interrupted, for example by a signal handler that raises: the next step continues.
+    """An iterator that continues after a step is interrupted, for example by a signal handler.
 
     A generator ends when a step is interrupted.
 

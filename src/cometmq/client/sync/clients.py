@@ -1,4 +1,4 @@
-"""Producers, consumers and administration without ``await``."""
+"""Synchronous producers, consumers and administration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _next(iterator: AsyncIterator[R]) -> R:
 
 
 class _Answer:
-    """The outcome of one send, passed from the loop's thread to the waiting thread."""
+    """The outcome of a send, passed from the loop's thread to the waiting thread."""
 
     __slots__ = ("_arrived", "_outcome")
 
@@ -63,7 +63,7 @@ class _Answer:
 def spanned(
     method: Callable[Concatenate[PR, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncProducer, P], R]:
-    """Return a blocking method as :func:`~cometmq.client.sync.base.blocking` does; add the calling thread's span."""
+    """Return a blocking method that also passes on the calling thread's span."""
     waited_for = blocking(method)
 
     @wraps(method)
@@ -76,7 +76,7 @@ def spanned(
 
 
 class SyncProducer(SyncClient[Producer]):
-    """:class:`~cometmq.client.producer.producer.Producer` for code that has no event loop; any thread can send."""
+    """A synchronous :class:`~cometmq.client.producer.producer.Producer`; any thread can send messages."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class SyncProducer(SyncClient[Producer]):
         selector: QueueSelector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send as :meth:`Producer.send <cometmq.client.producer.producer.Producer.send>` does.
+        """Send a message; see :meth:`Producer.send <cometmq.client.producer.producer.Producer.send>`.
 
         This needs neither a task nor a future: the loop's thread sends, and releases a lock on the answer.
         """
@@ -141,18 +141,20 @@ class SyncProducer(SyncClient[Producer]):
     def send_many(
         self, messages: Iterable[Message], *, selector: QueueSelector | None = None, max_in_flight: int | None = None
     ) -> list[SendResult]:
-        """Send as :meth:`Producer.send_many <cometmq.client.producer.producer.Producer.send_many>` does."""
+        """Send messages; see :meth:`Producer.send_many <cometmq.client.producer.producer.Producer.send_many>`."""
         todo = self._all_in_span(messages)
         return self._run(self._inner.send_many(todo, selector=selector, max_in_flight=max_in_flight))
 
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, sharding_key: str | None = None
     ) -> list[SendResult]:
-        """Send as :meth:`Producer.send_batch <cometmq.client.producer.producer.Producer.send_batch>` does."""
+        """Send messages in batches; see :meth:`Producer.send_batch
+        <cometmq.client.producer.producer.Producer.send_batch>`.
+        """
         return self._run(self._inner.send_batch(self._all_in_span(messages), queue=queue, sharding_key=sharding_key))
 
     def _in_span(self, message: Message) -> Message:
-        """Add the span of this thread to a message; the loop's thread does not know it."""
+        """Add this thread's span to a message."""
         return message if self._trace_context is None else with_trace_context(message, self._trace_context)
 
     def _all_in_span(self, messages: Iterable[Message]) -> Iterable[Message]:
@@ -160,7 +162,7 @@ class SyncProducer(SyncClient[Producer]):
 
 
 class SyncTransactionProducer(SyncProducer):
-    """:class:`~cometmq.client.producer.transaction_producer.TransactionProducer` for code that has no event loop.
+    """A synchronous :class:`~cometmq.client.producer.transaction_producer.TransactionProducer`.
 
     The local work and the checker are plain functions that run in threads of the producer.
     """
@@ -203,7 +205,7 @@ class SyncTransactionProducer(SyncProducer):
 
 
 class SyncPullConsumer(SyncClient[PullConsumer]):
-    """:class:`~cometmq.client.consumer.pull_consumer.PullConsumer` for code that has no event loop."""
+    """A synchronous :class:`~cometmq.client.consumer.pull_consumer.PullConsumer`."""
 
     def __init__(self, group: str, namesrv: str | None = None, *, security: Security | None = None) -> None:
         self._bind(PullConsumer, group, namesrv, security=security)
@@ -221,16 +223,18 @@ class SyncPullConsumer(SyncClient[PullConsumer]):
         return self._run(self._inner.offsets.min(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message."""
+        """Return the offset that the next message will get."""
         return self._run(self._inner.offsets.max(queue))
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time (ms) or later; the queue's end if there is none."""
+        """Return the offset of the first message stored at or after a time (ms), or the queue's end if there is
+        none.
+        """
         return self._run(self._inner.offsets.at_time(queue, timestamp_ms))
 
 
 class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
-    """:class:`~cometmq.client.consumer.lite_pull_consumer.LitePullConsumer` for code that has no event loop."""
+    """A synchronous :class:`~cometmq.client.consumer.lite_pull_consumer.LitePullConsumer`."""
 
     def __init__(
         self,
@@ -267,14 +271,14 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
     commit = blocking(LitePullConsumer.commit)
 
     def __iter__(self) -> Iterator[MessageExt]:
-        """Iterate over messages until the consumer is closed; each step is a poll of one message."""
+        """Iterate over messages until the consumer is closed; each step polls one message."""
         return SyncSteps(partial(self._next, self._inner.batches(1)))
 
     def _next(self, steps: AsyncIterator[list[MessageExt]]) -> MessageExt:
         return self._next_batch(steps)[0]
 
     def batches(self, max_messages: int | None = None) -> Iterator[list[MessageExt]]:
-        """Iterate over polls as :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>` does."""
+        """Iterate over polls; see :meth:`LitePullConsumer.batches <cometmq.client.LitePullConsumer.batches>`."""
         return SyncSteps(partial(self._next_batch, self._inner.batches(max_messages)))
 
     def _next_batch(self, steps: AsyncIterator[list[MessageExt]]) -> list[MessageExt]:
@@ -285,24 +289,24 @@ class SyncLitePullConsumer(SyncClient[LitePullConsumer]):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """Return the queues that are being read."""
+        """Return the queues being read."""
         return self._call(lambda: self._inner.assignment)
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next poll; ``None`` while it is unknown."""
+        """Return the offset at which the next poll starts, or ``None`` while it is unknown."""
         return self._call(lambda: self._inner.position(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return no messages of these queues until :meth:`resume`."""
+        """Return no messages from these queues until :meth:`resume` is called."""
         self._call(lambda: self._inner.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Return messages of these queues again."""
+        """Resume returning messages from these queues."""
         self._call(lambda: self._inner.resume(queues))
 
 
 class SyncPushConsumer(SyncClient[PushConsumer]):
-    """:class:`~cometmq.client.consumer.push_consumer.PushConsumer` for code that has no event loop.
+    """A synchronous :class:`~cometmq.client.consumer.push_consumer.PushConsumer`.
 
     The listener is a plain function that runs in threads of the consumer. If there is no listener, iterate: ``for
     message in consumer``, and call ``message.ack()``.
@@ -337,7 +341,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
     receive = taking(PushConsumer.receive)
 
     def run(self) -> None:
-        """Run as :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>` does; another thread can close it.
+        """Run the consumer until it is closed; see :meth:`PushConsumer.run <cometmq.client.PushConsumer.run>`.
 
         SIGINT and SIGTERM end it in the main thread only.
         """
@@ -345,7 +349,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
             self._run(self._inner.run())
 
     def stop(self) -> None:
-        """Let :meth:`run` close the consumer and return."""
+        """Make :meth:`run` close the consumer and return."""
         self._loop.call_soon_threadsafe(self._inner.stop)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -356,7 +360,7 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
         return self._next_batch(1)[0]
 
     def batches(self, max_messages: int = 32) -> Iterator[Batch]:
-        """Iterate as :meth:`PushConsumer.batches <cometmq.client.PushConsumer.batches>` does."""
+        """Iterate over batches; see :meth:`PushConsumer.batches <cometmq.client.PushConsumer.batches>`."""
         return SyncSteps(partial(self._next_batch, max_messages))
 
     def _next_batch(self, max_messages: int) -> Batch:
@@ -366,12 +370,12 @@ class SyncPushConsumer(SyncClient[PushConsumer]):
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
-        """Return the queues that this member reads now."""
+        """Return the queues that this member is reading."""
         return self._call(lambda: self._inner.assignment)
 
 
 class SyncAdmin(SyncClient[Admin]):
-    """:class:`~cometmq.client.admin.Admin` for code that has no event loop."""
+    """A synchronous :class:`~cometmq.client.admin.Admin`."""
 
     def __init__(self, namesrv: str | None = None, *, security: Security | None = None) -> None:
         self._bind(Admin, namesrv, security=security)
@@ -432,7 +436,7 @@ class SyncAdmin(SyncClient[Admin]):
     query_message = blocking(Admin.query_message)
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a group; ``None`` if no offset is committed."""
+        """Return a group's committed offset, or ``None`` if there is none."""
         return self._run(self._inner.offsets.committed(group, queue))
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
@@ -441,7 +445,7 @@ class SyncAdmin(SyncClient[Admin]):
             self._run(self._inner.offsets.commit(group, queue, offset))
 
     def run(self, work: Callable[[Admin], Coroutine[Any, Any, R]]) -> R:
-        """Wait for a coroutine that needs the asynchronous :class:`Admin`.
+        """Run a coroutine that needs the asynchronous :class:`Admin`, and wait for it.
 
         It is meant for functions with an ``Admin`` argument: ``admin.run(lambda asynchronous: way_of(asynchronous,
         msg_id))``.

@@ -1,4 +1,4 @@
-"""Message trace: the hooks that record it, the dispatcher that sends it, the reader, and trace context."""
+"""Message tracing: hooks that record traces, a dispatcher that sends them, a reader, and trace context."""
 
 from cometmq.client.trace.context import opentelemetry_context, opentelemetry_headers, trace_context_of
 from cometmq.client.trace.reader import Consumption, MessageWay, way_of

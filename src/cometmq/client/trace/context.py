@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 MAX_TRACESTATE_CHARS: Final = 512
-"""Maximum length of a value that the standard requires everyone to propagate."""
+"""Maximum length of a value that the standard requires implementations to propagate."""
 
 TraceHeaders = Callable[[], Mapping[str, str]]
-"""Returns the headers of the current span; empty if there is no span."""
+"""A function that returns the headers of the current span, or none if there is no span."""
 
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
 
 def with_trace_context(message: Message, headers: TraceHeaders) -> Message:
-    """Return the message with the headers of the current span, unless it has a ``traceparent``.
+    """Return the message with the current span's headers, unless it already has a ``traceparent``.
 
     An error in ``headers`` is logged, and invalid headers are ignored: a trace never stops a message.
     """
@@ -47,7 +47,7 @@ def with_trace_context(message: Message, headers: TraceHeaders) -> Message:
 
 
 def trace_context_of(message: MessageExt) -> dict[str, str]:
-    """Return ``traceparent`` and ``tracestate`` if present; empty if the message has no valid context."""
+    """Return ``traceparent`` and ``tracestate`` if present, or nothing if the message has no valid context."""
     return valid_headers(message.properties)
 
 
@@ -78,7 +78,7 @@ def opentelemetry_headers() -> TraceHeaders:
 
 
 def opentelemetry_context(message: MessageExt) -> Any:
-    """Return OpenTelemetry's ``Context`` of the span that sent the message, which is the parent of a consumption span.
+    """Return the OpenTelemetry ``Context`` of the span that sent the message.
 
     :raises ClientStateError: the package ``opentelemetry-api`` is not installed.
     """

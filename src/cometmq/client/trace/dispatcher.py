@@ -1,4 +1,4 @@
-"""Message trace: hooks that record, and the dispatcher that sends the records in batches (``AsyncTraceDispatcher``).
+"""Message tracing: hooks that record, and a dispatcher that sends the records in batches (``AsyncTraceDispatcher``).
 
 Any thread can add records. They are sent when there are 100 records, or half a second after the first one. No call ever
 waits for a trace: while the broker stores no records, they wait in a bounded queue; further records are dropped and
@@ -43,7 +43,7 @@ from cometmq.remoting.codes import RequestCode
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 0.5
-"""Maximum time that a record waits for more records, as in Java."""
+"""Maximum time for which a record waits for further records, as in Java."""
 SEND_TIMEOUT_S: Final = 5.0
 CLOSE_TIMEOUT_S: Final = 5.0
 
@@ -52,7 +52,7 @@ _numbers = itertools.count(1)
 
 
 class TraceDispatcher:
-    """Sends the traces of one producer or consumer.
+    """Sends a producer's or consumer's traces.
 
     :param group: the group of the producer or consumer.
     :param kind: ``PRODUCE`` or ``CONSUME``. Group and kind are in the producer group of the trace messages.
@@ -62,7 +62,7 @@ class TraceDispatcher:
     def __init__(self, instance: ClientInstance, group: str, kind: str, topic: str) -> None:
         self.topic = topic
         self.dropped = 0
-        """Number of lost records: the queue was full, or no broker stored them."""
+        """Number of records lost because the queue was full or no broker stored them."""
         self._instance = instance
         config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, max_message_bytes=MAX_TRACE_BODY_BYTES)
         self._timeout_s = config.send_timeout_s
@@ -75,7 +75,7 @@ class TraceDispatcher:
         self._failing = False
 
     def append(self, record: TraceRecord) -> None:
-        """Add a record, from any thread; drop it if too many records are pending."""
+        """Add a record from any thread; drop it if too many records are pending."""
         waiting = self._waiting
         if len(waiting) >= MAX_WAITING_TRACES:
             self.dropped += 1
@@ -89,12 +89,12 @@ class TraceDispatcher:
                 log.debug("the event loop ended before its traces were sent")
 
     async def close(self) -> None:
-        """Send the pending records, for at most :data:`CLOSE_TIMEOUT_S`."""
+        """Send the pending records, taking at most :data:`CLOSE_TIMEOUT_S` seconds."""
         try:
             await wait_for(self._instance.clock, CLOSE_TIMEOUT_S, self._drain())
         except TimeoutError:
             self.dropped += len(self._waiting)
-            log.warning("closing while traces wait for answers of %s", self.topic)
+            log.warning("closing while traces for %s are waiting for responses", self.topic)
         self._next_flush.cancel()
         if self.dropped:
             log.warning("%d traces were not sent to %s", self.dropped, self.topic)
@@ -124,7 +124,7 @@ class TraceDispatcher:
             self._send_batch()
 
     def _send_batch(self) -> None:
-        """Send the first records, as many as fit into one message."""
+        """Send the first pending records, as many as fit in one message."""
         waiting = self._waiting
         texts: list[str] = []
         keys: dict[str, None] = {}
@@ -162,12 +162,12 @@ class TraceDispatcher:
             return
         self.dropped += records
         if not self._failing:
-            log.warning("%d traces are dropped, and further ones without a warning: %s", records, outcome)
+            log.warning("%d traces were dropped; further drops are not logged: %s", records, outcome)
         self._failing = True
 
 
 def _keys_of(record: TraceRecord) -> list[str]:
-    """Return the keys of a trace message: the message's id, and its keys unless they are too long."""
+    """Return the keys for a trace message: the traced message's id, and its keys unless they are too long."""
     own = record.keys.split(KEY_SEPARATOR) if record.keys else []
     if sum(map(len, own)) * 4 > MAX_TRACE_KEY_BYTES:
         own = []
@@ -175,11 +175,11 @@ def _keys_of(record: TraceRecord) -> list[str]:
 
 
 _STATES: Final = {"COMMIT": "COMMIT_MESSAGE", "ROLLBACK": "ROLLBACK_MESSAGE", "UNKNOWN": "UNKNOW"}
-"""The states of transactions in traces (``LocalTransactionState``)."""
+"""The transaction states in traces (``LocalTransactionState``)."""
 
 
 class MessageTrace:
-    """The hooks that trace one producer or consumer: the records of Java's hooks, at the same moments.
+    """The hooks that trace a producer or consumer, with the same records as Java's hooks.
 
     ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl`` and ``EndTransactionTraceHookImpl``. As in Java, a
     failed attempt to send is not recorded.
@@ -201,7 +201,7 @@ class MessageTrace:
         await self.dispatcher.close()
 
     def _sent(self, context: SendMessageContext) -> None:
-        """Record each message of an answered attempt unless the broker forbids it (``traceOn``)."""
+        """Record each message of a successful attempt unless the broker forbids it (``traceOn``)."""
         if not context.results or context.region_id is None or not context.trace_on:
             return
         if context.queue.topic == self.dispatcher.topic:

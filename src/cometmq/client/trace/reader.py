@@ -1,4 +1,4 @@
-"""Reads the trace of one message from the trace topic (``QueryMsgTraceById``)."""
+"""Reads a message's trace from the trace topic (``QueryMsgTraceById``)."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from cometmq.message.trace_record import EndTransaction, Pub, SubAfter, SubBefor
 
 
 class Consumption(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a listener with the message."""
+    """A listener call that received the message."""
 
     group: str
     client_host: str
     request_id: str
     retry_times: int | None = None
     begun_at_ms: int | None = None
-    """Start time; ``None`` if only the end was recorded."""
+    """Start time, or ``None`` if only the end was recorded."""
     cost_ms: int | None = None
-    """``None`` while the call runs, or if its end was not recorded."""
+    """Duration of the call, or ``None`` while it is running or if its end was not recorded."""
     success: bool | None = None
     context_code: int | None = None
 
 
 class MessageWay(msgspec.Struct, frozen=True, kw_only=True):
-    """The trace of one message; each list is in chronological order."""
+    """A message's trace. Each list is in chronological order."""
 
     msg_id: str
     sends: tuple[tuple[Pub, str], ...] = ()
-    """The record of each send, with the producer's host."""
+    """The records of all sends, with the producer's host."""
     transaction_ends: tuple[tuple[EndTransaction, str], ...] = ()
     consumptions: tuple[Consumption, ...] = ()
 
     @property
     def is_known(self) -> bool:
-        """Return whether there is any record."""
+        """Return whether there are any records."""
         return bool(self.sends or self.transaction_ends or self.consumptions)
 
 
 async def way_of(
     admin: Admin, msg_id: str, *, topic: str = TRACE_TOPIC, begin_ms: int = 0, end_ms: int = END_OF_TIME_MS
 ) -> MessageWay:
-    """Read the trace of a message, written by any client.
+    """Read a message's trace, written by any client.
 
     :param msg_id: the client's id (unique key) of the message.
     :raises RouteNotFoundError: the trace topic does not exist.
@@ -56,7 +56,7 @@ async def way_of(
 
 
 def way_from(msg_id: str, trace_messages: Iterable[tuple[bytes, str]]) -> MessageWay:
-    """Build the trace of a message from trace messages, each given as its body and its born host, ``ip:port``."""
+    """Build a message's trace from trace messages, each given as its body and its born host (``ip:port``)."""
     records: list[tuple[TraceRecord, str]] = [
         (record, record.client_host or _host(born_host))
         if isinstance(record, Pub | SubBefore)
@@ -76,7 +76,7 @@ def way_from(msg_id: str, trace_messages: Iterable[tuple[bytes, str]]) -> Messag
 
 
 def _consumptions(records: list[tuple[TraceRecord, str]]) -> tuple[Consumption, ...]:
-    """Join the records for the beginning and the end of each call."""
+    """Join the start and end records of each call."""
     calls: dict[str, Consumption] = {}
     for record, host in records:
         if isinstance(record, SubBefore):

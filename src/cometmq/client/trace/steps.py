@@ -1,4 +1,4 @@
-"""The steps in a message's life, in chronological order: sends, ends of transactions, consumptions."""
+"""The steps in a message's life in chronological order: sends, transaction outcomes and consumptions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from cometmq.client.trace.reader import MessageWay
 from cometmq.message.properties import MessageType
 
 _RESULTS: Final = ("ok", "timed out", "raised", "returned null", "failed")
-"""Results by the context code of a SubAfter record."""
+"""Results by the context code in a SubAfter record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceStep:
-    """One step; fields for which there is no record are ``None``."""
+    """A step in a message's life; fields that were not recorded are ``None``."""
 
     time_ms: int | None
     after_ms: int | None = None
-    """Time since the first step."""
+    """Time in milliseconds since the first step."""
     step: str
     """``sent``, ``checked``, ``ended`` or ``consumed``."""
     group: str
@@ -34,7 +34,7 @@ class TraceStep:
 
 
 def steps_of(way: MessageWay) -> list[TraceStep]:
-    """Return the steps of a message in chronological order."""
+    """Return a message's steps in chronological order."""
     steps = [
         TraceStep(
             time_ms=sent.time_ms,
@@ -89,5 +89,5 @@ def _type_name(number: int) -> str:
 
 def _result(code: int | None) -> str:
     if code is None:
-        return "runs, or its end was not traced"
+        return "running, or its end was not traced"
     return _RESULTS[code] if 0 <= code < len(_RESULTS) else f"code {code}"
