@@ -222,7 +222,7 @@ def test_a_text_that_is_none_is_refused_before_it_is_sent(serialize_type: int, a
             account.sign(request)
         request.encode()
 
-    with pytest.raises(HeaderError, match=r"contains '.udcff', which is half of a character") as caught:
+    with pytest.raises(HeaderError, match=r"contains '.udcff', which is only half of a character") as caught:
         encode()
     assert caught.value.next_step
 

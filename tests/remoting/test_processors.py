@@ -44,7 +44,7 @@ def test_marks_name_code_header_and_limits_of_each_handler() -> None:
 async def test_two_parts_do_not_answer_one_code_unless_one_takes_the_place_of_the_other() -> None:
     table = ProcessorTable()
     table.add(Part())
-    with pytest.raises(ValueError, match="two handlers of GET_BROKER_RUNTIME_INFO"):
+    with pytest.raises(ValueError, match="two handlers for GET_BROKER_RUNTIME_INFO"):
         table.add(Part())
     table.add(Part(), replaces=True)
 

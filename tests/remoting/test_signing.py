@@ -77,7 +77,7 @@ def test_credentials_never_show_their_secrets() -> None:
     [
         (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, …", "set an access key"),
         (1, "org.apache.rocketmq.acl.common.AclException: No acl config for x, …", "no account with this access key"),
-        (1, "AclException: Check signature failed for accessKey=x", "not the one of this access key"),
+        (1, "AclException: Check signature failed for accessKey=x", "does not belong to this access key"),
         (1, "AclException: Need admin permission for request code=17, but accessKey=x is not", "admin: true"),
         (1, "AclException: No default permission for topic:Orders", "topicPerms"),
         (1, "java.lang.NullPointerException", None),

@@ -1,1 +1,1 @@
-"""The remoting protocol: frames, commands, headers and bodies, which need no sockets, and the transports for them."""
+"""The remoting protocol: frames, commands, headers and bodies, and the transports that carry them."""

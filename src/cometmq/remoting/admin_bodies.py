@@ -1,4 +1,4 @@
-"""The bodies of administration requests and answers; see :mod:`cometmq.remoting.bodies`."""
+"""The bodies of administration requests and responses; see :mod:`cometmq.remoting.bodies`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cometmq.remoting.bodies import (
 
 
 class HAConnectionRuntimeInfo(Body):
-    """The progress of one slave of a master (``HARuntimeInfo.HAConnectionRuntimeInfo``)."""
+    """The replication progress of one of a master's slaves (``HARuntimeInfo.HAConnectionRuntimeInfo``)."""
 
     addr: str
-    """The ``host:port`` of the slave's end of the connection."""
+    """The slave's ``host:port`` on the replication connection."""
     slave_ack_offset: int
-    """The end of the slave's log according to its last report."""
+    """The end of the slave's log, as last reported by the slave."""
     diff: int
-    """The number of bytes that the slave has not confirmed yet."""
+    """The number of bytes that the slave has not acknowledged yet."""
     in_sync: bool
     transferred_byte_in_second: int
     transfer_from_where: int
@@ -31,43 +31,42 @@ class HAConnectionRuntimeInfo(Body):
 
 
 class HAClientRuntimeInfo(Body):
-    """The replication state of a slave (``HARuntimeInfo.HAClientRuntimeInfo``)."""
+    """A slave's replication state (``HARuntimeInfo.HAClientRuntimeInfo``)."""
 
     master_addr: str | None = None
     """The ``host:port`` from which the slave copies the log. Apache's masters omit this field and the next one."""
     max_offset: int = 0
     """The end of the slave's own log."""
     last_read_timestamp: int = 0
-    """The time of the last transfer in ms since 1970; 0 if there was none."""
+    """The time of the last transfer in milliseconds since 1970, or 0 if there was none."""
     is_activated: bool = False
     """True if the slave is connected to its master."""
 
 
 class HARuntimeInfo(Body):
-    """The replication state of a broker (907, introduced in 5.x)."""
+    """A broker's replication state (request code 907, introduced in 5.x)."""
 
     master: bool
     master_commit_log_max_offset: int
     in_sync_slave_nums: int
     ha_connection_info: list[HAConnectionRuntimeInfo] = []
     ha_client_runtime_info: HAClientRuntimeInfo | None = None
-    """The state of replication; only a slave sets it."""
+    """The slave's replication state; not set by masters."""
 
 
 class TopicTimerMetrics(Body):
-    """The delayed messages of one topic (``TimerMetrics.Metric``). All fields except the first two are CometMQ's
-    own."""
+    """Statistics on one topic's delayed messages (``TimerMetrics.Metric``)."""
 
     count: int
     time_stamp: int
     first_due_time: int | None = None
     last_due_time: int | None = None
     due_within: dict[int, int] | None = None
-    """The number of messages due within a number of seconds, by that number."""
+    """The number of messages due within each period; keys are periods in seconds."""
 
 
 class TimerMetrics(Body):
-    """Answer to GET_TIMER_METRICS (61)."""
+    """Response to GET_TIMER_METRICS (61)."""
 
     timing_count: dict[str, TopicTimerMetrics] = {}
     data_version: DataVersion | None = None
@@ -80,7 +79,7 @@ class GroupList(Body):
 
 
 class Connection(Body):
-    """A client that is connected to the broker."""
+    """A client connected to the broker."""
 
     client_id: str
     client_addr: str
@@ -89,7 +88,7 @@ class Connection(Body):
 
 
 class ConsumerConnection(Body):
-    """The connected members of a consumer group, and the subscriptions of the group (203)."""
+    """A consumer group's connected members and subscriptions (request code 203)."""
 
     connection_set: list[Connection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -99,65 +98,65 @@ class ConsumerConnection(Body):
 
 
 class OpenTransaction(Body):
-    """One transaction that is neither committed nor rolled back."""
+    """A transaction that has been neither committed nor rolled back."""
 
     half_offset: int
-    """The current offset of the transaction's half message in the half queue."""
+    """The current offset of the half message in the half queue."""
     group: str
     topic: str
     queue_id: int
     uniq_key: str
     begun: int
-    """Milliseconds since 1970."""
+    """The time at which the transaction started, in milliseconds since 1970."""
     check_times: int
     immunity_ms: int | None = None
     """The delay before the first check, if the message specifies one."""
 
 
 class OpenTransactions(Body):
-    """Answer to GET_OPEN_TRANSACTIONS (30037)."""
+    """Response to GET_OPEN_TRANSACTIONS (30037)."""
 
     count: int = 0
-    """A page of open transactions from all groups."""
+    """The number of open transactions on the broker."""
     transactions: list[OpenTransaction] = []
     next_offset: int | None = None
-    """The offset of the next page; missing on the last page."""
+    """The offset at which the next page starts; missing on the last page."""
 
 
 class WaitingMessage(Body):
-    """One waiting message with a custom delay."""
+    """A message with a custom delay that is not due yet."""
 
     topic: str
     """The topic; ``?`` if the record is damaged."""
     queue_id: int
     due: int
-    """Milliseconds since 1970."""
+    """The time at which the message is due, in milliseconds since 1970."""
     uniq_key: str
     position: int
-    """The queue offset in ``rmq_sys_wheel_timer``."""
+    """The message's queue offset in ``rmq_sys_wheel_timer``."""
     size: int
-    """The size of the record in bytes."""
+    """The record's size in bytes."""
     born: int
-    """Milliseconds since 1970."""
+    """The time at which the message was created, in milliseconds since 1970."""
 
 
 class WaitingMessages(Body):
-    """Answer to GET_WAITING_MESSAGES (30038), ordered by due time."""
+    """Response to GET_WAITING_MESSAGES (30038), ordered by due time."""
 
     messages: list[WaitingMessage] = []
     next_due: int | None = None
-    """Together with the next field, the start of the next page; missing on the last page."""
+    """The due time at which the next page starts; missing on the last page."""
     next_position: int | None = None
 
 
 class ProducerConnection(Body):
-    """The members of a producer group (204)."""
+    """A producer group's connected members (request code 204)."""
 
     connection_set: list[Connection] = []
 
 
 class ProducerInfo(Body):
-    """One producer in the answer to GET_ALL_PRODUCER_INFO (328)."""
+    """A producer in the response to GET_ALL_PRODUCER_INFO (328)."""
 
     client_id: str
     remote_ip: str = msgspec.field(name="remoteIP")
@@ -167,13 +166,13 @@ class ProducerInfo(Body):
 
 
 class ProducerTableInfo(Body):
-    """All producers by group (328)."""
+    """All producers by group (request code 328)."""
 
     data: dict[str, list[ProducerInfo]] = {}
 
 
 class TopicOffset(Body):
-    """The minimum and maximum offset of one queue."""
+    """A queue's minimum and maximum offset."""
 
     min_offset: int
     max_offset: int
@@ -181,70 +180,70 @@ class TopicOffset(Body):
 
 
 class TopicStatsTable(Body):
-    """The offsets of all queues of a topic (202)."""
+    """The offsets of all queues in a topic (request code 202)."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
 
 
 class OffsetWrapper(Body):
-    """The progress of a group in one queue."""
+    """A group's progress in one queue."""
 
     broker_offset: int
     consumer_offset: int
     last_timestamp: int
     pull_offset: int | UnsetType = UNSET
-    """``consumer_offset`` plus the number of messages in flight, if any, counted as in RocketMQ 5."""
+    """``consumer_offset`` plus the number of messages in flight, if any, as in RocketMQ 5."""
 
 
 class ConsumeStats(Body):
-    """The progress of a group (208)."""
+    """A group's progress in all its queues (request code 208)."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
 
 
 class ProgressSumsQuestion(Body):
-    """GET_PROGRESS_SUMS (30041), CometMQ's own."""
+    """Request body for GET_PROGRESS_SUMS (30041), a CometMQ extension."""
 
     groups: list[str] = []
     with_topics: bool = False
-    """True if the answer shall include the end offsets of all topics."""
+    """True if the response must include the end offsets of all topics."""
 
 
 class TopicProgress(msgspec.Struct, array_like=True, frozen=True):
-    """The progress of a group in one topic, summed over a broker's queues."""
+    """A group's progress in one topic, summed over a broker's queues."""
 
     end: int
     lag: int
 
 
 class GroupSums(Body):
-    """The progress of a group, by topic."""
+    """A group's progress by topic."""
 
     members: int | None = None
-    """The connected members; ``None`` if the broker does not report them."""
+    """The number of connected members, or ``None`` if the broker does not report it."""
     consume_tps: float = 0.0
     topics: dict[str, TopicProgress] = {}
 
 
 class ProgressSums(Body):
-    """Answer to GET_PROGRESS_SUMS (30041)."""
+    """Response to GET_PROGRESS_SUMS (30041)."""
 
     groups: dict[str, GroupSums] = {}
-    """The first of the requested groups, at least one. The client requests the groups that did not fit again."""
+    """The progress of the first of the requested groups; the client requests the remaining groups again."""
     topics: dict[str, int] = {}
     """The number of messages that each topic has ever received."""
 
 
 class GetConsumerStatusBody(Body):
-    """The offsets held by clients (221, 223)."""
+    """The offsets held by clients (request codes 221 and 223)."""
 
     message_queue_table: dict[MessageQueue, int] = {}
     consumer_table: dict[str, dict[MessageQueue, int]] = {}
 
 
 class BrokerStatsItem(Body):
-    """One statistic for a time window: the sum, the rate per second, and the average per call."""
+    """A statistic over a time window: the sum, the rate per second, and the average per call."""
 
     sum: int
     tps: float
@@ -252,7 +251,7 @@ class BrokerStatsItem(Body):
 
 
 class BrokerStatsData(Body):
-    """One statistic for the last minute, hour and day (315)."""
+    """A statistic for the last minute, hour and day (request code 315)."""
 
     stats_minute: BrokerStatsItem
     stats_hour: BrokerStatsItem
@@ -260,8 +259,7 @@ class BrokerStatsData(Body):
 
 
 class QueueTimeSpan(Body):
-    """Message and consumption times of a group in one queue (303), in ms since 1970. The text fields contain local
-    times."""
+    """A group's message and consumption times in one queue, in milliseconds since 1970 (request code 303)."""
 
     message_queue: MessageQueue
     min_time_stamp: int
@@ -274,19 +272,19 @@ class QueueTimeSpan(Body):
 
 
 class QueryConsumeTimeSpanBody(Body):
-    """Answer to QUERY_CONSUME_TIME_SPAN (303)."""
+    """Response to QUERY_CONSUME_TIME_SPAN (303)."""
 
     consume_time_span_set: list[QueueTimeSpan] = []
 
 
 class QueryCorrectionOffsetBody(Body):
-    """The offsets of queues by queue id (308)."""
+    """Offsets by queue id (request code 308)."""
 
     correction_offsets: dict[int, int] = {}
 
 
 class ConsumeStatsList(Body):
-    """The progress of every group on a broker, by topic (317)."""
+    """The progress of all groups on a broker, by topic (request code 317)."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     broker_addr: str | None = None
@@ -294,7 +292,7 @@ class ConsumeStatsList(Body):
 
 
 class ConsumeQueueData(Body):
-    """One unit in a consume queue (321)."""
+    """A unit in a consume queue (request code 321)."""
 
     physic_offset: int
     physic_size: int
@@ -304,7 +302,7 @@ class ConsumeQueueData(Body):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """Units in a consume queue, and the subscription of the requested group (321)."""
+    """Units in a consume queue, and the requested group's subscription (request code 321)."""
 
     queue_data: list[ConsumeQueueData] = []
     max_queue_index: int = 0
@@ -314,7 +312,7 @@ class QueryConsumeQueueResponseBody(Body):
 
 
 class MessageQueueForC(Body):
-    """One queue with its new offset, in the form that C++ clients read."""
+    """A queue and its new offset, in the form that C++ clients read."""
 
     topic: str
     broker_name: str
@@ -323,7 +321,7 @@ class MessageQueueForC(Body):
 
 
 class ProcessQueueInfo(Body):
-    """A consumer's state for one queue (307); times are in ms since 1970, and 0 means never."""
+    """A consumer's state for one queue (request code 307). Times are in milliseconds since 1970; 0 means never."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -342,7 +340,7 @@ class ProcessQueueInfo(Body):
 
 
 class ConsumeStatus(Body):
-    """A consumer's rates for one topic (307)."""
+    """A consumer's rates for one topic (request code 307)."""
 
     pull_rt: float = msgspec.field(default=0.0, name="pullRT")
     pull_tps: float = msgspec.field(default=0.0, name="pullTPS")
@@ -353,7 +351,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """A consumer's answer to GET_CONSUMER_RUNNING_INFO (307)."""
+    """A consumer's response to GET_CONSUMER_RUNNING_INFO (307)."""
 
     properties: dict[str, str] = {}
     subscription_set: list[SubscriptionData] = []
@@ -363,8 +361,9 @@ class ConsumerRunningInfo(Body):
 
 
 class ConsumeMessageDirectlyResult(Body):
-    """A consumer's answer to CONSUME_MESSAGE_DIRECTLY (309); ``consume_result`` is a constant of Java's
-    ``CMResult``."""
+    """A consumer's response to CONSUME_MESSAGE_DIRECTLY (309); ``consume_result`` is a constant of Java's
+    ``CMResult``.
+    """
 
     order: bool = False
     auto_commit: bool = True
@@ -374,12 +373,12 @@ class ConsumeMessageDirectlyResult(Body):
 
 
 class CreateTopicListRequestBody(Body):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18); the attributes are changes, for example ``+message.type=FIFO``."""
+    """Request body for UPDATE_AND_CREATE_TOPIC_LIST (18), in which attributes are changes (``+message.type=FIFO``)."""
 
     topic_config_list: list[TopicConfig] = []
 
 
 class SubscriptionGroupList(Body):
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+    """Request body for UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
 
     group_config_list: list[SubscriptionGroupConfig] = []

@@ -6,7 +6,7 @@ from cometmq.remoting.headers import Header, Int32, Int64
 
 
 class CloneGroupOffsetRequestHeader(Header):
-    """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
+    """Request header for CLONE_GROUP_OFFSET (314), which copies one group's offsets to another group."""
 
     src_group: str
     dest_group: str
@@ -15,7 +15,7 @@ class CloneGroupOffsetRequestHeader(Header):
 
 
 class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY (309): deliver one message to one client of a group."""
+    """Request header for CONSUME_MESSAGE_DIRECTLY (309), which delivers a message to one client in a group."""
 
     consumer_group: str
     client_id: str | None = None
@@ -24,7 +24,7 @@ class ConsumeMessageDirectlyResultRequestHeader(Header):
 
 
 class CreateTopicRequestHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC (17)."""
+    """Request header for UPDATE_AND_CREATE_TOPIC (17)."""
 
     topic: str
     default_topic: str
@@ -39,45 +39,45 @@ class CreateTopicRequestHeader(Header):
 
 
 class DeleteSubscriptionGroupRequestHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP (207)."""
+    """Request header for DELETE_SUBSCRIPTIONGROUP (207)."""
 
     group_name: str
     remove_offset: bool = False
 
 
 class DeleteTopicRequestHeader(Header):
-    """DELETE_TOPIC_IN_BROKER (215)."""
+    """Request header for DELETE_TOPIC_IN_BROKER (215)."""
 
     topic: str
 
 
 class GetBrokerConfigResponseHeader(Header):
-    """Answer to GET_BROKER_CONFIG (26): the configuration's version."""
+    """Response header for GET_BROKER_CONFIG (26), which contains the configuration's version."""
 
     version: str
 
 
 class GetConsumeStatsInBrokerHeader(Header):
-    """GET_BROKER_CONSUME_STATS (317)."""
+    """Request header for GET_BROKER_CONSUME_STATS (317)."""
 
     is_order: bool
 
 
 class GetConsumeStatsRequestHeader(Header):
-    """GET_CONSUME_STATS (208)."""
+    """Request header for GET_CONSUME_STATS (208)."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class GetConsumerConnectionListRequestHeader(Header):
-    """GET_CONSUMER_CONNECTION_LIST (203)."""
+    """Request header for GET_CONSUMER_CONNECTION_LIST (203)."""
 
     consumer_group: str
 
 
 class GetConsumerRunningInfoRequestHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO (307)."""
+    """Request header for GET_CONSUMER_RUNNING_INFO (307)."""
 
     consumer_group: str
     client_id: str
@@ -85,7 +85,7 @@ class GetConsumerRunningInfoRequestHeader(Header):
 
 
 class GetConsumerStatusRequestHeader(Header):
-    """GET_CONSUMER_STATUS_FROM_CLIENT (221) and INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
+    """Request header for GET_CONSUMER_STATUS_FROM_CLIENT (221) and INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
 
     topic: str
     group: str
@@ -93,8 +93,7 @@ class GetConsumerStatusRequestHeader(Header):
 
 
 class GetOpenTransactionsRequestHeader(Header):
-    """GET_OPEN_TRANSACTIONS (30037), CometMQ's own: ``max_num`` transactions, starting at an offset of the half
-    queue."""
+    """Request header for GET_OPEN_TRANSACTIONS (30037), a CometMQ extension."""
 
     offset: Int64 = 0
     max_num: Int32 = 100
@@ -102,54 +101,54 @@ class GetOpenTransactionsRequestHeader(Header):
 
 
 class GetProducerConnectionListRequestHeader(Header):
-    """GET_PRODUCER_CONNECTION_LIST (204)."""
+    """Request header for GET_PRODUCER_CONNECTION_LIST (204)."""
 
     producer_group: str
 
 
 class GetTopicStatsInfoRequestHeader(Header):
-    """GET_TOPIC_STATS_INFO (202)."""
+    """Request header for GET_TOPIC_STATS_INFO (202)."""
 
     topic: str
 
 
 class GetTopicsByClusterRequestHeader(Header):
-    """GET_TOPICS_BY_CLUSTER (224)."""
+    """Request header for GET_TOPICS_BY_CLUSTER (224)."""
 
     cluster: str
 
 
 class GetWaitingMessagesRequestHeader(Header):
-    """GET_WAITING_MESSAGES (30038), CometMQ's own: ``max_num`` messages, starting at a due time and a position."""
+    """Request header for GET_WAITING_MESSAGES (30038), a CometMQ extension."""
 
     begin_time: Int64 = 0
     position: Int64 = 0
     end_time: Int64 = 2**63 - 1
-    """List only messages that are due before this time."""
+    """If set, only messages due before this time are listed."""
     topic: str | None = None
     max_num: Int32 = 100
 
 
 class GetTopicConfigRequestHeader(Header):
-    """GET_TOPIC_CONFIG (351), introduced in 5.x."""
+    """Request header for GET_TOPIC_CONFIG (351), introduced in 5.x."""
 
     topic: str
 
 
 class GetSubscriptionGroupConfigRequestHeader(Header):
-    """GET_SUBSCRIPTIONGROUP_CONFIG (352), introduced in 5.x."""
+    """Request header for GET_SUBSCRIPTIONGROUP_CONFIG (352), introduced in 5.x."""
 
     group: str
 
 
 class QueryTopicsByConsumerRequestHeader(Header):
-    """QUERY_TOPICS_BY_CONSUMER (343), introduced in 5.x."""
+    """Request header for QUERY_TOPICS_BY_CONSUMER (343), introduced in 5.x."""
 
     group: str
 
 
 class QueryConsumeQueueRequestHeader(Header):
-    """QUERY_CONSUME_QUEUE (321)."""
+    """Request header for QUERY_CONSUME_QUEUE (321)."""
 
     topic: str | None = None
     queue_id: Int32 = 0
@@ -159,14 +158,14 @@ class QueryConsumeQueueRequestHeader(Header):
 
 
 class QueryConsumeTimeSpanRequestHeader(Header):
-    """QUERY_CONSUME_TIME_SPAN (303)."""
+    """Request header for QUERY_CONSUME_TIME_SPAN (303)."""
 
     topic: str
     group: str
 
 
 class QueryCorrectionOffsetHeader(Header):
-    """QUERY_CORRECTION_OFFSET (308)."""
+    """Request header for QUERY_CORRECTION_OFFSET (308)."""
 
     compare_group: str
     topic: str
@@ -174,14 +173,13 @@ class QueryCorrectionOffsetHeader(Header):
 
 
 class QueryTopicConsumeByWhoRequestHeader(Header):
-    """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+    """Request header for QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     topic: str
 
 
 class ResetOffsetRequestHeader(Header):
-    """RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222); the timestamp is in ms; -1 means the
-    end of the queue."""
+    """Request header for RESET_CONSUMER_CLIENT_OFFSET (220) and INVOKE_BROKER_TO_RESET_OFFSET (222)."""
 
     topic: str
     group: str
@@ -190,65 +188,65 @@ class ResetOffsetRequestHeader(Header):
 
 
 class ResumeCheckHalfMessageRequestHeader(Header):
-    """RESUME_CHECK_HALF_MESSAGE (323)."""
+    """Request header for RESUME_CHECK_HALF_MESSAGE (323)."""
 
     msg_id: str | None = None
 
 
 class ViewBrokerStatsDataRequestHeader(Header):
-    """VIEW_BROKER_STATS_DATA (315)."""
+    """Request header for VIEW_BROKER_STATS_DATA (315)."""
 
     stats_name: str
     stats_key: str
 
 
 class AddWritePermOfBrokerRequestHeader(Header):
-    """ADD_WRITE_PERM_OF_BROKER (327)."""
+    """Request header for ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
 
 
 class AddWritePermOfBrokerResponseHeader(Header):
-    """Answer to ADD_WRITE_PERM_OF_BROKER (327)."""
+    """Response header for ADD_WRITE_PERM_OF_BROKER (327)."""
 
     add_topic_count: int
 
 
 class DeleteKVConfigRequestHeader(Header):
-    """DELETE_KV_CONFIG (102)."""
+    """Request header for DELETE_KV_CONFIG (102)."""
 
     namespace: str
     key: str
 
 
 class DeleteTopicFromNamesrvRequestHeader(Header):
-    """DELETE_TOPIC_IN_NAMESRV (216)."""
+    """Request header for DELETE_TOPIC_IN_NAMESRV (216)."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class GetKVConfigRequestHeader(Header):
-    """GET_KV_CONFIG (101)."""
+    """Request header for GET_KV_CONFIG (101)."""
 
     namespace: str
     key: str
 
 
 class GetKVConfigResponseHeader(Header):
-    """Answer to GET_KV_CONFIG (101)."""
+    """Response header for GET_KV_CONFIG (101)."""
 
     value: str | None = None
 
 
 class GetKVListByNamespaceRequestHeader(Header):
-    """GET_KVLIST_BY_NAMESPACE (219)."""
+    """Request header for GET_KVLIST_BY_NAMESPACE (219)."""
 
     namespace: str
 
 
 class PutKVConfigRequestHeader(Header):
-    """PUT_KV_CONFIG (100)."""
+    """Request header for PUT_KV_CONFIG (100)."""
 
     namespace: str
     key: str
@@ -256,7 +254,7 @@ class PutKVConfigRequestHeader(Header):
 
 
 class QueryDataVersionRequestHeader(Header):
-    """QUERY_DATA_VERSION (322); the body is a DataVersion."""
+    """Request header for QUERY_DATA_VERSION (322); the body is a DataVersion."""
 
     broker_name: str
     broker_addr: str
@@ -265,13 +263,13 @@ class QueryDataVersionRequestHeader(Header):
 
 
 class QueryDataVersionResponseHeader(Header):
-    """Answer to QUERY_DATA_VERSION (322)."""
+    """Response header for QUERY_DATA_VERSION (322)."""
 
     changed: bool
 
 
 class RegisterBrokerRequestHeader(Header):
-    """REGISTER_BROKER (103); bodyCrc32 is 0 or the 31-bit CRC32 of the body.
+    """Request header for REGISTER_BROKER (103); ``bodyCrc32`` is 0 or the 31-bit CRC32 of the body.
 
     ``listenerAddrs`` is CometMQ's own field: ``name=host:port`` pairs joined by commas
     (:mod:`cometmq.message.listeners`).
@@ -288,16 +286,16 @@ class RegisterBrokerRequestHeader(Header):
 
 
 class RegisterBrokerResponseHeader(Header):
-    """Answer to REGISTER_BROKER (103): for a slave, the addresses of its master."""
+    """Response header for REGISTER_BROKER (103), with the master's addresses if the broker is a slave."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
     rival_addr: str | None = None
-    """CometMQ's own field: the address of another live broker with the same name and id."""
+    """The address of another live broker with the same name and id (CometMQ's own field)."""
 
 
 class UnRegisterBrokerRequestHeader(Header):
-    """UNREGISTER_BROKER (104)."""
+    """Request header for UNREGISTER_BROKER (104)."""
 
     broker_name: str
     broker_addr: str
@@ -306,19 +304,21 @@ class UnRegisterBrokerRequestHeader(Header):
 
 
 class WipeWritePermOfBrokerRequestHeader(Header):
-    """WIPE_WRITE_PERM_OF_BROKER (205)."""
+    """Request header for WIPE_WRITE_PERM_OF_BROKER (205)."""
 
     broker_name: str
 
 
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """Answer to WIPE_WRITE_PERM_OF_BROKER (205)."""
+    """Response header for WIPE_WRITE_PERM_OF_BROKER (205)."""
 
     wipe_topic_count: int
 
 
 class CreateAccessConfigRequestHeader(Header):
-    """UPDATE_AND_CREATE_ACL_CONFIG (50): an account of ACL 1.0; lists are joined by commas."""
+    """Request header for UPDATE_AND_CREATE_ACL_CONFIG (50), which sets an ACL 1.0 account; lists are separated by
+    commas.
+    """
 
     access_key: str
     secret_key: str | None = None
@@ -331,21 +331,20 @@ class CreateAccessConfigRequestHeader(Header):
 
 
 class DeleteAccessConfigRequestHeader(Header):
-    """DELETE_ACL_CONFIG (51)."""
+    """Request header for DELETE_ACL_CONFIG (51)."""
 
     access_key: str
 
 
 class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
-    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53): addresses joined by commas, and the file, or empty for
-    ``plain_acl.yml``."""
+    """Request header for UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53), with a comma-separated list of addresses and a file."""
 
     global_white_addrs: str
     acl_file_full_path: str | None = None
 
 
 class GetBrokerAclConfigResponseHeader(Header):
-    """Answer to GET_BROKER_CLUSTER_ACL_INFO (52)."""
+    """Response header for GET_BROKER_CLUSTER_ACL_INFO (52)."""
 
     version: str
     all_acl_file_version: str
@@ -355,49 +354,51 @@ class GetBrokerAclConfigResponseHeader(Header):
 
 
 class CreateUserRequestHeader(Header):
-    """AUTH_CREATE_USER (3001)."""
+    """Request header for AUTH_CREATE_USER (3001)."""
 
     username: str = ""
 
 
 class UpdateUserRequestHeader(Header):
-    """AUTH_UPDATE_USER (3002)."""
+    """Request header for AUTH_UPDATE_USER (3002)."""
 
     username: str = ""
 
 
 class DeleteUserRequestHeader(Header):
-    """AUTH_DELETE_USER (3003)."""
+    """Request header for AUTH_DELETE_USER (3003)."""
 
     username: str = ""
 
 
 class GetUserRequestHeader(Header):
-    """AUTH_GET_USER (3004)."""
+    """Request header for AUTH_GET_USER (3004)."""
 
     username: str = ""
 
 
 class ListUsersRequestHeader(Header):
-    """AUTH_LIST_USER (3005)."""
+    """Request header for AUTH_LIST_USER (3005)."""
 
     filter: str | None = None
 
 
 class CreateAclRequestHeader(Header):
-    """AUTH_CREATE_ACL (3006): ``User:NAME``."""
+    """Request header for AUTH_CREATE_ACL (3006); the subject is ``User:NAME``."""
 
     subject: str = ""
 
 
 class UpdateAclRequestHeader(Header):
-    """AUTH_UPDATE_ACL (3007): ``User:NAME``."""
+    """Request header for AUTH_UPDATE_ACL (3007); the subject is ``User:NAME``."""
 
     subject: str = ""
 
 
 class DeleteAclRequestHeader(Header):
-    """AUTH_DELETE_ACL (3008): all policies of ``User:NAME``, or the entry of a resource."""
+    """Request header for AUTH_DELETE_ACL (3008), which deletes one resource's entry or all policies of
+    ``User:NAME``.
+    """
 
     subject: str = ""
     policy_type: str | None = None
@@ -405,20 +406,20 @@ class DeleteAclRequestHeader(Header):
 
 
 class GetAclRequestHeader(Header):
-    """AUTH_GET_ACL (3009): ``User:NAME``."""
+    """Request header for AUTH_GET_ACL (3009); the subject is ``User:NAME``."""
 
     subject: str = ""
 
 
 class ListAclsRequestHeader(Header):
-    """AUTH_LIST_ACL (3010)."""
+    """Request header for AUTH_LIST_ACL (3010)."""
 
     subject_filter: str | None = None
     resource_filter: str | None = None
 
 
 class PutQuotaRequestHeader(Header):
-    """PUT_QUOTA (30050): set the given limits; -1 removes a limit."""
+    """Request header for PUT_QUOTA (30050), which sets the given limits; -1 removes a limit."""
 
     subject: str
     messages_in: Int64 | None = None
@@ -430,13 +431,15 @@ class PutQuotaRequestHeader(Header):
 
 
 class GetQuotasRequestHeader(Header):
-    """GET_QUOTAS (30051): get all quotas, the quota of one subject, or all subjects with their current usage."""
+    """Request header for GET_QUOTAS (30051), which returns all quotas, one subject's quota, or all subjects' current
+    usage.
+    """
 
     subject: str | None = None
     each: bool = False
 
 
 class DeleteQuotaRequestHeader(Header):
-    """DELETE_QUOTA (30052)."""
+    """Request header for DELETE_QUOTA (30052)."""
 
     subject: str

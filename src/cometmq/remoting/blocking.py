@@ -20,13 +20,13 @@ from cometmq.remoting.tls.contexts import connection_error
 
 _READ_BYTES = 256 * 1024
 _BEGIN_BYTES = 64 * 1024
-"""Number of bytes in the first read of a frame, before the length of its body is known."""
+"""Number of bytes to read first, before a frame's length is known."""
 _Target = TypeVar("_Target")
 _Result = TypeVar("_Result")
 
 
 class BlockingConnectionError(RemotingError):
-    """The peer is unreachable, has closed the connection, or did not answer in time."""
+    """The peer is unreachable, has closed the connection, or did not respond in time."""
 
 
 class BlockingConnection:
@@ -44,7 +44,7 @@ class BlockingConnection:
         self.security = security
         self._stamps = Stamps()
         self.timeout_s = timeout_s
-        """The number of seconds to wait for an answer."""
+        """The number of seconds to wait for a response."""
         self._opaques = itertools.count(1)
         self._decoder = FrameDecoder()
         self._has_received = False
@@ -77,7 +77,7 @@ class BlockingConnection:
             raise self._disconnected(f"{self.address} closed the connection: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> RemotingCommand:
-        """Read the next frame.
+        """Read the next frame from the peer.
 
         :raises BlockingConnectionError: no frame arrives in time, or the peer closes the connection.
         """
@@ -87,7 +87,7 @@ class BlockingConnection:
         return decode_command(frame)
 
     def receive_into(self, room: Callable[[int], memoryview]) -> tuple[RemotingCommand, memoryview]:
-        """Read the next frame; return its head and its body separately. A large body is not copied.
+        """Read the next frame, and return its header and its body separately. A large body is not copied.
 
         :param room: returns a buffer of the requested length, into which the body is read.
         :raises BlockingConnectionError: see :meth:`receive`.
@@ -110,7 +110,7 @@ class BlockingConnection:
         try:
             got = read(place)
         except TimeoutError as error:
-            raise BlockingConnectionError(self.address, f"{self.address} did not answer in time") from error
+            raise BlockingConnectionError(self.address, f"{self.address} did not respond in time") from error
         except OSError as error:
             raise self._disconnected(f"the connection to {self.address} broke: {error}") from error
         if not got:
@@ -119,7 +119,7 @@ class BlockingConnection:
         return got
 
     def _disconnected(self, message: str) -> BlockingConnectionError:
-        next_step = None if self._has_received else "it may take connections with TLS only"
+        next_step = None if self._has_received else "it may accept only TLS connections"
         return BlockingConnectionError(self.address, message, next_step=next_step)
 
     def invoke(
@@ -131,7 +131,7 @@ class BlockingConnection:
         ext: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, regardless of the answer's code; ignore other frames.
+        """Send a request and return its response, whatever the response code; ignore other frames.
 
         :param ext: header fields as text, instead of a typed header or in addition to one.
         :raises BlockingConnectionError: no answer arrives in time.
@@ -145,7 +145,7 @@ class BlockingConnection:
     def submit(
         self, code: int, header: Header | None = None, body: bytes = b"", *, ext: Mapping[str, str] | None = None
     ) -> int:
-        """Send a request and do not wait for the answer; return its opaque, which the answer repeats."""
+        """Send a request without waiting for the response; return the request's opaque."""
         opaque = next(self._opaques)
         self.send(self.frame(code, opaque, header, body, ext=ext))
         return opaque
@@ -166,7 +166,7 @@ class BlockingConnection:
         ext: Mapping[str, str] | None = None,
         flag: int = 0,
     ) -> bytes:
-        """Return a request, which is signed if there are credentials."""
+        """Encode a request; sign it if there are credentials."""
         fields = {} if header is None else to_ext(header)
         fields.update(ext or {})
         command = RemotingCommand(code=code, opaque=opaque, flag=flag, ext_fields=fields, body=body)

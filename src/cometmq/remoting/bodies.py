@@ -1,4 +1,4 @@
-"""Bodies of requests and answers: the structs that RocketMQ writes as JSON (``common/protocol/body``).
+"""Bodies of requests and responses: the structs that RocketMQ encodes as JSON (``common/protocol/body``).
 
 They are written and read in fastjson's dialect (:mod:`cometmq.fastjson`): numeric keys are not quoted, maps keyed by a
 :class:`MessageQueue` have that object as the key, null fields are left out, and fields are in alphabetical order.
@@ -21,26 +21,26 @@ T = TypeVar("T")
 
 
 class BodyError(CometMQError):
-    """The body of a request or answer is malformed."""
+    """The body of a request or response is malformed."""
 
 
 class Body(msgspec.Struct, rename="camel", kw_only=True):
-    """Base class of all bodies."""
+    """Base class for all bodies."""
 
 
 class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
-    """One queue of a topic on one broker; sorted in the same order as in RocketMQ's clients."""
+    """A queue of a topic on one broker; queues sort in the same order as in RocketMQ's clients."""
 
     topic: str
     broker_name: str
     queue_id: int
 
     def __str__(self) -> str:
-        return f"queue {self.queue_id} of {self.topic} at {self.broker_name}"
+        return f"queue {self.queue_id} of {self.topic} on {self.broker_name}"
 
 
 class DataVersion(Body):
-    """The version of a table; two versions are equal only if both numbers match."""
+    """The version of a table. Versions are equal only if both of their numbers match."""
 
     counter: int = 0
     state_version: int | None = None
@@ -48,7 +48,7 @@ class DataVersion(Body):
 
 
 class TopicConfig(Body, kw_only=True):
-    """The configuration of one topic (``TopicConfig``)."""
+    """A topic's configuration (``TopicConfig``)."""
 
     attributes: dict[str, str] | None = None
     order: bool = False
@@ -68,7 +68,7 @@ class TopicConfigSerializeWrapper(Body):
 
 
 class RegisterBrokerBody(Body):
-    """The registration of a broker (103)."""
+    """A broker's registration (request code 103)."""
 
     filter_server_list: list[str] = []
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper = msgspec.field(
@@ -77,7 +77,7 @@ class RegisterBrokerBody(Body):
 
 
 class SubscriptionGroupConfig(Body, kw_only=True):
-    """The configuration of one consumer group, with Apache's defaults.
+    """A consumer group's configuration, with Apache's defaults.
 
     RocketMQ 5's fields keep the values they were given, and are left out if they are not set, as in 4.9.
     """
@@ -116,7 +116,7 @@ class QueueData(Body):
 
 
 class BrokerData(Body):
-    """The addresses of one broker name, by broker id (0 is the master)."""
+    """The addresses registered for a broker name, by broker id (0 is the master)."""
 
     cluster: str
     broker_name: str
@@ -124,7 +124,7 @@ class BrokerData(Body):
 
 
 class TopicRouteData(Body):
-    """The queues and brokers of a topic."""
+    """A topic's queues and brokers."""
 
     broker_datas: list[BrokerData] = []
     queue_datas: list[QueueData] = []
@@ -133,7 +133,7 @@ class TopicRouteData(Body):
 
 
 class GoneBroker(Body):
-    """A broker that is no longer registered at a nameserver."""
+    """A broker that is no longer registered with a nameserver."""
 
     cluster: str
     broker_name: str
@@ -144,7 +144,7 @@ class GoneBroker(Body):
 
 
 class RivalBrokers(Body):
-    """Live brokers that replace each other in the routes because they have the same name and id."""
+    """Live brokers that replace each other in routes because they have the same name and id."""
 
     broker_name: str
     broker_id: int
@@ -157,9 +157,9 @@ class ClusterInfo(Body):
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
     gone_brokers: list[GoneBroker] | None = None
-    """CometMQ's own field, which Apache's tools ignore: brokers that left recently."""
+    """Brokers that left recently; CometMQ's own field, which Apache's tools ignore."""
     rival_brokers: list[RivalBrokers] | None = None
-    """CometMQ's own field: live brokers that replace each other because they have the same name and id."""
+    """Live brokers that replace each other because they have the same name and id (CometMQ's own field)."""
 
 
 ENUMERATIONS: Final = {
@@ -174,11 +174,11 @@ ENUMERATIONS: Final = {
         "CONSUME_FROM_TIMESTAMP",
     ),
 }
-"""The constants of each enumeration field in the order of Java's declarations; the C++ client sends their positions."""
+"""Each enumeration field's constants in Java's order; the C++ client sends their positions."""
 
 
 class SubscriptionData(Body):
-    """The subscription of a consumer to one topic."""
+    """A consumer's subscription to one topic."""
 
     topic: str
     sub_string: str = "*"
@@ -190,7 +190,7 @@ class SubscriptionData(Body):
 
 
 class ConsumerData(Body):
-    """One consumer group in a heartbeat."""
+    """A consumer group in a heartbeat."""
 
     group_name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -201,13 +201,13 @@ class ConsumerData(Body):
 
 
 class ProducerData(Body):
-    """One producer group in a heartbeat."""
+    """A producer group in a heartbeat."""
 
     group_name: str
 
 
 class HeartbeatData(Body):
-    """The body of HEART_BEAT (34)."""
+    """Request body for HEART_BEAT (34)."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_data_set: list[ProducerData] = []
@@ -215,7 +215,7 @@ class HeartbeatData(Body):
 
 
 class KVTable(Body):
-    """A table with texts as keys and values."""
+    """A table with text keys and values."""
 
     table: dict[str, str] = {}
 
@@ -228,13 +228,13 @@ class TopicList(Body):
 
 
 class ConsumerIdList(Body):
-    """Answer to GET_CONSUMER_LIST_BY_GROUP (38)."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_id_list: list[str] = []
 
 
 class LockBatchRequestBody(Body):
-    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42)."""
+    """Request body for LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42)."""
 
     consumer_group: str
     client_id: str
@@ -242,13 +242,13 @@ class LockBatchRequestBody(Body):
 
 
 class LockBatchResponseBody(Body):
-    """The queues that the requesting client has locked (41)."""
+    """The queues locked by the requesting client (request code 41)."""
 
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")
 
 
 class CheckClientRequestBody(Body):
-    """CHECK_CLIENT_CONFIG (46)."""
+    """Request body for CHECK_CLIENT_CONFIG (46)."""
 
     client_id: str = ""
     group: str = ""
@@ -256,31 +256,31 @@ class CheckClientRequestBody(Body):
 
 
 class ResetOffsetBody(Body):
-    """The new offset of each queue (220, 222)."""
+    """Each queue's new offset (request codes 220 and 222)."""
 
     offset_table: dict[MessageQueue, int] = {}
 
 
 class ConsumerOffsetSerializeWrapper(Body):
-    """All consumer offsets by ``topic@group`` and queue id (43, ``consumerOffset.json``)."""
+    """All consumer offsets, by ``topic@group`` and queue id (request code 43 and ``consumerOffset.json``)."""
 
     offset_table: dict[str, dict[int, int]] = {}
 
 
 class DelayOffsetSerializeWrapper(Body):
-    """The delivered offset of each delay level (45, ``delayOffset.json``)."""
+    """The offset delivered so far for each delay level (request code 45 and ``delayOffset.json``)."""
 
     offset_table: dict[int, int] = {}
 
 
 @functools.cache
 def _fields_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """``(name in JSON, attribute)`` for each field of a struct, sorted."""
+    """Return ``(name in JSON, attribute)`` for each field of a struct, sorted by name."""
     return tuple(sorted((info.encode_name, info.name) for info in msgspec.structs.fields(kind)))
 
 
 def to_builtins(body: Any) -> Any:
-    """Convert a body to maps and lists for fastjson, with sorted keys and no null fields."""
+    """Convert a body to dicts and lists for fastjson, with sorted keys and no null fields."""
     if isinstance(body, msgspec.Struct):
         fields = ((written, getattr(body, name)) for written, name in _fields_of(type(body)))
         return {written: to_builtins(value) for written, value in fields if value is not None and value is not UNSET}
@@ -299,7 +299,7 @@ def encode_body(body: Any) -> bytes:
 
 
 def encode_table(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper | RegisterBrokerBody) -> bytes:
-    """Encode topics as :func:`encode_body` does, but 100 times faster: 10,000 topics take 1 ms.
+    """Encode a table of topics like :func:`encode_body`, but 100 times faster: 10,000 topics take 1 ms.
 
     The fields are declared in alphabetical order, and only two may be null. The removed text never occurs inside a
     string, because quotes in strings are escaped by a backslash.
@@ -308,7 +308,7 @@ def encode_table(body: TopicConfigSerializeWrapper | SubscriptionGroupWrapper | 
 
 
 def encode_rows(rows: Mapping[str, TopicConfig | SubscriptionGroupConfig]) -> bytes:
-    """Encode part of a table without the enclosing braces, so that parts can be joined."""
+    """Encode part of a table without the enclosing braces, so that the parts can be joined."""
     return _without_null_fields(msgspec.json.encode(rows))[1:-1]
 
 
@@ -317,12 +317,12 @@ def _without_null_fields(text: bytes) -> bytes:
 
 
 def encode_json(body: Any) -> bytes:
-    """Encode a body that has no maps keyed by queues as compact strict JSON, with numeric keys in quotes."""
+    """Encode a body as compact, strict JSON; the body must not have maps keyed by queues."""
     return msgspec.json.encode(to_builtins(body))
 
 
 def decode_body(kind: type[T], data: bytes) -> T:
-    """Decode a body of the given type from fastjson or JSON text.
+    """Decode a body of the given type from fastjson's dialect or from JSON.
 
     :raises BodyError: the text is malformed, or a field is missing or has the wrong type.
     """
@@ -330,7 +330,7 @@ def decode_body(kind: type[T], data: bytes) -> T:
 
 
 def decode_request(kind: type[T], data: bytes, max_bytes: int) -> T:
-    """Decode the body of a request quickly, even if the body is malformed.
+    """Decode a request body quickly, even if it is malformed.
 
     Strict JSON takes about 10 ms per MB. Looser JSON (null for a missing value, the position of an enumeration's
     constant) is accepted up to MAX_LOOSE_BODY_BYTES, and other dialects up to MAX_PARSED_BODY_BYTES.
@@ -338,7 +338,7 @@ def decode_request(kind: type[T], data: bytes, max_bytes: int) -> T:
     :raises BodyError: see :func:`decode_body`; or the body has more than ``max_bytes``.
     """
     if len(data) > max_bytes:
-        raise BodyError(f"{kind.__name__}: {len(data)} bytes; at most {max_bytes} are allowed")
+        raise BodyError(f"{kind.__name__}: {len(data)} bytes are too many; the maximum is {max_bytes}")
     try:
         body: T = _strict_decoder(kind).decode(data)  # type: ignore[arg-type]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -363,11 +363,11 @@ def _decode(kind: type[T], data: bytes, max_parsed_bytes: int | None) -> T:
     except (msgspec.ValidationError, fastjson.FastjsonError, TypeError) as error:
         raise BodyError(f"{kind.__name__}: {error}") from error
     except RecursionError as error:
-        raise BodyError(f"{kind.__name__}: nested too deeply") from error
+        raise BodyError(f"{kind.__name__}: the body is nested too deeply") from error
 
 
 def _decode_pairs(kind: type[T], data: bytes) -> T | None:
-    """Decode a body with maps keyed by queues in 1.5 µs per queue; return ``None`` if it needs the full parser."""
+    """Decode a body with maps keyed by queues, or return ``None`` if it needs the full parser."""
     paired: Any = _paired(kind)  # type: ignore[arg-type]
     text = fastjson.with_pairs(data)
     if paired == kind or text is None:
@@ -382,7 +382,7 @@ def _decode_pairs(kind: type[T], data: bytes) -> T | None:
 
 @functools.cache
 def _paired(kind: Any) -> Any:
-    """Return the same type with a list of pairs instead of each map keyed by queues."""
+    """Return the same type with a list of pairs in place of each map keyed by queues."""
     arguments = tuple(map(_paired, get_args(kind)))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not MessageQueue:
         fields = msgspec.structs.fields(kind)
@@ -401,7 +401,7 @@ def _paired(kind: Any) -> Any:
 
 
 def _joined(kind: Any, value: Any) -> Any:
-    """Convert a value of the type with pairs to the original type."""
+    """Convert a value that contains lists of pairs to the original type."""
     if _paired(kind) == kind:
         return value
     if get_origin(kind) is dict:

@@ -1,4 +1,4 @@
-"""BusyPoll: after an answer, a server polls briefly for the next request before its event loop sleeps.
+"""Busy polling: after a response, a server polls briefly for the next request before its event loop sleeps.
 
 Theory of operation. A client with one request in flight sends the next one about 50 µs after the answer. A processor
 that sleeps in between takes that long to wake up, and its caches are cold, so that the same work costs several times as
@@ -16,17 +16,16 @@ from typing import Final
 from cometmq.clock import Clock
 
 BUSY_POLL_SECONDS: Final = 0.000_1
-"""Maximum duration of a poll. It is about the cost of a sleep, so that a useless poll at most doubles the cost."""
+"""Maximum duration of a poll, about the cost of a sleep, so that a useless poll at most doubles the cost."""
 MAX_SKIPPED_ROUNDS: Final = 255
-"""Maximum number of rounds that do not poll after repeated useless polls."""
+"""Maximum number of rounds without polling after repeated useless polls."""
 _LEAST_PROCESSORS: Final = 2
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
-"""File with the processor limit of a container: a quota or ``max``, and the period, in microseconds (cgroups(7),
-version 2)."""
+"""The file with a container's processor limit: a quota or ``max``, and the period, in microseconds (cgroups(7), v2)."""
 
 
 class BusyPoll:
-    """Decides when one server polls, and runs the polls.
+    """Decides when a server polls, and runs the polls.
 
     :param call_soon: calls a function in the next round of the event loop, without sleeping first.
     """
@@ -39,12 +38,12 @@ class BusyPoll:
         self._rounds_before = 0
         self._is_polling = False
         self._skipped_rounds = 0
-        """Number of rounds that will be skipped after the next useless poll."""
+        """Number of rounds to skip after the next useless poll."""
         self._rounds_to_skip = 0
-        """Number of rounds that still have to be skipped."""
+        """Number of rounds still to be skipped."""
 
     def round_ended(self) -> None:
-        """Start polling for requests, unless recent polls found nothing."""
+        """Start polling for requests, unless recent polls found none."""
         self._rounds += 1
         if self._is_polling:
             return
@@ -72,7 +71,7 @@ class BusyPoll:
 
 
 def can_busy_poll(quota: Path = _QUOTA) -> bool:
-    """Return whether the container's processor quota leaves a core free for local clients during polls.
+    """Return whether the container's processor quota leaves a core for local clients during polls.
 
     :param quota: the file with the container's processor quota.
     """

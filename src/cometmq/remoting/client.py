@@ -37,22 +37,21 @@ CONNECT_TIMEOUT_S: Final = 3.0
 TLS_CLOSE_S: Final = 1.0
 """Time limit for closing a TLS connection."""
 MAX_IN_FLIGHT: Final = 4096
-"""Maximum number of unanswered requests on one connection, which limits the memory used for a slow server."""
+"""Maximum number of unanswered requests per connection, which limits the memory used for a slow server."""
 
 
 @dataclass(frozen=True)
 class ClientRpcHook:
-    """Two optional functions that are called with a client's requests and their answers (``RPCHook``)."""
+    """Two optional functions that are called with a client's requests and their responses (``RPCHook``)."""
 
     before: Callable[[str, RemotingCommand], None] | None = None
-    """Called with the peer and a request before it is sent. It may change ``ext_fields``, or refuse the request by
-    raising."""
+    """Called with the peer and a request before the request is sent. It can change ``ext_fields`` or raise an error."""
     after: Callable[[str, RemotingCommand, RemotingCommand], None] | None = None
-    """Called with the peer, a request and its answer before the caller gets the answer."""
+    """Called with the peer, a request and its response before the response is returned to the caller."""
 
 
 class RemotingClient:
-    """Sends requests to servers and answers the servers' requests.
+    """Sends requests to servers and answers their requests.
 
     Create it on a running event loop, and use it only there and in this process: after a fork every call raises
     :class:`ForkedError`. A timeout covers everything: connecting, waiting for capacity, and waiting for the answer.
@@ -83,7 +82,7 @@ class RemotingClient:
         self.on_open: list[Callable[[str], None]] = []
         """Called with the address of each new connection."""
         self.on_failure: list[Callable[[str], None]] = []
-        """Called with an address if it refuses a connection or its connection breaks."""
+        """Called with an address that refuses a connection or has lost one."""
         self.processors = ProcessorTable() if processors is None else processors
         self._max_in_flight = max_in_flight
         self._max_frame_bytes = max_frame_bytes
@@ -109,7 +108,7 @@ class RemotingClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         ext: dict[str, str] | None = None,
     ) -> RemotingCommand:
-        """Send a request and return its answer, regardless of the answer's code.
+        """Send a request and return its response, whatever the response code.
 
         ``ext`` has additional header fields.
 
@@ -146,7 +145,7 @@ class RemotingClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Send a oneway request; return once it is in the connection's buffer.
+        """Send a oneway request; return as soon as it is in the connection's buffer.
 
         :raises RemotingError: see :meth:`invoke`, except for the errors that concern the answer.
         """
@@ -158,7 +157,7 @@ class RemotingClient:
     def request(
         self, address: str, code: int, header: Header | None, body: bytes, ext: dict[str, str] | None
     ) -> RemotingCommand:
-        """Run the hooks on a request to ``address``, sign it, and return it."""
+        """Run the hooks on a request to ``address``, sign the request, and return it."""
         fields = {} if header is None else to_ext(header)
         if ext:
             fields.update(ext)
@@ -171,7 +170,7 @@ class RemotingClient:
             except Exception:
                 raise
             except BaseException as error:  # for example SystemExit, which would end the event loop
-                raise RuntimeError(f"hook {hook!r} raised {error!r} on a request to {address}") from error
+                raise RuntimeError(f"hook {hook!r} raised {error!r} for a request to {address}") from error
         if self.credentials is not None:
             self.credentials.sign(command, self._stamps.next())
         return command
@@ -182,26 +181,26 @@ class RemotingClient:
         return self._connections.values()
 
     def certificate(self, address: str) -> bytes | None:
-        """Return the TLS certificate (DER) of a recently used server; ``None`` if there is no TLS."""
+        """Return the TLS certificate (DER) of a recently used server, or ``None`` if TLS is not used."""
         connection = self._connections.get(address)
         return None if connection is None else connection.certificate
 
     def run_answer_hooks(self, address: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Call the hooks with an answer; log their errors."""
+        """Call the hooks with a response, and log their errors."""
         for hook in self.hooks:
             if hook.after is None:
                 continue
             try:
                 hook.after(address, request, response)
             except BaseException:
-                log.exception("hook %r failed on an answer from %s", hook, address)
+                log.exception("hook %r failed for a response from %s", hook, address)
 
     def next_opaque(self) -> int:
-        """Return an opaque for the next request: an int32 that no unanswered request uses."""
+        """Return an opaque for the next request, an int32 that no unanswered request uses."""
         return next(self._opaques) & 0x7FFFFFFF
 
     def live(self, address: str) -> ClientConnection | None:
-        """Return the connection to ``address`` if it is open and can accept another request now."""
+        """Return the connection to ``address`` if it is open and can accept a request now."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.has_room else None
 
@@ -210,14 +209,14 @@ class RemotingClient:
         return self._connections.get(address)
 
     async def ready(self, address: str, deadline: float) -> ClientConnection:
-        """Return a connection to ``address`` that accepts another request; wait for it until ``deadline`` (monotonic
+        """Return a connection to ``address`` that accepts another request, waiting until ``deadline`` (monotonic
         seconds).
 
         :raises RemotingError: see :meth:`invoke`.
         """
         if self._pid != os.getpid():
             raise ForkedError(
-                address, "this client belongs to the parent process", next_step="create a new client after the fork"
+                address, "this client was created in the parent process", next_step="create a new client after the fork"
             )
         connection = self._connections.get(address)
         if connection is None:
@@ -249,7 +248,7 @@ class RemotingClient:
 
     async def _connect(self, address: str, deadline: float) -> ClientConnection:
         if self._closed:
-            raise RemotingClosedError(address, "this client is closed", next_step="create a new one")
+            raise RemotingClosedError(address, "this client is closed", next_step="create a new client")
         shared = self._connecting.get(address)
         if shared is None:
             shared = self._connecting[address] = SharedTask(self._open(address))
@@ -259,12 +258,12 @@ class RemotingClient:
         except TimeoutError:
             raise RemotingTimeoutError(
                 address,
-                f"no connection to {address} in time",
-                next_step="check the address and that the server runs, or raise the timeout",
+                f"could not connect to {address} in time",
+                next_step="check the address and that the server is running, or increase the timeout",
             ) from None
         except asyncio.CancelledError:
             if shared.task.cancelled():
-                raise RemotingClosedError(address, "this client is closed", next_step="create a new one") from None
+                raise RemotingClosedError(address, "this client is closed", next_step="create a new client") from None
             raise
 
     async def _open(self, address: str) -> ClientConnection:
@@ -285,7 +284,7 @@ class RemotingClient:
             self._failed(address)
             raise RemotingConnectError(
                 address,
-                f"no connection to {address} within {CONNECT_TIMEOUT_S:g} s",
+                f"could not connect to {address} within {CONNECT_TIMEOUT_S:g} s",
                 next_step="check the address and any firewalls in between",
             ) from None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""One connection to a server, shared by all callers for that address.
+"""A connection to a server, shared by all callers for that address.
 
 Requests are multiplexed by their opaque: a caller submits a request with a callback, which gets the answer. Frames from
 one round of the event loop are sent in a few writes, so that the server can handle the first frames while the client
@@ -35,28 +35,29 @@ log = logging.getLogger(__name__)
 Answer = RemotingCommand | RemotingError
 OnAnswer = Callable[[Answer], None]
 OnRoom = Callable[[RemotingError | None], bool]
-"""Called with ``None`` once another request may be submitted, or with the failure; returns whether it submits one."""
+"""Called with ``None`` when a request can be sent, or with an error; returns whether it sent a request."""
 
 SWEEP_S: Final = 0.1
-"""Minimum time between two checks for overdue requests. A timeout may be this late."""
+"""Minimum time between two checks for overdue requests, and the maximum delay of a timeout."""
 
 UNREAD_BYTES: Final = 8 * 1024 * 1024
-"""Bytes to read before overdue requests fail. It is more than a socket buffers, so that everything that arrived before
-a deadline is read."""
+"""Number of bytes to read before overdue requests fail; it exceeds a socket's buffer."""
 
 LARGE_FRAME_BYTES: Final = 4 * 1024
 """Minimum size of a frame that is sent immediately, together with any frames queued before it."""
 WRITE_BYTES: Final = 16 * 1024
-"""Total size of queued small frames at which they are sent before the end of the round. Both sizes were chosen by
-measurement. For the same processor time, 64 sends in flight reach 143,000 messages a second instead of 112,000, and two
-batches of 32 messages reach 486,000 instead of 219,000."""
+"""Total size of queued small frames at which they are sent before the end of the round.
 
-SERVER_GONE_STEP: Final = "check that the server runs and can be reached"
-NEVER_HEARD_STEP: Final = f"{SERVER_GONE_STEP}; it may take connections with TLS only"
+Both sizes were chosen by measurement. For the same processor time, 64 sends in flight reach 143,000 messages per second
+instead of 112,000, and two batches of 32 messages reach 486,000 instead of 219,000.
+"""
+
+SERVER_GONE_STEP: Final = "check that the server is running and reachable"
+NEVER_HEARD_STEP: Final = f"{SERVER_GONE_STEP}; it may accept only TLS connections"
 
 
 class ClientConnection(asyncio.Protocol):
-    """The protocol of one connection, on the event loop of its client."""
+    """The protocol of a connection, used on its client's event loop."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = address
         self.closed = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """A future that is done once the socket is closed."""
+        """A future that is done when the socket is closed."""
         self._clock = clock
         self._max_in_flight = max_in_flight
         self._processors = processors
@@ -79,12 +80,12 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(max_frame_bytes)
         self._pending: dict[int, tuple[float, float, OnAnswer]] = {}
-        """``(deadline, send time, callback)`` by opaque; both times are in monotonic seconds."""
+        """``(deadline, send time, callback)`` by opaque, with both times in monotonic seconds."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._paused = False
         self._waiters: deque[tuple[float, OnRoom]] = deque()
-        """Callers that are waiting for capacity, in order, each with its deadline in monotonic seconds."""
+        """Callers waiting for capacity, in order, with their deadlines in monotonic seconds."""
         self._opened_at = self._last_received = 0.0
         self._received_bytes = 0
         self._sweeper: TimerHandle | None = None
@@ -94,7 +95,7 @@ class ClientConnection(asyncio.Protocol):
     # --- asyncio.Protocol ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport of the new connection."""
+        """Store the new connection's transport."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
@@ -110,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
             self.gone.set_result(None)
 
     def pause_writing(self) -> None:
-        """Stop accepting requests, since the server reads slowly."""
+        """Stop accepting requests because the server reads slowly."""
         self._paused = True
 
     def resume_writing(self) -> None:
@@ -119,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
         self._wake_waiters()
 
     def data_received(self, data: bytes) -> None:
-        """Handle answers, and requests from the server."""
+        """Handle responses, and requests from the server."""
         self._last_received = self._clock.monotonic()
         self._received_bytes += len(data)
         pending = self._pending
@@ -147,7 +148,7 @@ class ClientConnection(asyncio.Protocol):
                         )
                     )
         except FrameError as error:
-            self._end(error, f"the server sent what is no frame: {error}")
+            self._end(error, f"the server sent an invalid frame: {error}")
             if self._transport is not None:
                 self._transport.abort()
         if self._waiters:
@@ -193,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Return whether another request may be submitted now; waiting callers go first."""
+        """Return whether another request can be sent now, with precedence for waiting callers."""
         return not self._waiters and self._is_free
 
     @property
@@ -201,8 +202,7 @@ class ClientConnection(asyncio.Protocol):
         return len(self._pending) < self._max_in_flight and not self._paused
 
     def call_when_room(self, deadline: float, on_room: OnRoom) -> None:
-        """Call ``on_room`` once another request may be submitted, or once ``deadline`` (monotonic seconds) has
-        passed."""
+        """Call ``on_room`` when another request can be sent or when ``deadline`` (monotonic seconds) has passed."""
         if self.closed:
             self.loop.call_soon(on_room, self._closed_error())
             return
@@ -211,7 +211,7 @@ class ClientConnection(asyncio.Protocol):
             self._sweep_later(deadline, self._clock.monotonic())
 
     async def room(self, deadline: float) -> None:
-        """Wait until another request may be submitted on this connection.
+        """Wait until another request can be sent on this connection.
 
         :raises RemotingTooMuchRequestError: ``deadline`` (monotonic seconds) passed first.
         :raises RemotingSendError: the connection ended first.
@@ -222,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
             await waiter
 
     def submit(self, opaque: int, frame: bytes, deadline: float, now: float, on_answer: OnAnswer) -> None:
-        """Send a request, and call ``on_answer`` once with the answer or the failure.
+        """Send a request, and call ``on_answer`` once with the response or the error.
 
         ``deadline`` and ``now`` are monotonic seconds. The caller must have checked :attr:`has_room`.
         """
@@ -235,7 +235,7 @@ class ClientConnection(asyncio.Protocol):
         self.write(frame)
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame to be written in this round; drop it if the connection has ended."""
+        """Queue a frame to be written in this round, or drop it if the connection has ended."""
         if not self._out:
             self.loop.call_soon(self._flush)
         self._out.append(frame)
@@ -244,7 +244,7 @@ class ClientConnection(asyncio.Protocol):
             self._flush()
 
     def forget(self, opaque: int) -> None:
-        """Give up a request and ignore its answer."""
+        """Give up on a request and ignore its response."""
         self._pending.pop(opaque, None)
         if self._waiters:
             self._wake_waiters()
@@ -256,15 +256,15 @@ class ClientConnection(asyncio.Protocol):
         self._sweeper = self._clock.call_later(self._sweep_at - now, self._sweep)
 
     def _sweep(self) -> None:
-        """Fail overdue requests, but only after reading the answers that have already arrived."""
+        """Fail overdue requests, but only after reading the responses that have already arrived."""
         self._sweeper, self._sweep_at = None, -math.inf
         self._fail_overdue_once_quiet(
             self._clock.monotonic(), self._received_bytes, self._received_bytes + UNREAD_BYTES, ARRIVAL_ROUNDS
         )
 
     def _fail_overdue_once_quiet(self, at: float, received: int, limit: int, rounds: int) -> None:
-        """Fail the requests overdue at ``at`` once ``rounds`` rounds brought no new bytes or ``limit`` bytes have been
-        read.
+        """Fail the requests overdue at ``at`` after ``rounds`` rounds with no new bytes, or after reading ``limit``
+        bytes.
 
         ``received`` and ``limit`` are numbers of bytes.
         """
@@ -285,7 +285,7 @@ class ClientConnection(asyncio.Protocol):
                 self._sweep_later(max(earliest, now + SWEEP_S), now)
 
     def _fail_overdue(self, now: float) -> None:
-        """Fail the requests overdue at ``now``; close the connection if no byte has arrived since they were sent."""
+        """Fail the requests overdue at ``now``; close the connection if nothing was received since they were sent."""
         overdue = [opaque for opaque, (deadline, _, _) in self._pending.items() if deadline <= now]
         silent = False
         for opaque in overdue:
@@ -297,24 +297,24 @@ class ClientConnection(asyncio.Protocol):
             on_answer(
                 RemotingTimeoutError(
                     self.address,
-                    f"{self.address} did not answer within {deadline - sent:.1f} s",
-                    next_step="check that it is not overloaded, or raise the timeout",
+                    f"{self.address} did not respond within {deadline - sent:.1f} s",
+                    next_step="check that the server is not overloaded, or increase the timeout",
                 )
             )
         if silent:
-            self.abort("it was silent for longer than a request may take")
+            self.abort("the server sent nothing for longer than the request timeout")
         elif self._waiters:
             self._fail_overdue_waiters(now)
             self._wake_waiters()
 
     @property
     def certificate(self) -> bytes | None:
-        """Return the server's certificate in DER; ``None`` if there is no TLS."""
+        """Return the server's certificate in DER, or ``None`` if TLS is not used."""
         tls = None if self._transport is None else self._transport.get_extra_info("ssl_object")
         return None if tls is None else tls.getpeercert(binary_form=True)
 
     def close(self) -> None:
-        """Close the connection once everything is sent."""
+        """Close the connection after all queued data has been sent."""
         self._flush()
         self._end(None, "this client was closed")
         if self._transport is not None:
@@ -344,7 +344,7 @@ class ClientConnection(asyncio.Protocol):
         next_step = SERVER_GONE_STEP if self._last_received > self._opened_at else NEVER_HEARD_STEP
         for _, _, on_answer in pending.values():
             error = RemotingSendError(
-                self.address, f"the connection to {self.address} ended: {why}", next_step=next_step
+                self.address, f"the connection to {self.address} was lost: {why}", next_step=next_step
             )
             error.__cause__ = cause
             on_answer(error)
@@ -368,10 +368,12 @@ class ClientConnection(asyncio.Protocol):
         if not overdue:
             return
         self._waiters = deque(waiting for waiting in self._waiters if waiting[0] > now)
-        reason = f"{len(self._pending)} requests wait for answers of {self.address}"
+        reason = f"{len(self._pending)} requests are waiting for responses from {self.address}"
         for on_room in overdue:
             on_room(
-                RemotingTooMuchRequestError(self.address, reason, next_step="send more slowly, or raise max_in_flight")
+                RemotingTooMuchRequestError(
+                    self.address, reason, next_step="send more slowly, or increase max_in_flight"
+                )
             )
 
 

@@ -1,4 +1,4 @@
-"""Codes for requests, answers, languages and versions (``RequestCode``, ``ResponseCode``, ``LanguageCode``)."""
+"""Codes for requests, responses, languages and versions (``RequestCode``, ``ResponseCode``, ``LanguageCode``)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from enum import IntEnum
 from typing import Final
 
 CURRENT_VERSION: Final = 409
-"""The ordinal of V4_9_8, the version in CometMQ's requests and answers. Servers refuse some features to older
-clients."""
+"""The ordinal of V4_9_8, CometMQ's protocol version. Servers deny some features to older clients."""
 
 CURRENT_VERSION_NAME: Final = "V4_9_8"
 """The name of CometMQ's protocol version (``MQVersion``)."""
 
 _FIRST_REGULAR_VERSION: Final = 392
-"""The ordinal of V4_9_0_SNAPSHOT. Starting with it, each release has two ordinals and each release line has ten of them
-(``MQVersion``)."""
+"""The ordinal of V4_9_0_SNAPSHOT; after it, each release has two ordinals and each release line has ten."""
 
 
 def version_name(ordinal: int) -> str:
-    """Return the name of a version in RocketMQ's spelling, for example V4_9_8; return UNKNOWN for versions before
-    4.9."""
+    """Return a version's name in RocketMQ's spelling, for example V4_9_8, or UNKNOWN for versions before 4.9."""
     if ordinal < _FIRST_REGULAR_VERSION:
         return "UNKNOWN"
     release, line = (ordinal - _FIRST_REGULAR_VERSION) // 2, "4_9"
@@ -30,15 +27,14 @@ def version_name(ordinal: int) -> str:
 
 
 LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG: Final = 399
-"""The ordinal of V4_9_3. For clients up to this version, 5.x brokers ignore ``_UNIQUE_KEY_QUERY`` when they check
-signatures."""
+"""The ordinal of V4_9_3, the last client version for which 5.x brokers leave ``_UNIQUE_KEY_QUERY`` unsigned."""
 
 STANDARD_JSON_VERSION: Final = 401
 """The ordinal of V4_9_4, the first version whose clients can read routes in strict JSON."""
 
 
 class RequestCode(IntEnum):
-    """The codes of requests."""
+    """The request codes."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -199,25 +195,25 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
     OPEN_PRODUCER = 20001
-    """CometMQ's own code: a producer requests its last stored sequence (``broker/send/producer_sequences.py``)."""
+    """A producer requests its last stored sequence; CometMQ's own code."""
     GET_OPEN_TRANSACTIONS = 30037
-    """CometMQ's own."""
+    """A tool requests the open transactions; CometMQ's own code."""
     GET_WAITING_MESSAGES = 30038
-    """CometMQ's own."""
+    """A tool requests the messages with a custom delay that are not due yet; CometMQ's own code."""
     GET_STORE_FILE = 30039
-    """CometMQ's own code: a slave copies data that is not in the log (``broker/replication/store_files.py``)."""
+    """A slave copies data that is not in the log; CometMQ's own code."""
     GET_TABLE_CHANGES = 30040
-    """CometMQ's own code: a slave copies the changes to a table (``broker/replication/table_changes.py``)."""
+    """A slave copies the changes to a table; CometMQ's own code."""
     GET_PROGRESS_SUMS = 30041
-    """CometMQ's own code: the progress of groups, summed over queues (``broker/admin/progress_sums.py``)."""
+    """A tool requests the progress of groups, summed over queues; CometMQ's own code."""
     PUT_QUOTA = 30050
-    """CometMQ's own code: quotas for accounts, addresses and groups (``broker/admin/quotas.py``)."""
+    """A tool sets a quota for an account, address or group; CometMQ's own code."""
     GET_QUOTAS = 30051
     DELETE_QUOTA = 30052
 
 
 class ResponseCode(IntEnum):
-    """The codes of answers. Codes 209 to 211 mean ACL failures in 4.9, but POP results in 5.x."""
+    """The response codes. Codes 209 to 211 stand for ACL failures in 4.9, but for POP results in 5.x."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -259,11 +255,11 @@ class ResponseCode(IntEnum):
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     PRODUCER_FENCED = 20001
-    """CometMQ's own code for sends with a sequence: a newer instance of the producer has taken over."""
+    """A newer instance of the producer has taken over; CometMQ's own code for sends with a sequence."""
     SEQUENCE_GAP = 20002
-    """CometMQ's own code: earlier messages in the sequence are missing."""
+    """Earlier messages in the sequence are missing; CometMQ's own code."""
     SEQUENCE_MISMATCH = 20003
-    """CometMQ's own code: different messages are already stored with this sequence."""
+    """Other messages are already stored under this sequence; CometMQ's own code."""
 
 
 UPDATE_AND_CREATE_ACL_CONFIG_FAILED: Final = 209
@@ -272,7 +268,7 @@ UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED: Final = 211
 
 
 class LanguageCode(IntEnum):
-    """The language of a peer: a number in binary headers, a name in JSON."""
+    """The languages of peers, as numbers in binary headers and as names in JSON."""
 
     JAVA = 0
     CPP = 1

@@ -1,4 +1,4 @@
-"""Commands: requests and answers, with a JSON header or RocketMQ's binary header (``RemotingCommand``).
+"""Commands: requests and responses, with a JSON header or RocketMQ's binary header (``RemotingCommand``).
 
 The binary header (``RocketMQSerializable``), big-endian::
 
@@ -35,7 +35,7 @@ _LANGUAGE_CODES: Final = {name: code for code, name in LANGUAGE_NAMES.items()}
 
 
 class CommandHeader(msgspec.Struct, rename="camel"):
-    """The parts that every header has; fields are texts."""
+    """The parts common to all headers, with fields as texts."""
 
     code: Int32
     opaque: Int32 = 0
@@ -47,7 +47,7 @@ class CommandHeader(msgspec.Struct, rename="camel"):
 
 
 class RemotingCommand(msgspec.Struct):
-    """A request or an answer with its fields as texts; ``header`` decodes them into a typed header."""
+    """A request or response with its fields as texts; ``header`` decodes them into a typed header."""
 
     code: int
     opaque: int = 0
@@ -61,7 +61,7 @@ class RemotingCommand(msgspec.Struct):
 
     @property
     def is_response(self) -> bool:
-        """True if the command is an answer."""
+        """True if the command is a response."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
@@ -70,7 +70,7 @@ class RemotingCommand(msgspec.Struct):
         return bool(self.flag & FLAG_ONEWAY)
 
     def header(self, kind: type[H]) -> H:
-        """Decode the typed header.
+        """Decode the fields into a typed header.
 
         :raises HeaderError: a required field is missing or has the wrong type.
         """
@@ -97,13 +97,13 @@ _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""Matches a JSON escape; a surrogate pair counts as one."""
+"""Matches a JSON escape; a surrogate pair counts as one escape."""
 _header_decoder = msgspec.json.Decoder(CommandHeader, strict=False)
 _json_encode = msgspec.json.Encoder().encode
 
 
 def request_command(code: int, opaque: int, header: Header | None, body: bytes = b"", *, flag: int = 0) -> bytes:
-    """Encode the frame of a request with a JSON header."""
+    """Encode a request frame with a JSON header."""
     ext = {} if header is None else to_ext(header)
     head = encode_json_header(code, opaque, flag, None, ext, "PYTHON", CURRENT_VERSION)
     return encode_frame(JSON, head, len(body)) + body
@@ -134,12 +134,12 @@ def encode_json_header(
 
 
 def encode_binary_header(command: RemotingCommand) -> bytes:
-    """Encode RocketMQ's binary header.
+    """Encode a header in RocketMQ's binary form.
 
     :raises ValueError: the code does not fit into an int16.
     """
     if not -_MAX_BINARY_CODE <= command.code <= _MAX_BINARY_CODE:
-        raise ValueError(f"code {command.code} does not fit into a binary header; use JSON")
+        raise ValueError(f"code {command.code} does not fit in a binary header; use JSON")
     remark = b"" if command.remark is None else command.remark.encode()
     fields = b"".join([encode_binary_field(name, value) for name, value in command.ext_fields.items()])
     language = _LANGUAGE_CODES.get(command.language or "", int(LanguageCode.OTHER))
@@ -163,18 +163,18 @@ def decode_binary_header(header: bytes) -> CommandHeader:
         remark, at = _take(header, _BINARY_HEAD.size, _INT)
         fields_bytes, end = _take(header, at, _INT)
         if end != len(header):
-            raise FrameError(f"{len(header) - end} bytes too many after a binary header")
+            raise FrameError(f"the binary header is followed by {len(header) - end} unexpected bytes")
         ext: dict[str, str] = {}
         at = 0
         while at < len(fields_bytes):
             if len(ext) == MAX_EXT_FIELDS:
-                raise FrameError(f"more than {MAX_EXT_FIELDS} fields in one header")
+                raise FrameError(f"the header has more than {MAX_EXT_FIELDS} fields")
             name, at = _take(fields_bytes, at, _SHORT)
             value, at = _take(fields_bytes, at, _INT)
             ext[decode_utf8(name)] = decode_utf8(value)
         remark_text = decode_utf8(remark) if remark else None
     except struct.error as error:
-        raise FrameError(f"not a binary header: {error}") from error
+        raise FrameError(f"invalid binary header: {error}") from error
     return CommandHeader(
         code=code,
         opaque=opaque,
@@ -191,12 +191,12 @@ def _take(data: bytes, at: int, length_type: struct.Struct) -> tuple[bytes, int]
     begin = at + length_type.size
     end = begin + length
     if length < 0 or end > len(data):
-        raise FrameError(f"a field of {length} bytes does not fit into the binary header")
+        raise FrameError(f"a field of {length} bytes does not fit in the binary header")
     return data[begin:end], end
 
 
 def decode_json_header(header: bytes) -> CommandHeader:
-    """Decode a JSON header; its fields are converted to texts as in fastjson.
+    """Decode a JSON header, converting its fields to texts like fastjson.
 
     Some clients (ali-ons) write numbers, booleans and null into ``extFields``. Other clients write invalid UTF-8 or
     lone surrogates, which become U+FFFD and ``?``, as in Java.
@@ -217,7 +217,7 @@ def _decode_loose_header(header: bytes) -> CommandHeader:
         ext = fields.pop("extFields", None)
         if isinstance(ext, dict):
             if len(ext) > MAX_EXT_FIELDS:
-                raise FrameError(f"more than {MAX_EXT_FIELDS} fields in one header")
+                raise FrameError(f"the header has more than {MAX_EXT_FIELDS} fields")
             ext = {name: _loose_text(value) for name, value in ext.items() if value is not None}
         elif ext is not None:
             raise FrameError("extFields must be a JSON object")
@@ -225,7 +225,7 @@ def _decode_loose_header(header: bytes) -> CommandHeader:
         known = {name: value for name, value in fields.items() if value is not None}
         parsed = msgspec.convert(known, CommandHeader, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"not a header: {error}") from error
+        raise FrameError(f"invalid header: {error}") from error
     parsed.ext_fields = ext
     if isinstance(language, int):
         language = LANGUAGE_NAMES.get(language)
@@ -255,19 +255,19 @@ def decode_header(serialize_type: int, header: bytes) -> CommandHeader:
     """
     parsed = decode_binary_header(header) if serialize_type == ROCKETMQ else decode_json_header(header)
     if parsed.ext_fields is not None and len(parsed.ext_fields) > MAX_EXT_FIELDS:
-        raise FrameError(f"more than {MAX_EXT_FIELDS} fields in one header")
+        raise FrameError(f"the header has more than {MAX_EXT_FIELDS} fields")
     return parsed
 
 
 def decode_command(frame: Frame | bytes) -> RemotingCommand:
-    """Decode the command in a frame, or in the bytes of a frame.
+    """Decode a command from a frame or from a frame's bytes.
 
     :raises FrameError: the bytes are not a command.
     """
     if not isinstance(frame, Frame):
         frames = FrameDecoder().feed(bytes(frame))
         if len(frames) != 1:
-            raise FrameError(f"{len(frames)} frames where one was expected")
+            raise FrameError(f"expected one frame, not {len(frames)}")
         frame = frames[0]
     parsed = decode_header(frame.serialize_type, frame.header)
     return RemotingCommand(
@@ -284,7 +284,7 @@ def decode_command(frame: Frame | bytes) -> RemotingCommand:
 
 
 def fields_of(header: Header | None, ext: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the fields of an answer: the fields of its typed header and any additional fields."""
+    """Return a response's fields: those of its typed header and any additional fields."""
     fields = {} if header is None else to_ext(header)
     if ext:
         fields.update((name, as_text(value)) for name, value in ext.items())

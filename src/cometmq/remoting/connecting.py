@@ -1,4 +1,4 @@
-"""Connects to a host that may have several addresses (RFC 8305, "Happy Eyeballs").
+"""Connects to hosts that may have several addresses (RFC 8305, "Happy Eyeballs").
 
 All addresses of a name are tried within one time limit. The next attempt begins once an attempt fails or a short time
 has passed, so that an address that does not answer causes little delay. The first connection wins.
@@ -21,13 +21,13 @@ HEAD_START_S: Final = 0.25
 """Time after which the next address is tried in parallel."""
 
 Place = tuple[socket.AddressFamily, Any]
-"""An address family, and an address in the form that sockets expect."""
+"""An address family, and an address in the form that sockets accept."""
 
 
 async def connect(
     protocol: asyncio.Protocol, host: str, port: int, clock: Clock, limit_s: float, *, tls: SSLContext | None
 ) -> None:
-    """Connect a protocol to one of the addresses of ``host``; use TLS if there is a context.
+    """Connect a protocol to one of a host's addresses, with TLS if a context is given.
 
     :raises TimeoutError: no connection was made within ``limit_s`` seconds.
     :raises OSError: all addresses refused the connection, the name has no address, or TLS failed.
@@ -44,7 +44,7 @@ async def connect(
 
 
 async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
-    """Return a socket that is connected to one of the addresses of ``host``.
+    """Return a socket connected to one of a host's addresses.
 
     :raises TimeoutError: no address accepted the connection within ``limit_s`` seconds.
     :raises OSError: all addresses refused the connection, or the name has no address.
@@ -60,7 +60,7 @@ async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -
 
 
 def places(host: str, port: int) -> list[Place]:
-    """Return the addresses of a host, with IPv6 and IPv4 alternating; this blocks while the name is resolved.
+    """Return a host's addresses, alternating between IPv6 and IPv4; this blocks while the name is resolved.
 
     :raises OSError: the host has no address.
     """
@@ -73,13 +73,13 @@ def places(host: str, port: int) -> list[Place]:
 
 
 def _with_zone(address: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an address with its zone in the text, because uvloop only reads the text."""
+    """Return an address with its zone in the text, because uvloop reads only the text."""
     host, *rest = address
     return (f"{host}%{rest[2]}", *rest) if len(rest) > 2 and rest[2] else address
 
 
 async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: set[socket.socket]) -> socket.socket:
-    """Return the first connected socket; ``connected`` collects all connected sockets, even after a cancellation."""
+    """Return the first connected socket; ``connected`` collects all connected sockets, even after cancellation."""
     left = places(host, port) if stored_ip(host) is not None else await look_up(places, host, port)
     if len(left) == 1:
         return await _connect(left[0], connected)
@@ -107,7 +107,7 @@ async def _first(host: str, port: int, clock: Clock, limit_s: float, connected: 
 async def _wait(
     running: set[asyncio.Task[socket.socket]], clock: Clock, seconds: float | None
 ) -> set[asyncio.Task[socket.socket]]:
-    """Wait at most ``seconds`` until a task is done; return the tasks that are done."""
+    """Wait up to ``seconds`` for a task to finish; return the finished tasks."""
     if seconds is None:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         return done
@@ -121,14 +121,14 @@ async def _wait(
 
 
 async def _cancel_all(running: set[asyncio.Task[socket.socket]]) -> None:
-    """Cancel attempts that are no longer needed."""
+    """Cancel the attempts that are no longer needed."""
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
 
 
 def _new_socket(family: socket.AddressFamily) -> socket.socket:
-    """Create a socket with TCP as its protocol number, so that event loops disable Nagle's algorithm."""
+    """Create a socket with TCP as the protocol number, so that event loops disable Nagle's algorithm."""
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
 
 
@@ -146,8 +146,7 @@ async def _connect(place: Place, connected: set[socket.socket]) -> socket.socket
 
 
 def connected_in_time(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
-    """Connect like :func:`connected_socket`, but without an event loop: each address gets a share of the remaining
-    time.
+    """Connect without an event loop; each address gets a share of the remaining time.
 
     :raises OSError: no address accepted the connection in time, or the name has no address.
     """

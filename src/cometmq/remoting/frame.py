@@ -1,4 +1,4 @@
-"""Frames: cuts commands out of a stream of bytes (sans-IO; ``NettyDecoder``).
+"""Frames, and a decoder that extracts them from a stream of bytes (sans I/O; ``NettyDecoder``).
 
 Layout, big-endian::
 
@@ -25,23 +25,23 @@ ROCKETMQ: Final = 1
 _WORDS: Final = struct.Struct(">iI")
 _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _LARGE_FRAME_BYTES: Final = 64 * 1024
-"""Minimum size of a frame whose pieces are stored as they arrive, and joined only once, when the frame is complete."""
+"""Minimum size of a frame whose pieces are stored as they arrive and joined when the frame is complete."""
 _SMALL_PIECE_BYTES: Final = 16 * 1024
-"""Minimum size of a stored piece; smaller pieces are joined immediately, so that many tiny pieces need little
-memory."""
+"""Minimum size of a stored piece. Smaller pieces are joined immediately, so that many tiny pieces need little memory.
+"""
 
 
 FrameTaker = Callable[[bytes, int], int]
-"""Handles complete frames in ``data``, starting at offset ``at``; returns the offset of the first frame that it did not
-handle."""
+"""Handles complete frames in ``data`` from offset ``at``; returns the offset of the first frame that it did not handle.
+"""
 
 
 class FrameError(CometMQError):
-    """The bytes are not a valid frame. The connection that sent them is closed without an answer."""
+    """The bytes are not a valid frame. The connection is closed without a response."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One decoded frame."""
+    """A decoded frame."""
 
     serialize_type: int
     header: bytes
@@ -49,7 +49,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_frame(serialize_type: int, header: bytes, body_length: int) -> bytes:
-    """Encode a frame up to its body; the caller sends the body after it."""
+    """Encode the part of a frame before its body; the caller sends the body."""
     return _WORDS.pack(4 + len(header) + body_length, serialize_type << 24 | len(header)) + header
 
 
@@ -98,7 +98,7 @@ class FrameDecoder:
             self._at = 0
 
     def pass_to(self, taker: FrameTaker) -> None:
-        """Let ``taker`` handle complete frames at the front; :meth:`next` does not return these frames."""
+        """Let ``taker`` handle complete frames at the front. :meth:`next` does not return these frames."""
         data = self._data
         if self._large is None and type(data) is bytes:
             at = taker(data, self._at)
@@ -111,7 +111,7 @@ class FrameDecoder:
             self._at = 0
 
     def next(self) -> Frame | None:
-        """Return the next complete frame, or ``None``.
+        """Return the next complete frame, or ``None`` if there is none.
 
         :raises FrameError: a length is negative or exceeds the limit, a header is longer than its frame, or the
             serialize type is unknown.
@@ -132,7 +132,7 @@ class FrameDecoder:
         if not 4 <= total <= self._max_frame_bytes:
             self._check_total(total)
         if header_length > total - 4 or header_length > MAX_HEADER_BYTES:
-            raise FrameError(f"a header of {header_length} bytes in a frame of {total}")
+            raise FrameError(f"a header of {header_length} bytes does not fit in a frame of {total}")
         if serialize_type > ROCKETMQ:
             raise FrameError(f"unknown serialize type {serialize_type}")
         if available < 4 + total:
@@ -153,8 +153,7 @@ class FrameDecoder:
         return Frame(serialize_type, bytes(data[header_at:body_at]), bytes(data[body_at:end]))
 
     def _release(self) -> None:
-        """Limit the buffer to twice the pending bytes, so that a read of 256 KB does not remain in memory because of
-        eight unread bytes."""
+        """Limit the buffer to twice the pending bytes, so that a few bytes do not keep a large read in memory."""
         if self._at > len(self._data) - self._at:
             self._data = self._data[self._at :]
             self._at = 0
@@ -167,7 +166,7 @@ class FrameDecoder:
         return frame
 
     def take_partial(self) -> tuple[Frame, int] | None:
-        """Return a large frame with a complete header, the body bytes so far, and the number of missing bytes.
+        """Return a large frame with a complete header, its body bytes so far, and the number of missing bytes.
 
         The caller reads the missing bytes and does not push them.
         """
@@ -179,7 +178,7 @@ class FrameDecoder:
 
     def _check_total(self, total: int) -> None:
         if not 4 <= total <= self._max_frame_bytes:
-            raise FrameError(f"a frame of {total} bytes; at most {self._max_frame_bytes} are allowed")
+            raise FrameError(f"a frame of {total} bytes is too large; the maximum is {self._max_frame_bytes}")
 
     def feed(self, data: bytes) -> list[Frame]:
         """Push bytes and return all complete frames."""
@@ -214,7 +213,7 @@ class _LargeFrame:
         self.held += len(data)
 
     def partial(self) -> Frame:
-        """Return the frame with the body bytes that have arrived so far."""
+        """Return the frame with the body bytes received so far."""
         first, *rest = self._pieces
         return self._frame(memoryview(first)[self._body_at :], *rest)
 

@@ -1,4 +1,4 @@
-"""Typed headers: the content of ``extFields``, one struct per kind of request or answer.
+"""Typed headers: the content of ``extFields``, with one struct for each kind of request or response.
 
 Field names are RocketMQ's names in snake_case; on the wire they have RocketMQ's spelling (``common/protocol/header``).
 Values are sent as text; fields that are ``None`` are omitted. Unknown fields are ignored, as in Apache, so that newer
@@ -16,19 +16,19 @@ from cometmq.errors import CometMQError
 
 
 class HeaderError(CometMQError):
-    """A required field of a header is missing, or a field has the wrong type."""
+    """A required header field is missing, or a field has the wrong type."""
 
     @classmethod
     def of_text(cls, error: UnicodeEncodeError) -> HeaderError:
-        """Return the error for a text that UTF-8 cannot encode."""
+        """Return the error for a text that cannot be encoded as UTF-8."""
         return cls(
-            f"the request contains {error.object[error.start]!a}, which is half of a character",
-            next_step="leave it out, or give the whole character",
+            f"the request contains {error.object[error.start]!a}, which is only half of a character",
+            next_step="remove it, or use the complete character",
         )
 
 
 class Header(msgspec.Struct, rename="camel"):
-    """Base class of all typed headers."""
+    """Base class for all typed headers."""
 
 
 class NoHeader(Header):
@@ -38,20 +38,20 @@ class NoHeader(Header):
 H = TypeVar("H", bound=Header)
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""Java's ``int``; a larger number in a request is refused."""
+"""Java's ``int``; larger numbers in requests are rejected."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Java's ``long``."""
 
 
 def to_ext(header: Header) -> dict[str, str]:
-    """Encode the fields of a header as text, except those that are ``None``."""
+    """Encode a header's fields as text, leaving out fields that are ``None``."""
     fields: dict[str, Any] = msgspec.to_builtins(header)
     return {name: as_text(value) for name, value in fields.items() if value is not None}
 
 
 def as_text(value: object) -> str:
-    """Encode a field as Java does: booleans in lower case."""
+    """Encode a field as Java does, with booleans in lower case."""
     if value is True:
         return "true"
     if value is False:
@@ -71,7 +71,7 @@ def from_ext(kind: type[H], ext_fields: Mapping[str, str]) -> H:
 
 
 class CheckTransactionStateRequestHeader(Header):
-    """CHECK_TRANSACTION_STATE (39), broker to producer: ask for the outcome of a half message."""
+    """Request header for CHECK_TRANSACTION_STATE (39), with which a broker asks a producer about a half message."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -81,7 +81,7 @@ class CheckTransactionStateRequestHeader(Header):
 
 
 class ConsumerSendMsgBackRequestHeader(Header):
-    """CONSUMER_SEND_MSG_BACK (36): redeliver the message at a log offset later."""
+    """Request header for CONSUMER_SEND_MSG_BACK (36), which has a message redelivered later."""
 
     offset: Int64
     group: str
@@ -93,7 +93,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
 
 
 class EndTransactionRequestHeader(Header):
-    """END_TRANSACTION (37): commit (8) or roll back (12) a transaction, or report that its outcome is unknown (0)."""
+    """Request header for END_TRANSACTION (37): commit (8), roll back (12), or report an unknown outcome (0)."""
 
     producer_group: str
     tran_state_table_offset: Int64
@@ -105,71 +105,73 @@ class EndTransactionRequestHeader(Header):
 
 
 class GetConsumerListByGroupRequestHeader(Header):
-    """GET_CONSUMER_LIST_BY_GROUP (38)."""
+    """Request header for GET_CONSUMER_LIST_BY_GROUP (38)."""
 
     consumer_group: str
 
 
 class GetEarliestMsgStoretimeRequestHeader(Header):
-    """GET_EARLIEST_MSG_STORETIME (32)."""
+    """Request header for GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
     queue_id: Int32
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """Answer to GET_EARLIEST_MSG_STORETIME (32): ms since 1970, or -1 for an empty queue."""
+    """Response header for GET_EARLIEST_MSG_STORETIME (32): milliseconds since 1970, or -1 if the queue is empty."""
 
     timestamp: Int64
 
 
 class GetMaxOffsetRequestHeader(Header):
-    """GET_MAX_OFFSET (30)."""
+    """Request header for GET_MAX_OFFSET (30)."""
 
     topic: str
     queue_id: Int32
 
 
 class GetMaxOffsetResponseHeader(Header):
-    """Answer to GET_MAX_OFFSET (30): the offset that the next message will get."""
+    """Response header for GET_MAX_OFFSET (30), with the offset that the next message will get."""
 
     offset: Int64
 
 
 class GetMinOffsetRequestHeader(Header):
-    """GET_MIN_OFFSET (31)."""
+    """Request header for GET_MIN_OFFSET (31)."""
 
     topic: str
     queue_id: Int32
 
 
 class GetMinOffsetResponseHeader(Header):
-    """Answer to GET_MIN_OFFSET (31)."""
+    """Response header for GET_MIN_OFFSET (31)."""
 
     offset: Int64
 
 
 class NotifyConsumerIdsChangedRequestHeader(Header):
-    """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client."""
+    """Request header for NOTIFY_CONSUMER_IDS_CHANGED (40), which a broker sends to clients."""
 
     consumer_group: str
 
 
 class OpenProducerRequestHeader(Header):
-    """OPEN_PRODUCER (20001), CometMQ's own: ``batch`` identifies the work that the producer will send or resend."""
+    """Request header for OPEN_PRODUCER (20001), a CometMQ extension; ``batch`` identifies the work to send or
+    resend.
+    """
 
     producer: str
     batch: Int64
 
 
 class OpenProducerResponseHeader(Header):
-    """Answer to OPEN_PRODUCER (20001); the body is a ``ProducerLanes``."""
+    """Response header for OPEN_PRODUCER (20001); the body is a ``ProducerLanes``."""
 
     epoch: Int64
 
 
 class GetStoreFileRequestHeader(Header):
-    """GET_STORE_FILE (30039), CometMQ's own: bytes of a file below ``comet/`` in the master's store."""
+    """Request header for GET_STORE_FILE (30039), a CometMQ extension that reads a file in a master's store."""
 
     file: str
     offset: Int64
@@ -177,7 +179,7 @@ class GetStoreFileRequestHeader(Header):
 
 
 class GetStoreFileResponseHeader(Header):
-    """Answer to GET_STORE_FILE (30039); the body contains the bytes."""
+    """Response header for GET_STORE_FILE (30039); the body contains the bytes."""
 
     size: Int64
     """The size of the complete file in bytes."""
@@ -186,23 +188,23 @@ class GetStoreFileResponseHeader(Header):
 
 
 class GetTableChangesRequestHeader(Header):
-    """GET_TABLE_CHANGES (30040), CometMQ's own: the rows of a table that have changed since the last copy."""
+    """Request header for GET_TABLE_CHANGES (30040), a CometMQ extension that reads recently changed rows."""
 
     table: str
     since: str = ""
-    """The mark of the last copy; empty if there is none."""
+    """The mark of the last copy; empty for the first copy."""
 
 
 class GetTableChangesResponseHeader(Header):
-    """Answer to GET_TABLE_CHANGES (30040); the body contains one row per line."""
+    """Response header for GET_TABLE_CHANGES (30040); the body contains one row per line."""
 
     mark: str
     whole: bool
-    """True if the body contains all rows, not only the changed rows."""
+    """True if the body contains all rows, not only the changed ones."""
 
 
 class PullMessageRequestHeader(Header):
-    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
+    """Request header for PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
 
     consumer_group: str
     topic: str
@@ -219,7 +221,7 @@ class PullMessageRequestHeader(Header):
 
 
 class PullMessageResponseHeader(Header):
-    """Answer to PULL_MESSAGE (11); all four fields are always set."""
+    """Response header for PULL_MESSAGE (11); all four fields are always set."""
 
     suggest_which_broker_id: int
     next_begin_offset: int
@@ -228,7 +230,7 @@ class PullMessageResponseHeader(Header):
 
 
 class QueryConsumerOffsetRequestHeader(Header):
-    """QUERY_CONSUMER_OFFSET (14)."""
+    """Request header for QUERY_CONSUMER_OFFSET (14)."""
 
     consumer_group: str
     topic: str
@@ -237,13 +239,13 @@ class QueryConsumerOffsetRequestHeader(Header):
 
 
 class QueryConsumerOffsetResponseHeader(Header):
-    """Answer to QUERY_CONSUMER_OFFSET (14)."""
+    """Response header for QUERY_CONSUMER_OFFSET (14)."""
 
     offset: Int64
 
 
 class QueryMessageRequestHeader(Header):
-    """QUERY_MESSAGE (12): query by key, or by unique key if unique_key_query is set; times are in ms."""
+    """Request header for QUERY_MESSAGE (12): query by key, or by unique key if ``unique_key_query`` is set."""
 
     topic: str
     key: str
@@ -254,14 +256,14 @@ class QueryMessageRequestHeader(Header):
 
 
 class QueryMessageResponseHeader(Header):
-    """Answer to QUERY_MESSAGE (12)."""
+    """Response header for QUERY_MESSAGE (12)."""
 
     index_last_update_timestamp: int
     index_last_update_phyoffset: int
 
 
 class RecallMessageRequestHeader(Header):
-    """RECALL_MESSAGE (370)."""
+    """Request header for RECALL_MESSAGE (370)."""
 
     topic: str
     recall_handle: str
@@ -269,13 +271,13 @@ class RecallMessageRequestHeader(Header):
 
 
 class RecallMessageResponseHeader(Header):
-    """Answer to RECALL_MESSAGE (370): the unique key of the recalled message."""
+    """Response header for RECALL_MESSAGE (370), with the unique key of the recalled message."""
 
     msg_id: str
 
 
 class ReplyMessageRequestHeader(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to producer."""
+    """Request header for PUSH_REPLY_MESSAGE_TO_CLIENT (326), which a broker sends to a producer."""
 
     producer_group: str
     topic: str
@@ -295,28 +297,30 @@ class ReplyMessageRequestHeader(Header):
 
 LOWER: Final = "LOWER"
 UPPER: Final = "UPPER"
-"""``LOWER`` finds the first message stored at or after a time; ``UPPER`` finds the last one stored at or before it
-(``BoundaryType``)."""
+"""Boundary types for searches by time (``BoundaryType``).
+
+``LOWER`` finds the first message stored at or after a time; ``UPPER`` finds the last one stored at or before it.
+"""
 
 
 class SearchOffsetRequestHeader(Header):
-    """SEARCH_OFFSET_BY_TIMESTAMP (29): find the offset of a timestamp in ms."""
+    """Request header for SEARCH_OFFSET_BY_TIMESTAMP (29), which finds the offset for a timestamp in milliseconds."""
 
     topic: str
     queue_id: Int32
     timestamp: Int64
     boundary_type: str | None = None
-    """A field of 5.x: :data:`LOWER` or :data:`UPPER`. 4.9 ignores it and returns the nearest message."""
+    """The boundary type, :data:`LOWER` or :data:`UPPER`; introduced in 5.x and ignored by 4.9."""
 
 
 class SearchOffsetResponseHeader(Header):
-    """Answer to SEARCH_OFFSET_BY_TIMESTAMP (29)."""
+    """Response header for SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
     offset: Int64
 
 
 class SendMessageRequestHeader(Header):
-    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
+    """Request header for SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
 
     producer_group: str
     topic: str
@@ -334,7 +338,7 @@ class SendMessageRequestHeader(Header):
 
 
 class SendMessageRequestHeaderV2(Header):
-    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): one letter per field."""
+    """Request header for SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325)."""
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -353,18 +357,18 @@ class SendMessageRequestHeaderV2(Header):
 
 
 class SendMessageResponseHeader(Header):
-    """Answer to every kind of send; msgId is the offset id, or for a batch all offset ids separated by commas."""
+    """Response header for all sends; ``msgId`` is the offset id, or for a batch all offset ids separated by commas."""
 
     msg_id: str
     queue_id: Int32
     queue_offset: Int64
     transaction_id: str | None = None
     recall_handle: str | None = None
-    """The handle of a delayed message, which RECALL_MESSAGE (370) needs."""
+    """The handle of a delayed message, for RECALL_MESSAGE (370)."""
 
 
 class UnregisterClientRequestHeader(Header):
-    """UNREGISTER_CLIENT (35)."""
+    """Request header for UNREGISTER_CLIENT (35)."""
 
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
@@ -372,7 +376,7 @@ class UnregisterClientRequestHeader(Header):
 
 
 class UpdateConsumerOffsetRequestHeader(Header):
-    """UPDATE_CONSUMER_OFFSET (15)."""
+    """Request header for UPDATE_CONSUMER_OFFSET (15)."""
 
     consumer_group: str
     topic: str
@@ -381,13 +385,13 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
 
 class ViewMessageRequestHeader(Header):
-    """VIEW_MESSAGE_BY_ID (33): the log offset from an offset id."""
+    """Request header for VIEW_MESSAGE_BY_ID (33), with the log offset from an offset id."""
 
     offset: Int64
 
 
 class GetRouteInfoRequestHeader(Header):
-    """GET_ROUTEINFO_BY_TOPIC (105)."""
+    """Request header for GET_ROUTEINFO_BY_TOPIC (105)."""
 
     topic: str
     accept_standard_json_only: bool | None = None

@@ -1,4 +1,4 @@
-"""Listening sockets, and the closing of connections.
+"""Listening sockets, and functions for closing connections.
 
 Connections are accepted a few at a time, and a refused one gets no transport. The event loop's own server accepts all
 waiting connections and creates a transport for each before it can refuse one. A flood of connections could thus use up
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE: Final = 32
 _PAUSE_SECONDS: Final = 0.1
-"""Pause after accepting failed because the process had no free descriptor."""
+"""Pause after a connection could not be accepted because the process had no free descriptor."""
 
 
 class Listener:
@@ -46,7 +46,7 @@ class Listener:
         return int(self._sockets[0].getsockname()[1])
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind the port on every address of ``host``; port 0 picks a free one.
+        """Bind the port on every address of ``host``; port 0 selects a free port.
 
         :raises OSError: the host is unknown, or the port is in use or not allowed.
         """
@@ -67,7 +67,7 @@ class Listener:
             raise
 
     def listen(self, backlog: int) -> None:
-        """Accept connections.
+        """Start accepting connections.
 
         :param backlog: maximum number of connections that the kernel queues until they are accepted.
         :raises OSError: another program has bound the port at the same time.
@@ -92,7 +92,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                _log.error("no connections are accepted for a moment: %s", error)
+                _log.error("pausing before accepting connections again: %s", error)
                 asyncio.get_running_loop().remove_reader(listening)
                 self._clock.call_later(_PAUSE_SECONDS, self._accept_again, listening)
                 return
@@ -106,7 +106,7 @@ class Listener:
 
 @contextmanager
 def _with_address(address: tuple[object, ...]) -> Iterator[None]:
-    """Return an ``OSError`` that names the address."""
+    """Return an ``OSError`` whose message contains the address."""
     try:
         yield
     except OSError as error:
@@ -120,17 +120,17 @@ _PAUSE_S: Final = 0.01
 
 
 class Closing(Protocol):
-    """A connection that removes itself from its server's collection once it has ended."""
+    """A connection that removes itself from its server's collection when it has ended."""
 
     def close(self) -> None:
-        """Close after all queued data is written."""
+        """Close the connection after all queued data has been written."""
 
     def abort(self) -> None:
-        """Abort."""
+        """Abort the connection."""
 
 
 async def close_all(connections: Collection[Closing]) -> None:
-    """Close every connection; abort connections that take longer than a second."""
+    """Close every connection, aborting those that take longer than a second."""
     for connection in list(connections):
         connection.close()
     for _ in range(_ATTEMPTS):
@@ -142,7 +142,7 @@ async def close_all(connections: Collection[Closing]) -> None:
 
 
 DEPARTURES_SECONDS: Final = 0.002
-"""Maximum time per round for the functions of closed connections."""
+"""Maximum time per round for calling the functions of closed connections."""
 
 
 class Closed(Protocol):
@@ -165,7 +165,7 @@ class Departures:
         self._has_round = False
 
     def add(self, connection: Closed) -> None:
-        """Call the functions of a connection soon."""
+        """Call a connection's functions soon."""
         if connection.on_close:
             self._waiting.append(connection)
             if not self._has_round:
@@ -173,7 +173,7 @@ class Departures:
                 asyncio.get_running_loop().call_soon(self._next_round)
 
     def finish(self) -> None:
-        """Call all functions now."""
+        """Call all remaining functions now."""
         while self._waiting:
             self._call_next()
 
@@ -192,4 +192,4 @@ class Departures:
             try:
                 function(connection)
             except Exception:
-                _log.exception("a closed connection was not removed everywhere")
+                _log.exception("cannot clean up completely after a closed connection")

@@ -1,4 +1,4 @@
-"""The permissions that a request needs: actions on topics, groups or the cluster. They are declared at the handler.
+"""The permissions that a request needs: actions on topics, groups or the cluster. Each handler declares its own.
 
 Actions and resources are those of RocketMQ 5 (``RocketMQAction``, ``RocketMQResource``); ACL 1.0 interprets the same
 declarations (:mod:`cometmq.auth.plain`). Retry and dead-letter topics belong to their group: an account that may
@@ -19,7 +19,7 @@ from cometmq.options import camel
 
 
 class Action(enum.Enum):
-    """An action on a resource (``Action``)."""
+    """The actions on resources (``Action``)."""
 
     PUB = "Pub"
     SUB = "Sub"
@@ -31,7 +31,7 @@ class Action(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """A kind of resource (``ResourceType``)."""
+    """The kinds of resources (``ResourceType``)."""
 
     CLUSTER = "Cluster"
     NAMESPACE = "Namespace"
@@ -40,27 +40,26 @@ class Kind(enum.Enum):
 
 
 EVERY: Final = "*"
-"""The resource name for a request that concerns all resources of a kind."""
+"""The resource name of a request that concerns all resources of a kind."""
 
 
 _OF_GROUP: Final = {Action.PUB: Action.SUB}
-"""For an action on one of a group's topics, the action on the group that it requires instead."""
+"""The action required on a group, for each action on one of the group's topics."""
 
 
 class Need(NamedTuple):
-    """One permission that a request needs: any of the actions on a resource."""
+    """A permission that a request needs: any one of the actions on a resource."""
 
     kind: Kind
     name: str
     """The name of the resource; empty for the cluster."""
     actions: tuple[Action, ...]
     topic: str = ""
-    """The request's topic, if it belongs to a group or to the cluster."""
+    """The request's topic, if the topic belongs to a group or to the cluster."""
 
     @property
     def owner_actions(self) -> tuple[Action, ...]:
-        """Return the actions needed on the owner: to publish to a group's topics, an account must be allowed to consume
-        as the group."""
+        """Return the actions required on the group or cluster that owns a topic."""
         if not self.topic:
             return self.actions
         if self.kind is Kind.CLUSTER:
@@ -69,12 +68,12 @@ class Need(NamedTuple):
 
     @property
     def resource(self) -> str:
-        """Return ``Topic:name``, the spelling in policies and messages."""
+        """Return the resource as text, for example ``Topic:name``."""
         return f"{self.kind.value}:{self.name or EVERY}"
 
 
 def on_topic(name: str, *actions: Action) -> Need:
-    """Require one of the actions on a topic, or on the group that the topic belongs to.
+    """Require one of the actions on a topic, or on the group to which the topic belongs.
 
     Topics that hold delayed messages or half messages for all other topics belong to the cluster.
     """
@@ -92,22 +91,22 @@ def on_group(name: str, *actions: Action) -> Need:
 
 
 class Caller(Protocol):
-    """The account of the current request, or of the last request on a connection."""
+    """The account that made the current request, or the last request on a connection."""
 
     @property
     def name(self) -> str:
-        """The name of the account; empty for an anonymous account."""
+        """The account's name; empty for an anonymous account."""
 
     @property
     def is_super(self) -> bool:
-        """True if the account may do everything."""
+        """True if the account has all permissions."""
 
     def may(self, need: Need) -> bool:
         """Return whether the account has the permission."""
 
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)
-"""The account of the current request, used by handlers marked with :func:`needs_stored`.
+"""The account that made the current request, for handlers marked with :func:`needs_stored`.
 
 It is ``None`` if permissions are not checked. Tasks of a request inherit it.
 """
@@ -115,7 +114,7 @@ It is ``None`` if permissions are not checked. Tasks of a request inherit it.
 
 @dataclass(frozen=True)
 class _FieldResource:
-    """A resource that is named in a header field."""
+    """A resource named in a header field."""
 
     kind: Kind
     field: str
@@ -137,7 +136,7 @@ class _FieldResource:
 
 @dataclass(frozen=True)
 class _Popped(_FieldResource):
-    """Return the topic from which a message was popped; the retry topics for a group's pops belong to the group."""
+    """The topic from which a message was popped; retry topics for a group's pops belong to the group."""
 
     def needs(self, header: Any) -> Iterator[Need]:
         topic, group = getattr(header, self.field), header.consumer_group
@@ -148,18 +147,18 @@ class _Popped(_FieldResource):
 
 
 BodyNeeds = Callable[[bytes], Iterable[Need]]
-"""Reads the required permissions from the body of a request; raises :class:`~cometmq.remoting.bodies.BodyError`."""
+"""Determines the required permissions from a request body; raises :class:`~cometmq.remoting.bodies.BodyError`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Permission:
-    """The permissions that requests of one code need; combine two with ``&``."""
+    """The permissions that requests with a code need; combine two with ``&``."""
 
     named: tuple[_FieldResource, ...] = ()
     fixed: tuple[Need, ...] = ()
     body: BodyNeeds | None = None
     stored: tuple[Action, ...] = ()
-    """Actions on the topic of a stored message, which the handler checks with :data:`CALLER`."""
+    """Actions on a stored message's topic, which the handler checks with :data:`CALLER`."""
     text: str = ""
 
     def __and__(self, other: Permission) -> Permission:
@@ -174,7 +173,7 @@ class Permission:
         )
 
     def key(self, header: Any) -> Hashable:
-        """Return the header fields on which the decision depends; ``None`` if it depends on the body."""
+        """Return the header fields that the decision depends on, or ``None`` if it depends on the body."""
         if self.body is not None:
             return None
         named = self.named
@@ -208,7 +207,7 @@ def _joined_names(actions: tuple[Action, ...]) -> str:
 
 
 ANY_ACCOUNT: Final = Permission()
-"""Require a known account but no further permissions."""
+"""The permission for requests that require a known account but nothing else."""
 
 
 def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = frozenset()) -> Permission:
@@ -217,13 +216,14 @@ def needs_topic(*actions: Action, field: str = "topic", free: frozenset[str] = f
 
 
 def needs_popped(*actions: Action) -> Permission:
-    """Require one of the actions on the header's group, and on its topic, which may be a retry topic for the group's
-    pops."""
+    """Require one of the actions on the header's group and topic; the topic may be a retry topic for the group's
+    pops.
+    """
     return Permission((_Popped(Kind.TOPIC, "topic", actions), _FieldResource(Kind.GROUP, "consumer_group", actions)))
 
 
 def needs_group(*actions: Action, field: str = "consumer_group", separator: str = "") -> Permission:
-    """Require one of the actions on the group or groups in a header field, if the field is set."""
+    """Require one of the actions on the groups in a header field, if the field is set."""
     return Permission((_FieldResource(Kind.GROUP, field, actions, separator),))
 
 
@@ -238,11 +238,10 @@ def needs_every(kind: Kind, *actions: Action) -> Permission:
 
 
 def needs_stored(*actions: Action) -> Permission:
-    """Require one of the actions on the topic of a stored message; the handler reads the message and checks
-    :data:`CALLER`."""
+    """Require one of the actions on a stored message's topic, which the handler checks with :data:`CALLER`."""
     return Permission(stored=actions)
 
 
 def needs_of_body(read: BodyNeeds, text: str) -> Permission:
-    """Require the permissions that a function reads from the body; ``text`` describes them in ``docs/protocol.md``."""
+    """Require the permissions that a function finds in the body; ``text`` describes them in ``docs/protocol.md``."""
     return Permission(body=read, text=text)

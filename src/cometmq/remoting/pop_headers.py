@@ -1,17 +1,17 @@
-"""The headers of POP requests (``PopMessageRequestHeader`` and other headers of RocketMQ 5)."""
+"""The headers of POP requests (``PopMessageRequestHeader`` and other RocketMQ 5 headers)."""
 
 from __future__ import annotations
 
 from cometmq.remoting.headers import Header, Int32, Int64
 
 MIN: int = 0
-"""Value of ``initMode``: a group that has no offset starts at the first message (``ConsumeInitMode``)."""
+"""Value of ``initMode`` with which a group that has no offset starts at the first message (``ConsumeInitMode``)."""
 MAX: int = 1
-"""Value of ``initMode``: a group that has no offset starts after the last message."""
+"""Value of ``initMode`` with which a group that has no offset starts after the last message."""
 
 
 class PopMessageRequestHeader(Header):
-    """POP_MESSAGE (200050); times are in milliseconds, and ``born_time`` is since 1970 on the client's clock."""
+    """Request header for POP_MESSAGE (200050). Times are in milliseconds; ``born_time`` is the client's time."""
 
     consumer_group: str
     topic: str
@@ -27,12 +27,11 @@ class PopMessageRequestHeader(Header):
     order: bool | None = None
     attempt_id: str | None = None
     by_message_group: bool | None = None
-    """If this and ``order`` are true, message groups are locked instead of queues. Only CometMQ's gRPC endpoint sends
-    it; Apache ignores it."""
+    """If true for an ordered pop, message groups are locked instead of queues; only CometMQ's gRPC endpoint sets it."""
 
 
 class PopMessageResponseHeader(Header):
-    """Answer to POP_MESSAGE and PEEK_MESSAGE; the format of the infos is in :mod:`cometmq.message.pop_info`."""
+    """Response header for POP_MESSAGE and PEEK_MESSAGE; :mod:`cometmq.message.pop_info` defines the text formats."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -44,7 +43,9 @@ class PopMessageResponseHeader(Header):
 
 
 class AckMessageRequestHeader(Header):
-    """ACK_MESSAGE (200051): ``extra_info`` is the receipt handle; ``topic`` may be a retry topic."""
+    """Request header for ACK_MESSAGE (200051); ``extra_info`` is the receipt handle, and ``topic`` may be a retry
+    topic.
+    """
 
     consumer_group: str
     topic: str
@@ -54,7 +55,7 @@ class AckMessageRequestHeader(Header):
 
 
 class ChangeInvisibleTimeRequestHeader(Header):
-    """CHANGE_MESSAGE_INVISIBLETIME (200053); ``invisible_time`` is in milliseconds from now."""
+    """Request header for CHANGE_MESSAGE_INVISIBLETIME (200053); ``invisible_time`` is in milliseconds from now."""
 
     consumer_group: str
     topic: str
@@ -65,7 +66,7 @@ class ChangeInvisibleTimeRequestHeader(Header):
 
 
 class ChangeInvisibleTimeResponseHeader(Header):
-    """Answer to CHANGE_MESSAGE_INVISIBLETIME: the changed parts of the new receipt handle."""
+    """Response header for CHANGE_MESSAGE_INVISIBLETIME, with the changed parts of the new receipt handle."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -73,7 +74,7 @@ class ChangeInvisibleTimeResponseHeader(Header):
 
 
 class NotificationRequestHeader(Header):
-    """NOTIFICATION (200054): wait until a pop would return a message."""
+    """Request header for NOTIFICATION (200054), which waits until a pop would return a message."""
 
     consumer_group: str
     topic: str
@@ -87,14 +88,14 @@ class NotificationRequestHeader(Header):
 
 
 class NotificationResponseHeader(Header):
-    """Answer to NOTIFICATION: whether a pop would return a message."""
+    """Response header for NOTIFICATION; it says whether a pop would return a message."""
 
     has_msg: bool = False
     polling_full: bool = False
 
 
 class PeekMessageRequestHeader(Header):
-    """PEEK_MESSAGE (200052): return what a pop would return, without making the messages invisible."""
+    """Request header for PEEK_MESSAGE (200052), which returns messages like a pop but leaves them visible."""
 
     consumer_group: str
     topic: str
@@ -103,7 +104,7 @@ class PeekMessageRequestHeader(Header):
 
 
 class PollingInfoRequestHeader(Header):
-    """POLLING_INFO (200055)."""
+    """Request header for POLLING_INFO (200055)."""
 
     consumer_group: str
     topic: str
@@ -111,6 +112,6 @@ class PollingInfoRequestHeader(Header):
 
 
 class PollingInfoResponseHeader(Header):
-    """Answer to POLLING_INFO: the number of waiting pops."""
+    """Response header for POLLING_INFO, with the number of waiting pops."""
 
     polling_num: Int32

@@ -1,4 +1,4 @@
-"""Processors: the header type and the handler of each request code.
+"""Processors: the header type and the handler for each request code.
 
 A :class:`ProcessorTable` maps a request code to its header type and handler. Brokers, nameservers and clients (for
 requests from brokers) all use such a table. A header is decoded only once, from its bytes into the typed struct; only
@@ -48,11 +48,11 @@ _LIGHT: Final = frozenset(
 )
 
 SERVER_LANGUAGE: Final = "JAVA"
-"""The language in answers, chosen because every client knows it."""
+"""The language in responses, chosen because every client knows it."""
 
 
 class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
-    """A request in the form that handlers receive, without its body.
+    """A request as passed to handlers, without its body.
 
     The remark of a request has no meaning. It is dropped to save memory, since a request may wait long for its answer.
     Numbers are Java's ``int``, so that an answer can always repeat the opaque.
@@ -66,22 +66,21 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     version: Int32 = 0
     serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
     arrived: float = 0.0
-    """A number for :class:`~cometmq.remoting.rpc_latency.RpcLatency`; the server sets it and ignores any value from the
-    client."""
+    """A number for :class:`~cometmq.remoting.rpc_latency.RpcLatency`, set by the server."""
 
     @property
     def oneway(self) -> bool:
-        """True if the sender does not wait for an answer."""
+        """True if the sender does not wait for a response."""
         return bool(self.flag & FLAG_ONEWAY)
 
     @property
     def serialize_type(self) -> int:
-        """The serialize type of the request's header and of its answer."""
+        """The serialize type of the request's header and of the response."""
         return ROCKETMQ if self.serializeTypeCurrentRPC == "ROCKETMQ" else JSON
 
 
 class Response(msgspec.Struct):
-    """An answer: a code, a typed header or other fields (``ext``), a remark, and a body in one or more pieces."""
+    """A response: a code, a typed header or other fields (``ext``), a remark, and a body in one or more pieces."""
 
     code: int = 0
     header: Header | None = None
@@ -91,7 +90,7 @@ class Response(msgspec.Struct):
 
 
 class RpcRejectedError(Exception):
-    """Raised by handlers and by a hook's ``before`` to refuse a request with an error code and a message."""
+    """Raised by handlers and by hooks' ``before`` to reject a request with an error code and a message."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -99,7 +98,7 @@ class RpcRejectedError(Exception):
         self.remark = remark
 
     def response(self, ext: Mapping[str, str] | None = None) -> Response:
-        """Return the answer."""
+        """Return the response to send."""
         return Response(self.code, remark=self.remark, ext=ext)
 
 
@@ -116,23 +115,24 @@ class PostponeError(Exception):
 
 @dataclass(frozen=True)
 class RpcHook:
-    """Two optional functions that are called with a server's requests and answers (``RPCHook``)."""
+    """Two optional functions that are called with a server's requests and responses (``RPCHook``)."""
 
     before: Callable[[str, Request[Any], bytes], None] | None = None
-    """Called before the handler with the peer, a request and its body; raises :class:`RpcRejectedError` to refuse
-    it."""
+    """Called with the peer, a request and its body before the handler; can raise :class:`RpcRejectedError` to reject
+    it.
+    """
     after: Callable[[str, Request[Any], Response], None] | None = None
-    """Called with the peer, a request and its answer, even for a oneway request, whose answer is not sent."""
+    """Called with the peer, a request and its response, even for a oneway request, whose response is not sent."""
 
 
 Handler = Callable[[Any, Request[Any], bytes], Response | None]
-"""Answers a request with its body, or raises :class:`RpcRejectedError` to refuse it, or :class:`PostponeError` to be
-called again later.
+"""A function that handles a request and its body.
 
-Returns ``None`` if it calls ``connection.respond`` later, or never for a oneway request.
+It raises :class:`RpcRejectedError` to reject the request, or :class:`PostponeError` to be called again later. It
+returns the response, or ``None`` if it calls ``connection.respond`` later, or never for a oneway request.
 """
 AsyncHandler = Callable[[Any, Request[Any], bytes], Awaitable[Response]]
-"""A handler for rare requests: an ``async def`` that runs in a task and returns the answer."""
+"""A handler for rare requests: an ``async def`` that runs in a task and returns the response."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class Answered:
     code: RequestCode
     header: type[Header]
     limits: tuple[str, ...]
-    """The names of the request's limits in the ``limits`` modules."""
+    """The names of the limits for the request in the ``limits`` modules."""
     permission: Permission | None
-    """The permission that the request needs if permissions are checked; if there is none, the request is denied."""
+    """The permission required if permissions are checked; if it is missing, the request is denied."""
 
 
 def answers(
@@ -153,7 +153,7 @@ def answers(
     limits: Sequence[str] = (),
     permission: Permission | None = None,
 ) -> Callable[[F], F]:
-    """Mark a method as the handler of these codes; :meth:`ProcessorTable.add` registers it.
+    """Mark a method as the handler for these codes; :meth:`ProcessorTable.add` registers it.
 
     ``docs/protocol.md`` is generated from these marks.
 
@@ -174,7 +174,7 @@ def answers(
 
 
 def _header_of(handler: Callable[..., Any]) -> type[Header]:
-    """Return the header class in a handler's ``Request[…]`` annotation, or ``NoHeader`` if it is ``Request[Any]``."""
+    """Return the header class in a handler's ``Request[…]`` annotation, or ``NoHeader`` for ``Request[Any]``."""
     for annotation in inspect.get_annotations(handler, eval_str=True).values():
         for kind in get_args(annotation):
             if isinstance(kind, type) and issubclass(kind, Header):
@@ -183,13 +183,13 @@ def _header_of(handler: Callable[..., Any]) -> type[Header]:
 
 
 def answered(handler: Callable[..., Any]) -> Sequence[Answered]:
-    """Return the marks of a handler in the order in which they were added."""
+    """Return a handler's marks in the order in which they were added."""
     found: Sequence[Answered] = getattr(handler, "__answers__", ())
     return found
 
 
 def handlers(kind: type) -> Sequence[tuple[str, Answered]]:
-    """Yield the name of each marked method in a class, once for each of its codes."""
+    """Yield the name of each marked method in a class, once per code."""
     return _handlers(kind)
 
 
@@ -200,7 +200,7 @@ def _handlers(kind: type) -> Sequence[tuple[str, Answered]]:
 
 
 class Processor:
-    """One entry in the table of processors."""
+    """An entry in the processor table."""
 
     __slots__ = ("_decoder", "code", "handler", "header_type", "is_light", "permission")
 
@@ -210,7 +210,7 @@ class Processor:
         self.code = code
         self.permission = permission
         self.is_light = code in _LIGHT
-        """True if requests with this code never take long; the clock is read only after other requests."""
+        """True if requests with this code never take long. The clock is read only after other requests."""
         self.header_type = header_type
         self.handler = handler
         self._decoder: msgspec.json.Decoder[Request[Any]] = msgspec.json.Decoder(
@@ -219,7 +219,7 @@ class Processor:
         )
 
     def decode(self, serialize_type: int, header: bytes) -> Request[Any]:
-        """Decode the header of a request.
+        """Decode a request's header.
 
         :raises HeaderError: a field is missing or has the wrong type.
         :raises FrameError: the bytes are not a header, or contain a second code, which hooks would see instead.
@@ -234,7 +234,7 @@ class Processor:
                     return request
         parsed = decode_header(serialize_type, header)
         if parsed.code != self.code:
-            raise FrameError(f"a header with two codes, {self.code} and {parsed.code}")
+            raise FrameError(f"the header has two codes, {self.code} and {parsed.code}")
         try:
             fields = from_ext(self.header_type, parsed.ext_fields or {})
         except HeaderError as error:
@@ -251,7 +251,7 @@ class Processor:
 
 
 class RequestError(HeaderError):
-    """A request that can be answered, but whose typed header could not be read."""
+    """A request that can be answered although its typed header could not be read."""
 
     def __init__(self, opaque: int, flag: int, serialize_type: int, message: str) -> None:
         super().__init__(message)
@@ -261,7 +261,7 @@ class RequestError(HeaderError):
 
 
 class ProcessorTable:
-    """The processor of each request code."""
+    """The processors by request code."""
 
     def __init__(self) -> None:
         self._by_code: dict[int, Processor] = {}
@@ -270,14 +270,16 @@ class ProcessorTable:
         """Tasks of ``async`` handlers."""
 
     def add(self, part: object, *, replaces: bool = False) -> None:
-        """Register the methods of an object that are marked with :func:`answers`.
+        """Register an object's methods that are marked with :func:`answers`.
 
         :param replaces: if true, they may replace other handlers.
         :raises ValueError: a code already has a handler, and ``replaces`` is false.
         """
         for name, mark in handlers(type(part)):
             if mark.code in self._by_code and not replaces:
-                raise ValueError(f"two handlers of {mark.code.name}: {self._by_code[mark.code].handler}, {part}.{name}")
+                raise ValueError(
+                    f"there are two handlers for {mark.code.name}: {self._by_code[mark.code].handler}, {part}.{name}"
+                )
             self.register(mark.code, mark.header, getattr(part, name), mark.permission)
 
     def register(
@@ -287,7 +289,9 @@ class ProcessorTable:
         handler: Callable[[Any, Request[H], bytes], Response | Awaitable[Response] | None],
         permission: Permission | None = None,
     ) -> None:
-        """Let ``handler(connection, request, body)`` answer ``code``; see :data:`Handler`, :data:`AsyncHandler`."""
+        """Register ``handler(connection, request, body)`` for ``code``; see :data:`Handler` and
+        :data:`AsyncHandler`.
+        """
         answer: Any = self._in_task(handler) if inspect.iscoroutinefunction(handler) else handler
         processor = Processor(int(code), header_type, answer, permission)
         self._by_code[processor.code] = processor
@@ -304,14 +308,15 @@ class ProcessorTable:
         return self._by_code.keys()
 
     def find(self, serialize_type: int, header: bytes) -> Processor | None:
-        """Return the processor for a request's header bytes; ``None`` if there is none or the header needs a full
-        decode."""
+        """Return the processor for a request's header bytes, or ``None`` if there is none or the header needs a full
+        decode.
+        """
         if serialize_type == JSON:
             return self._by_prefix.get(header[: header.find(b",", 8, 24)])
         return self._by_code.get(int.from_bytes(header[:2], "big", signed=True))
 
     def without(self, *codes: int) -> ProcessorTable:
-        """Return a copy of the table without the processors for some codes."""
+        """Return a copy of the table with the processors for some codes removed."""
         table = ProcessorTable()
         for code in self._by_code.keys() - {int(code) for code in codes}:
             processor = self._by_code[code]
@@ -319,7 +324,7 @@ class ProcessorTable:
         return table
 
     def get(self, code: int) -> Processor | None:
-        """Return the processor of a code."""
+        """Return the processor for a code."""
         return self._by_code.get(code)
 
 
@@ -334,20 +339,20 @@ async def _answer(handler: AsyncHandler, connection: Any, request: Request[Any],
 
 
 def failed(peer: str, request: Request[Any], error: Exception) -> Response:
-    """Log an error raised by a handler and return the answer."""
+    """Log an error raised by a handler, and return the response."""
     _log.error("request %d from %s failed", request.code, peer, exc_info=error)
     return Response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 
 def not_supported(code: int) -> Response:
-    """Return the answer to an unknown code, in RocketMQ's words."""
+    """Return the response to an unknown code, in RocketMQ's words."""
     return Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
 
 
 def encode_response(
     serialize_type: int, opaque: int, response: Response, *, language: str = SERVER_LANGUAGE
 ) -> list[Buffer]:
-    """Encode an answer as pieces: the head, followed by the unchanged pieces of the body."""
+    """Encode a response as pieces: the header, followed by the unchanged pieces of the body."""
     fields = fields_of(response.header, response.ext)
     remark = response.remark
     if remark is not None and len(remark) > MAX_REMARK_CHARS:
@@ -377,7 +382,7 @@ def encode_response(
 
 
 def describe(code: int) -> str:
-    """Return ``NAME (code)`` for messages."""
+    """Return ``NAME (code)``, for use in messages."""
     try:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:

@@ -1,4 +1,4 @@
-"""The body of REGISTER_BROKER (103): a broker's topics, plain or compressed (``RegisterBrokerBody``).
+"""The body of a REGISTER_BROKER request (103): a broker's topics, plain or compressed (``RegisterBrokerBody``).
 
 The plain form is JSON::
 
@@ -60,7 +60,7 @@ _MAX_FILTER_SERVERS_BYTES: Final = 2 * MAX_FILTER_SERVERS * MAX_ADDRESS_CHARS
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registration:
-    """The content of the body: topics by name, their version, and filter servers."""
+    """The content of a registration: topics by name, their version, and filter servers."""
 
     data_version: DataVersion
     topics: Mapping[str, TopicConfig]
@@ -68,7 +68,7 @@ class Registration:
 
 
 def encode_registration(registration: Registration, *, compressed: bool = False) -> bytes:
-    """Encode the body of a registration a thousand topics at a time, so that other threads can run in between."""
+    """Encode a registration body in steps of a thousand topics, so that other threads can run in between."""
     if not compressed:
         wrapper = TopicConfigSerializeWrapper(data_version=registration.data_version, topic_config_table={})
         empty = encode_table(
@@ -92,7 +92,7 @@ def encode_registration(registration: Registration, *, compressed: bool = False)
 
 
 def decode_registration(body: bytes, *, compressed: bool = False) -> Registration:
-    """Decode the body of a registration; an empty body means that the broker has no topics.
+    """Decode a registration body; an empty body means that the broker has no topics.
 
     The topics are counted before any object is created.
 
@@ -122,7 +122,7 @@ def decode_registration(body: bytes, *, compressed: bool = False) -> Registratio
 
 
 class _Topic(Body):
-    """The fields of a topic that a nameserver reads; attributes from 5.x are ignored."""
+    """The topic fields that a nameserver reads; 5.x attributes are ignored."""
 
     topic_name: str
     read_queue_nums: int = 16
@@ -136,7 +136,7 @@ class _Topic(Body):
 class _Topics(Body):
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topic_config_table: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    """Decodes each topic separately, so that other threads can run in between."""
+    """The topics, which are decoded one by one so that other threads can run in between."""
 
 
 class _Plain(Body):
@@ -183,12 +183,12 @@ def _checked(filters: list[str]) -> list[str]:
 
 
 def _too_many_topics() -> BodyError:
-    return BodyError(f"a registration has at most {MAX_NAMESRV_TOPICS} topics")
+    return BodyError(f"a registration can have at most {MAX_NAMESRV_TOPICS} topics")
 
 
 def _too_many_filters() -> BodyError:
     return BodyError(
-        f"a registration has at most {MAX_FILTER_SERVERS} filter servers of {MAX_ADDRESS_CHARS} characters"
+        f"a registration can have at most {MAX_FILTER_SERVERS} filter servers of {MAX_ADDRESS_CHARS} characters"
     )
 
 

@@ -1,4 +1,4 @@
-"""Request latency by request code and answer (``rocketmq_rpc_latency``), counted once per round of the event loop.
+"""Request latency by request and response code (``rocketmq_rpc_latency``), counted once per event loop round.
 
 Answers are sent at the end of a round, so a request that is answered in the round in which it arrived took as long as
 the round. The clock is read only for answers that waited for a message, a flush or a slave.
@@ -31,9 +31,9 @@ TURNS: Final = Family(
     (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1),
 )
 _BOUNDS_S: Final = tuple(sorted({*TURNS.bounds, *(bound / 1000 for bound in RPC_LATENCY.bounds)}))
-"""The bounds of both histograms. The duration of a round and those of its answers fall between the same two bounds."""
+"""The bounds of both histograms; the duration of a round and its responses' latency fall in the same bucket."""
 _OTHER: Final = -1
-"""The label for all unknown codes; otherwise clients could create any number of labels."""
+"""The label for all unknown codes, because clients could otherwise create any number of labels."""
 _SUCCESSES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -54,16 +54,16 @@ class RpcLatency:
         self._seen: dict[tuple[int, int, bool], Histogram] = {}
         self._rounds: Final = Histogram(_BOUNDS_S)
         self.began = clock.monotonic()
-        """The monotonic time in seconds at which the current or last round began."""
+        """The start of the current or last round, in monotonic seconds."""
 
     def begin_round(self) -> None:
-        """Record the beginning of a round."""
+        """Record the start of a round."""
         self.began = self._now()
 
     def answered(
         self, request_code: int, response_code: int, arrived: float, times: int = 1, *, polling: bool = False
     ) -> None:
-        """Count answers.
+        """Count responses.
 
         :param arrived: the value of ``began`` in the round in which the requests arrived.
         """
@@ -75,7 +75,7 @@ class RpcLatency:
             self._histogram((request_code, response_code, polling)).observe(waited_s, times)
 
     def end_round(self) -> None:
-        """Record the duration of the round as the latency of its answers."""
+        """Record the duration of the round as the latency of its responses."""
         seconds = self._now() - self.began
         place = bisect_left(_BOUNDS_S, seconds)
         rounds = self._rounds
@@ -108,7 +108,7 @@ class RpcLatency:
 
 
 def _folded(counted: Histogram, bounds: Sequence[float], factor: int) -> Histogram:
-    """Convert a histogram of seconds to one with fewer bounds and a unit of ``1 / factor`` seconds."""
+    """Convert a histogram in seconds to one with fewer bounds and a unit of ``1 / factor`` seconds."""
     found = Histogram(bounds)
     for bound, count in zip((*_BOUNDS_S, math.inf), counted.counts, strict=True):
         found.counts[bisect_left(bounds, round(bound * factor, 6))] += count
@@ -117,7 +117,7 @@ def _folded(counted: Histogram, bounds: Sequence[float], factor: int) -> Histogr
 
 
 def _name(codes: type[RequestCode] | type[ResponseCode], code: int) -> str:
-    """Return the name of a code in lower case, as in Apache."""
+    """Return a code's name in lower case, as Apache writes it."""
     try:
         return codes(code).name.lower()
     except ValueError:

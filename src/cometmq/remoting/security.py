@@ -1,4 +1,4 @@
-"""A client's credentials and TLS options, set in code or by environment variables."""
+"""A client's credentials and TLS options, set in code or through environment variables."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ VARIABLES: Final = (
     AUTH_SERVER_VARIABLE,
     CHECK_HOST_VARIABLE,
 )
-"""The environment variables that :meth:`Security.from_environment` reads."""
+"""The environment variables read by :meth:`Security.from_environment`."""
 _FLAGS: Final = {"true": True, "false": False}
 
 
 class SecurityConfigError(CometMQError):
-    """The configuration of credentials or TLS is invalid; the message never contains a secret."""
+    """The configuration of credentials or TLS is invalid. The error message never contains a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The credentials and TLS options of a client; ``Security()`` has neither.
+    """A client's credentials and TLS options; ``Security()`` has neither.
 
     :param credentials: sign every request, for servers that have an ACL.
     :param tls: the TLS options for every connection to nameservers and brokers.
@@ -69,7 +69,7 @@ class Security:
 
 
 PLAIN: Final = Security()
-"""Return whether neither credentials nor TLS options are set."""
+"""Security with neither credentials nor TLS options."""
 
 
 def read_credentials(path: Path) -> Credentials:
@@ -82,7 +82,7 @@ def read_credentials(path: Path) -> Credentials:
     except (OSError, UnicodeDecodeError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8"
         raise SecurityConfigError(
-            f"the credentials in {path} cannot be read: {reason}", next_step="give the path of a file like tools.yml"
+            f"the credentials in {path} cannot be read: {reason}", next_step="specify the path of a file like tools.yml"
         ) from error
     found: dict[str, str] = {}
     for line in lines:
@@ -91,7 +91,7 @@ def read_credentials(path: Path) -> Credentials:
             found[name.strip()] = _plain(value)
     if not found.get("accessKey") or not found.get("secretKey"):
         raise SecurityConfigError(
-            f"{path} has no accessKey or no secretKey", next_step="add both, each as a line NAME: VALUE"
+            f"{path} has no accessKey or no secretKey", next_step="add both, each on a line NAME: VALUE"
         )
     return Credentials(found["accessKey"], found["secretKey"], found.get("securityToken") or None)
 
@@ -138,5 +138,7 @@ def _flag(given: Mapping[str, str], variable: str, *, default: bool) -> bool:
     if not text:
         return default
     if text not in _FLAGS:
-        raise SecurityConfigError(f"${variable} must be true or false, not {text!r}", next_step="set it to one of them")
+        raise SecurityConfigError(
+            f"${variable} must be true or false, not {text!r}", next_step="set it to true or false"
+        )
     return _FLAGS[text]

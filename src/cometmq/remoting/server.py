@@ -1,4 +1,4 @@
-"""The server's transport: asyncio connections around the sans-IO protocol (``NettyRemotingServer``).
+"""The server's transport: asyncio connections around the sans-I/O protocol (``NettyRemotingServer``).
 
 A *round* is one run of the event loop. The requests that arrived together are handled. Then the functions in
 ``end_of_round`` run once; a broker's function stores all messages of the round. Then every connection writes its
@@ -60,14 +60,13 @@ from cometmq.remoting.unsent import UnsentAnswers
 log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS: Final = 5.0
-_TOO_MANY_POSTPONED: Final = f"postponed requests need {MAX_POSTPONED_BYTES} bytes already, try again later"
+_TOO_MANY_POSTPONED: Final = f"postponed requests already use {MAX_POSTPONED_BYTES} bytes, try again later"
 _POSTPONED_REQUEST_BYTES: Final = 1_024
 """Approximate size of a postponed request, not counting its texts."""
 _COUNTS_OF_RESERVE: Final = 8
-"""Descriptors are counted again whenever an eighth of the descriptors reserved for files may have been used."""
+"""Divisor for the reserved descriptors: when this share may have been used, descriptors are counted again."""
 _BACKLOG: Final = 4_096
-"""Length of the kernel's queue of connections to accept, since a client may open all its connections at the same
-time."""
+"""Length of the kernel's queue of connections to accept; a client may open all its connections at the same time."""
 
 
 class RequestGuard(Protocol):
@@ -76,14 +75,14 @@ class RequestGuard(Protocol):
     def check(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> Response | None:
-        """Return the answer that denies a request, or ``None`` if it is allowed."""
+        """Return the response that denies a request, or ``None`` if the request is allowed."""
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer that denies a request with an unknown code, or ``None`` if the account is known."""
+        """Return the response that denies a request with an unknown code, or ``None`` if the account is known."""
 
 
 class Limiter(Protocol):
-    """Delays or refuses requests that exceed a quota; see :mod:`cometmq.auth.quota.limiter`."""
+    """Delays or rejects requests that exceed a quota; see :mod:`cometmq.auth.quota.limiter`."""
 
     @property
     def is_active(self) -> bool:
@@ -97,38 +96,38 @@ class Limiter(Protocol):
         frame: Frame,
         handle: Callable[[ServerConnection, Processor, Request[Any], bytes], None],
     ) -> bool:
-        """Return True if a request exceeds a quota; it is then refused, or passed to ``handle`` later."""
+        """Return whether a request exceeds a quota; if so, reject it or pass it to ``handle`` later."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPath:
-    """The steps through which a server's requests pass before and after their processor."""
+    """The steps that a server's requests pass through before and after their processor."""
 
     guard: RequestGuard | None = None
-    """The first step, which denies requests that the account may not make."""
+    """The first step, which denies requests that the account is not allowed to make."""
     limiter: Limiter | None = None
-    """The second step, which delays or refuses requests that exceed a quota."""
+    """The second step, which delays or rejects requests that exceed a quota."""
     hooks: Sequence[RpcHook] = ()
-    """Called with every handled request and every answer."""
+    """Called with every handled request and every response."""
     on_failure: Callable[[ServerConnection, Request[Any], Response], None] | None = None
-    """Called with answers whose code is not 0, for the audit log."""
+    """Called with responses whose code is not 0, for the audit log."""
     latency: RpcLatency | None = None
     """Measures the duration of requests, if metrics are enabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The limits for a server's connections."""
+    """Limits for a server's connections."""
 
     idle_timeout_s: float = SERVER_IDLE_SECONDS
     """Number of seconds without new bytes after which a connection is closed."""
     frame_timeout_s: float = FRAME_SECONDS
-    """Number of seconds in which a frame must arrive completely."""
+    """Number of seconds within which a frame must arrive completely."""
     max_connections: int = MAX_CONNECTIONS
 
 
 class RemotingServer:
-    """Listens on a port, passes each request to its processor, and closes connections that are idle or stuck."""
+    """Listens on a port, passes each request to its processor, and closes idle or stuck connections."""
 
     def __init__(
         self,
@@ -142,23 +141,23 @@ class RemotingServer:
     ) -> None:
         self.processors = processors
         self.listener = listener
-        """The name of this port, if the process has several ports (:mod:`cometmq.message.listeners`)."""
+        """The name of this port, if the process has several ports (see :mod:`cometmq.message.listeners`)."""
         self.path = path
         self.clock = clock
         self.new_taker: NewTaker | None = None
         self.end_of_round: Sequence[Callable[[], None]] = ()
         self.connections: set[ServerConnection] = set()
         self.unfinished_bytes = 0
-        """Total size of the unfinished frames of all connections, in bytes."""
+        """Total size in bytes of the unfinished frames on all connections."""
         self._postponed_bytes = 0
         """Approximate total size of all postponed requests."""
         self.unsent: Final = UnsentAnswers(clock=clock)
         self._departures: Final = Departures(clock=clock)
         self._limits = limits
         self._connection_limit = limits.max_connections
-        """Maximum number of open connections, from the configuration and the number of free descriptors."""
+        """Maximum number of open connections, derived from the configuration and the number of free descriptors."""
         self._uncounted = 0
-        """Connections accepted since descriptors were last counted; other ports of the process also use descriptors."""
+        """Number of connections accepted since descriptors were last counted."""
         self._refused = 0
         """The number of connections refused since the last warning."""
         self._listener = Listener(self._accepted, clock=clock)
@@ -168,22 +167,22 @@ class RemotingServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy_poll: BusyPoll | None = None
         self.data_arrived = False
-        """True if a socket has had data since the last round. In rounds for the gRPC port no socket has any."""
+        """True if a socket has received data since the last round."""
         self._dirty: list[ServerConnection] = []
         self._resume: list[ServerConnection] = []
         self.round_is_scheduled = False
-        """True from the first request of a round to its end."""
+        """True from the first request in a round until the end of the round."""
         self._round_ends = 0.0
         """Monotonic time after which further connections wait for the next round."""
         self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
 
     @property
     def port(self) -> int:
-        """Return the port of the server."""
+        """Return the server's port."""
         return self._listener.port
 
     async def bind(self, host: str, port: int) -> None:
-        """Bind ``host:port``, so that ``port`` is known; port 0 picks a free one. Then call ``listen`` to accept
+        """Bind ``host:port``, so that ``port`` is known; port 0 selects a free port. Call ``listen`` to accept
         connections.
 
         :raises OSError: the port is in use or not allowed.
@@ -194,7 +193,7 @@ class RemotingServer:
         await self._listener.bind(host, port)
 
     def listen(self, end_of_round: Sequence[Callable[[], None]] = (), new_taker: NewTaker | None = None) -> None:
-        """Accept connections.
+        """Start accepting connections.
 
         :param end_of_round: the functions to call at the end of each round, in this order.
         :raises OSError: another program has bound the port at the same time.
@@ -211,7 +210,7 @@ class RemotingServer:
         end_of_round: Sequence[Callable[[], None]] = (),
         new_taker: NewTaker | None = None,
     ) -> None:
-        """Call ``bind`` and ``listen``.
+        """Bind the port and start accepting connections.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -231,12 +230,12 @@ class RemotingServer:
         self._departures.finish()
 
     def renew_takers(self) -> None:
-        """Request a new taker for every connection."""
+        """Replace the frame handler of every connection."""
         for connection in self.connections:
             connection.renew_taker()
 
     def cut_off(self) -> None:
-        """Stop listening and abort every connection, as the system does when a process is killed."""
+        """Stop listening and abort every connection, as happens when a process is killed."""
         self._listener.close()
         self._openings.abort()
         for connection in list(self.connections):
@@ -245,11 +244,11 @@ class RemotingServer:
     # --- called by connections ----------------------------------------------------------------
 
     def opened(self, connection: ServerConnection) -> None:
-        """Add a new connection."""
+        """Register a new connection."""
         self.connections.add(connection)
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Open a connection for a socket, or close it if there are too many."""
+        """Open a connection on a socket, or close the socket if there are too many connections."""
         self._uncounted += 1
         if self._uncounted > descriptors.kept_for_files() // _COUNTS_OF_RESERVE:
             self._count_descriptors()
@@ -264,7 +263,9 @@ class RemotingServer:
     def _warn_of_refusal(self) -> None:
         reason = "serverMaxConnections"
         if self._connection_limit < self._limits.max_connections:
-            reason = f"the process may have {descriptors.limit()} descriptors; raise it with ulimit -n or LimitNOFILE"
+            reason = (
+                f"the process is limited to {descriptors.limit()} descriptors; raise this with ulimit -n or LimitNOFILE"
+            )
         log.warning("refusing connections: %d are open (%s)", len(self.connections) + len(self._openings), reason)
 
     def _count_descriptors(self) -> None:
@@ -286,11 +287,10 @@ class RemotingServer:
         self.schedule_round()
 
     def abort_largest(self) -> None:
-        """Abort the connection with the largest unfinished frame, since all unfinished frames together use too much
-        memory."""
+        """Abort the connection with the largest unfinished frame, because unfinished frames use too much memory."""
         largest = max(self.connections, key=lambda connection: connection.unfinished_bytes)
         log.warning(
-            "closing %s: its unfinished frame of %d bytes is the largest of all (%d in total)",
+            "closing %s: its unfinished frame of %d bytes is the largest (%d in total)",
             largest.remote_address,
             largest.unfinished_bytes,
             self.unfinished_bytes,
@@ -300,12 +300,12 @@ class RemotingServer:
         largest.abort()
 
     def resume_soon(self, connection: ServerConnection) -> None:
-        """Let a connection continue with its waiting frames in the next round."""
+        """Schedule a connection's waiting frames for the next round."""
         self._resume.append(connection)
         self.schedule_round()
 
     def schedule_round(self) -> None:
-        """Start a round if none is open; the round ends once all requests that have arrived are handled."""
+        """Start a round unless one has started; it ends when all requests that have arrived are handled."""
         if not self.round_is_scheduled and self._loop is not None:
             self.round_is_scheduled = True
             self._round_ends = self.clock.monotonic() + ROUND_OF_ALL_SECONDS
@@ -315,7 +315,7 @@ class RemotingServer:
 
     @property
     def round_is_over(self) -> bool:
-        """Return whether all connections together have used up the time of the open round."""
+        """Return whether the connections have used up the time of the current round."""
         return self.round_is_scheduled and self.clock.monotonic() >= self._round_ends
 
     def _end_round(self) -> None:
@@ -340,7 +340,7 @@ class RemotingServer:
             self._busy_poll.round_ended()
 
     def _resume_connections(self, connections: list[ServerConnection]) -> None:
-        """Let connections continue until their time in this round has ended; the others begin the next round."""
+        """Let connections continue until the round's time is used up; the others start the next round."""
         for number, connection in enumerate(connections, 1):
             connection.resume()
             if number < len(connections) and self.round_is_over:
@@ -349,7 +349,7 @@ class RemotingServer:
                 return
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Decode and answer one frame; return the time at which this began, unless the request is a light one."""
+        """Handle one frame; return the time at which handling started, unless the request is light."""
         processor = self.processors.find(frame.serialize_type, frame.header)
         if processor is not None and processor.is_light:
             self._run(connection, processor, frame)
@@ -362,7 +362,7 @@ class RemotingServer:
         return began
 
     def _handle_unusual(self, connection: ServerConnection, frame: Frame) -> None:
-        """Handle an answer from the client, a header whose first field is not the code, or an unknown code."""
+        """Handle a client's response, a header whose first field is not the code, or an unknown code."""
         parsed = decode_header(frame.serialize_type, frame.header)
         if parsed.flag & FLAG_RESPONSE:
             connection.accept_response(decode_command(frame))
@@ -424,7 +424,7 @@ class RemotingServer:
     def _handle_delayed(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes
     ) -> None:
-        """Handle in the current round a request that was delayed."""
+        """Handle a delayed request in the current round."""
         self.schedule_round()
         self._answer(connection, processor, request, body)
 
@@ -441,7 +441,7 @@ class RemotingServer:
             self._call(connection, processor, request, body)
 
     def _call(self, connection: ServerConnection, processor: Processor, request: Request[Any], body: bytes) -> None:
-        """Call the handler of a request, after all hooks."""
+        """Run the hooks, then call the handler of a request."""
         try:
             response = processor.handler(connection, request, body)
         except RpcRejectedError as rejected:
@@ -462,7 +462,7 @@ class RemotingServer:
         request: Request[Any],
         body: bytes,
     ) -> None:
-        """Call a handler again later, or refuse the request if all postponed requests together would be too large."""
+        """Call a handler again later, or reject the request if postponed requests use too much memory."""
         texts = sum(len(text) for text in astuple(request.header) if isinstance(text, str))
         size = _POSTPONED_REQUEST_BYTES + len(body) + texts
         if self._postponed_bytes + size > MAX_POSTPONED_BYTES:
@@ -494,5 +494,5 @@ class RemotingServer:
                 connection.close()
             elif (connection.frame_sweeps - 1) * _SWEEP_SECONDS >= self._limits.frame_timeout_s:
                 seconds = self._limits.frame_timeout_s
-                log.warning("closing %s: one frame took over %g s", connection.remote_address, seconds)
+                log.warning("closing %s: a frame was incomplete for over %g s", connection.remote_address, seconds)
                 connection.abort()

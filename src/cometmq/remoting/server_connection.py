@@ -1,4 +1,4 @@
-"""The connection of one client to a server: requests and answers in both directions.
+"""A client's connection to a server, with requests and responses in both directions.
 
 The server stops reading from a client that does not read its answers: above a high-water mark of unsent bytes, the
 client's frames remain undecoded until it has caught up. If a client sends more requests than fit into a round, the
@@ -41,10 +41,10 @@ _JOIN_BYTES: Final = 64 * 1024
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
-"""The reasons why the server does not read from a connection."""
+"""The reasons for which the server does not read from a connection."""
 
 NewTaker = Callable[["ServerConnection"], FrameTaker]
-"""Returns the function that handles a connection's plain requests before they are decoded, if there is one."""
+"""A function that returns the handler for a connection's undecoded plain requests."""
 
 
 class InvokeError(CometMQError):
@@ -52,7 +52,7 @@ class InvokeError(CometMQError):
 
 
 class ConnectionOwner(Protocol):
-    """The part of the server that its connections use."""
+    """The part of the server that connections use."""
 
     unfinished_bytes: int
     clock: Clock
@@ -62,22 +62,22 @@ class ConnectionOwner(Protocol):
 
     @property
     def path(self) -> RequestPath:
-        """The steps through which an answer passes."""
+        """The steps that a response passes through."""
 
     @property
     def round_is_over(self) -> bool:
-        """Return whether all connections together have used up the time of the open round."""
+        """Return whether the connections have used up the time of the current round."""
 
     @property
     def round_is_scheduled(self) -> bool:
-        """True from the first request of a round to its end."""
+        """True from the first request in a round until the end of the round."""
 
     @property
     def unsent(self) -> UnsentAnswers:
-        """The answers that clients have not read yet."""
+        """The responses that clients have not read yet."""
 
     def opened(self, connection: ServerConnection) -> None:
-        """Add a connection."""
+        """Register a new connection."""
 
     def lost(self, connection: ServerConnection) -> None:
         """Remove a closed connection, and call the functions in its ``on_close`` soon."""
@@ -92,14 +92,14 @@ class ConnectionOwner(Protocol):
         """Start a round if none is open."""
 
     def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Answer a frame; return the time at which this began, unless the request is a light one."""
+        """Handle one frame; return the time at which handling started, unless the request is light."""
 
     def abort_largest(self) -> None:
         """Abort the connection with the largest unfinished frame."""
 
 
 class ServerConnection(asyncio.Protocol):
-    """The connection of one client, with its unread requests and queued answers."""
+    """A client's connection, with its unread requests and queued responses."""
 
     __slots__ = (
         "_decoder",
@@ -138,25 +138,25 @@ class ServerConnection(asyncio.Protocol):
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._opaque = 0
         self.unfinished_bytes = 0
-        """Size of the unfinished frame in bytes."""
+        """Size in bytes of the unfinished frame."""
         self.closed = False
         self.quiet_sweeps = 0
-        """Number of sweeps since the last bytes arrived, counted so that the hot path does not read the clock."""
+        """Number of sweeps since bytes last arrived, so that the hot path need not read the clock."""
         self.frame_sweeps = -1
-        """Number of sweeps since the unfinished frame began; -1 if there is none."""
+        """Number of sweeps since the unfinished frame started, or -1 if there is none."""
         self.on_close: list[Callable[[ServerConnection], None]] = []
-        """Called soon after the connection has closed."""
+        """Functions that are called soon after the connection has closed."""
         self.peer_ip = "0.0.0.0"
         self.peer_port = 0
         self.peer_bytes = b""
         self.remote_address = ""
         self.account: Caller | None = None
-        """The account that made the last request, set by the server's guard."""
+        """The account that made the last request; set by the server's guard."""
 
     # --- asyncio.Protocol ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport and the client's address."""
+        """Store the transport and the client's address."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -171,12 +171,12 @@ class ServerConnection(asyncio.Protocol):
         self._server.opened(self)
 
     def renew_taker(self) -> None:
-        """Ask the server for the function that handles plain requests, and start using it."""
+        """Get a new handler for plain requests from the server."""
         if self._server.new_taker is not None and not self.hooked:
             self._taker = self._server.new_taker(self)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Release the resources of the connection; the server calls the functions in ``on_close``."""
+        """Release the connection's resources; the server calls the functions in ``on_close``."""
         self.closed = True
         self._out.clear()
         self._taker = None  # it references this connection: a cycle would keep unread bytes in memory
@@ -189,27 +189,27 @@ class ServerConnection(asyncio.Protocol):
         self._server.lost(self)
 
     def pause_writing(self) -> None:
-        """Stop reading requests, since the client is slow."""
+        """Stop reading requests because the client is slow."""
         self._pause(_BUFFER_IS_FULL)
 
     def resume_writing(self) -> None:
-        """Resume reading requests, since the client has read its answers."""
+        """Resume reading requests because the client has read its responses."""
         self._unpause(_BUFFER_IS_FULL)
 
     def pause_requests(self) -> None:
-        """Stop reading requests, since there are too many unread answers and this client is slow."""
+        """Stop reading requests because there are too many unread responses and this client is slow."""
         self._pause(_IS_HELD_BACK)
 
     def resume_requests(self) -> None:
-        """Resume reading requests, since the client has read its answers or there is capacity again."""
+        """Resume reading requests because the client has read its responses or there is capacity again."""
         self._unpause(_IS_HELD_BACK)
 
     def wait_for_work(self) -> None:
-        """Stop reading until the last request, which runs in a task, is answered."""
+        """Stop reading until the last request, which runs in a task, has been answered."""
         self._pause(_IS_WORKED_FOR)
 
     def work_is_done(self) -> None:
-        """Resume reading."""
+        """Resume reading after the last request has been answered."""
         self._unpause(_IS_WORKED_FOR)
 
     def _pause(self, reason: int) -> None:
@@ -283,13 +283,13 @@ class ServerConnection(asyncio.Protocol):
             log.warning("closing %s: %s", self.remote_address, error)
             self.close()
         except Exception:  # other requests in the same round must still be answered
-            log.exception("closing %s: a request failed", self.remote_address)
+            log.exception("closing %s: cannot handle a request", self.remote_address)
             self.abort()
         finally:
             self._draining = False
 
     def _count_unfinished(self, pending: int) -> None:
-        """Count the bytes of an unfinished frame."""
+        """Count the bytes in an unfinished frame."""
         if not pending:
             self.frame_sweeps = -1
         elif self.frame_sweeps < 0:
@@ -302,7 +302,7 @@ class ServerConnection(asyncio.Protocol):
                 server.abort_largest()
 
     def _wait_for_round(self, *, is_late: bool) -> None:
-        """Let other connections go first in this round; read no more bytes until the next round.
+        """Let other connections go first in this round; read nothing until the next round.
 
         If this connection is late, other connections with unread bytes are late as well and go first.
         """
@@ -316,7 +316,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def accept_response(self, command: RemotingCommand) -> None:
-        """Pass an answer to the server's request to which it belongs, if there is one."""
+        """Pass a client's response to the caller that waits for it, if there is one."""
         future = self._pending.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)
@@ -325,22 +325,22 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def listener(self) -> str:
-        """Return the name of the port to which the client connected; empty for the first port."""
+        """Return the name of the port to which the client connected; it is empty for the first port."""
         return self._server.listener
 
     @property
     def hooked(self) -> bool:
-        """Return True if there are hooks; answers must then go through :meth:`respond`."""
+        """Return whether there are hooks; responses must then be sent through :meth:`respond`."""
         return bool(self._server.path.hooks)
 
     def count(self, request: Request[Any], code: int, *, polling: bool = False) -> None:
-        """Count an answer, if metrics are enabled."""
+        """Count a response if metrics are enabled."""
         latency = self._server.path.latency
         if latency is not None:
             latency.answered(request.code, code, request.arrived, polling=polling)
 
     def respond(self, request: Request[Any], response: Response, *, polling: bool = False) -> None:
-        """Answer ``request``; a oneway request gets no answer.
+        """Answer ``request``; a oneway request gets no response.
 
         :param polling: true if the request is a pull that waited for messages.
         """
@@ -354,16 +354,16 @@ class ServerConnection(asyncio.Protocol):
             try:
                 hook.after(self.remote_address, request, response)
             except Exception:
-                log.exception("hook %r failed on an answer to %s", hook, self.remote_address)
+                log.exception("hook %r failed for a response to %s", hook, self.remote_address)
         if not request.flag & FLAG_ONEWAY:
             self.deliver(request, response)
 
     def deliver(self, request: Request[Any], response: Response) -> None:
-        """Queue the answer to a request."""
+        """Queue the response to a request."""
         self.write(*encode_response(request.serialize_type, request.opaque, response))
 
     def write(self, *chunks: Buffer) -> None:
-        """Queue bytes; all bytes of a round are written together at the end of the round."""
+        """Queue bytes to be written at the end of the round."""
         if self.closed:
             return
         if not self._out:
@@ -386,7 +386,7 @@ class ServerConnection(asyncio.Protocol):
                 self._server.wrote(self)  # whose round ends with a count of the bytes of all connections
 
     def _count_unsent(self, transport: asyncio.Transport) -> bool:
-        """Count the bytes that the client has not read; return whether any bytes are unread."""
+        """Count the bytes that the client has not read; return whether there are any."""
         size = transport.get_write_buffer_size()
         unsent = self._server.unsent
         if size or unsent.total_bytes:
@@ -395,7 +395,7 @@ class ServerConnection(asyncio.Protocol):
         return False
 
     def flush(self) -> None:
-        """Pass the queued bytes to the transport."""
+        """Write the queued bytes to the transport."""
         out = self._out
         if not out or self._transport is None:
             return
@@ -415,7 +415,7 @@ class ServerConnection(asyncio.Protocol):
             self._server.resume_soon(self)
 
     def resume(self) -> None:
-        """Handle the frames that were held back until answers were sent or the next round began."""
+        """Handle the frames that were held back until responses were sent or the next round started."""
         if self.closed or self._transport is None:
             return
         waited, self._waits_for_round = self._waits_for_round, False
@@ -426,25 +426,25 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Return whether nothing more should be sent: the client has many unread bytes, or the connection is closed."""
+        """Return whether nothing more should be sent because the client is slow or the connection is closed."""
         return self.closed or bool(self._paused & ~_IS_WORKED_FOR) or self._out_bytes >= WRITE_HIGH_WATER_BYTES
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of answer bytes still queued in this process because the client does not read them."""
+        """Return the number of response bytes queued in this process because the client does not read them."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
         """Send a oneway request to the client, unless the client is too slow."""
         if self.is_behind:
-            log.debug("code %d is not sent to %s, which reads too slowly", code, self.remote_address)
+            log.debug("not sending code %d to %s, which reads too slowly", code, self.remote_address)
             return
         self._write_request(code, self._next_opaque(), header, body, flag=FLAG_ONEWAY)
 
     async def invoke(
         self, code: int, header: Header | None, body: bytes = b"", timeout_s: float = 10.0
     ) -> RemotingCommand:
-        """Send the client a request and wait for its answer.
+        """Send a request to the client and wait for the response.
 
         :raises InvokeError: the client closes the connection, or does not answer within ``timeout_s`` seconds.
         """
@@ -456,7 +456,7 @@ class ServerConnection(asyncio.Protocol):
 
         def expire() -> None:
             if not future.done():
-                future.set_exception(InvokeError(f"{self.remote_address} did not answer within {timeout_s:g} s"))
+                future.set_exception(InvokeError(f"{self.remote_address} did not respond within {timeout_s:g} s"))
 
         timer = self._server.clock.call_later(timeout_s, expire)
         try:
@@ -467,7 +467,7 @@ class ServerConnection(asyncio.Protocol):
             self._pending.pop(opaque, None)
 
     def _write_request(self, code: int, opaque: int, header: Header | None, body: bytes, *, flag: int = 0) -> None:
-        """Queue a request to the client."""
+        """Queue a request for the client."""
         self.write(request_command(code, opaque, header, body, flag=flag))
 
     def _next_opaque(self) -> int:
@@ -476,11 +476,11 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """True if the connection closes as soon as the client has read all queued answers."""
+        """True if the connection will close when the client has read all queued responses."""
         return self._transport is not None and self._transport.is_closing()
 
     def close(self) -> None:
-        """Close the connection once all answers are sent; the server aborts it if the client never reads them."""
+        """Close the connection after all responses have been sent, or abort it if the client never reads them."""
         self.flush()
         if self._transport is not None:
             self._transport.close()

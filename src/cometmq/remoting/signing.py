@@ -31,21 +31,24 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 STAMP: Final = "AccessAt"
-"""The field with a request's stamp. Its name sorts before all other names, and its value has a fixed length. So the
-signed text begins with the stamp, and no signed text is valid with a different stamp."""
+"""The header field that contains a request's stamp.
+
+Its name sorts before all other names, and its value has a fixed length. So the signed text starts with the stamp, and a
+signature is valid for only one stamp.
+"""
 _TIME_DIGITS: Final = 13
 _SIGNER_DIGITS: Final = 16
 _NUMBER_DIGITS: Final = 12
 _BLOCK_BYTES: Final = 64
-"""Block size of SHA-1. RFC 2104 pads keys that are shorter, and hashes keys that are longer."""
+"""Block size of SHA-1. RFC 2104 pads shorter keys and hashes longer ones."""
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""A field that some servers ignore when they check signatures: 4.9 always does, and 5.x does for clients up to
-4.9.3."""
+"""A field that some servers leave out when they check signatures: 4.9 always, and 5.x for clients up to 4.9.3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of an ACL account (``SessionCredentials``). Neither ``repr`` nor any error shows the secrets.
+    """The credentials for an ACL account (``SessionCredentials``). Neither ``repr`` nor error messages show the
+    secrets.
 
     :param access_key: the account's name.
     :param secret_key: the key that signs every request; it never leaves this process.
@@ -63,13 +66,13 @@ class Credentials:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Return the header fields that name the account."""
+        """Return the header fields that identify the account."""
         if self.security_token is None:
             return {ACCESS_KEY: self.access_key}
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}
 
     def signature(self, *parts: bytes | memoryview) -> str:
-        """Return the signature of a text that consists of the given parts."""
+        """Return the signature for a text that consists of the given parts."""
         return _signer(self.secret_key).sign(b"".join(parts)).decode()
 
     def sign(self, request: RemotingCommand, stamp: str | None = None) -> None:
@@ -90,7 +93,7 @@ class Credentials:
 
 
 class Stamp(NamedTuple):
-    """A stamp: the time of a signature, its signer, and the signer's counter value."""
+    """The time of a signature, its signer, and the signer's counter value."""
 
     at_ms: int
     signer: str
@@ -98,7 +101,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Stamp | None:
-        """Parse the stamp of a request; return ``None`` if it is malformed."""
+        """Parse a request's stamp; return ``None`` if it is malformed."""
         if len(text) != _TIME_DIGITS + _SIGNER_DIGITS + _NUMBER_DIGITS or not text.isascii() or not text.isalnum():
             return None
         signer_end = _TIME_DIGITS + _SIGNER_DIGITS
@@ -109,7 +112,7 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """Creates stamps in the order in which requests are signed, for one connection per server.
+    """Creates stamps in the order in which requests are signed.
 
     :param now_ms: returns the time.
     """
@@ -122,12 +125,12 @@ class Stamps:
         self._numbers = itertools.count()
 
     def next(self) -> str:
-        """Return the stamp of the next request."""
+        """Return the stamp for the next request."""
         return f"{self._now_ms():0{_TIME_DIGITS}d}{self._signer}{next(self._numbers):0{_NUMBER_DIGITS}x}"
 
 
 class Signer:
-    """Signs and verifies with a secret key, but does not store the key itself."""
+    """Signs and verifies with a secret key without storing the key itself."""
 
     __slots__ = ("_inner", "_outer", "core_key")
 
@@ -138,10 +141,10 @@ class Signer:
         self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key))
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
         self.core_key: Final = None if CORE is None else CORE.Key(secret_key)
-        """The compiled core's signer with the same key."""
+        """The compiled core's signer for the same key."""
 
     def sign(self, text: bytes) -> bytes:
-        """Return the signature of a text in base64."""
+        """Return a text's signature in base64."""
         digest = self._inner.copy()
         digest.update(text)
         signed = self._outer.copy()
@@ -149,7 +152,7 @@ class Signer:
         return binascii.b2a_base64(signed.digest(), newline=False)
 
     def accepts(self, fields: Mapping[str, str], body: bytes) -> bool:
-        """Check the signature of a request in constant time.
+        """Check a request's signature in constant time.
 
         The client's version determines whether ``_UNIQUE_KEY_QUERY`` is signed.
         """
@@ -166,7 +169,7 @@ class Signer:
 
 
 def signed_text(fields: Mapping[str, str]) -> bytes:
-    """Return the part of the signed text that is made from the header fields; the body follows this part."""
+    """Return the part of the signed text that precedes the body, made from the header fields."""
     names = tuple(fields)
     values = _values.get(names)
     if values is None:
@@ -182,8 +185,7 @@ def _all_values(fields: Mapping[str, str]) -> bytes:
 
 
 _values: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]] = {}
-"""A cache, since clients keep sending the same field names: by the names in the order received, a function that gets
-the signed values in signing order."""
+"""A cache of functions that return the signed values in signing order, keyed by the received field names."""
 _FEWEST_FIELDS: Final = 2
 _MAX_ORDERS: Final = 256
 _MAX_ORDER_CHARS: Final = 1024

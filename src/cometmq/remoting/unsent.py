@@ -1,5 +1,4 @@
-"""Limits the unread answers of all clients of a server: if they use too much memory, the server stops reading from slow
-clients.
+"""Limits a server's unread responses: if they use too much memory, the server stops reading from slow clients.
 
 ``WRITE_HIGH_WATER_BYTES`` limits the unread answers of one connection, but thousands of clients that do not read their
 answers could still fill the memory. Clients that read their answers are served as usual.
@@ -18,13 +17,13 @@ log = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
-    """A connection that may be paused while its client does not read its answers."""
+    """A connection that can be paused while its client does not read its responses."""
 
     remote_address: str
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of answer bytes that the client has not read."""
+        """Return the number of response bytes that the client has not read."""
 
     def pause_requests(self) -> None:
         """Stop reading the client's requests."""
@@ -37,7 +36,7 @@ class Reader(Protocol):
 
 
 class UnsentAnswers:
-    """Keeps track of the bytes buffered for each connection, and pauses connections if the total is too large."""
+    """Tracks the bytes buffered for each connection, and pauses connections if the total is too large."""
 
     def __init__(self, *, clock: Clock) -> None:
         self.total_bytes = 0
@@ -57,7 +56,7 @@ class UnsentAnswers:
         self._held_back.discard(connection)
 
     def end_round(self) -> None:
-        """Check the total after all answers of the round are written."""
+        """Check the total after all responses of the round have been written."""
         if self.total_bytes <= MAX_UNSENT_BYTES:
             return
         self._measure()  # slow clients may have caught up in the meantime
@@ -67,7 +66,7 @@ class UnsentAnswers:
             return
         if not self._held_back:
             log.warning(
-                "%d clients have not read %d bytes of answers; their requests wait until they have",
+                "%d clients have not read %d bytes of responses; their requests are held back until they do",
                 len(self._behind),
                 self.total_bytes,
             )
@@ -88,7 +87,7 @@ class UnsentAnswers:
     def _abort_largest(self) -> None:
         largest = max(self._behind, key=self._behind.__getitem__)
         log.warning(
-            "closing %s: it has not read %d bytes of answers, the most of all (%d in total)",
+            "closing %s: it has not read %d bytes of responses, more than any other client (%d in total)",
             largest.remote_address,
             self._behind[largest],
             self.total_bytes,
@@ -97,7 +96,9 @@ class UnsentAnswers:
         largest.abort()
 
     def _check(self) -> None:
-        """Resume reading from clients that have read their answers, or from all clients once there is enough memory."""
+        """Resume reading from clients that have read their responses, or from all clients once enough memory is
+        free.
+        """
         self._measure()
         is_room = self.total_bytes <= MAX_UNSENT_BYTES // 2
         for connection in [one for one in self._held_back if is_room or one not in self._behind]:

@@ -59,7 +59,7 @@ def test_a_server_warns_once_a_day_before_its_certificate_ends(
     with caplog.at_level(logging.WARNING):
         tls = ServerTls(TlsOptions(tls_server_cert_path=path), clock=clock)
         assert caplog.messages == []
-        for expected in (f"{path} ends in 29 days: replace", f"{path} ends in 28 days: replace"):
+        for expected in (f"{path} expires in 29 days: replace", f"{path} expires in 28 days: replace"):
             clock.advance((3 if not caplog.messages else 1) * DAY_S)
             for _ in range(3):
                 tls.context()
@@ -68,7 +68,7 @@ def test_a_server_warns_once_a_day_before_its_certificate_ends(
         assert len(caplog.messages) == 2
         clock.advance(40 * DAY_S)
         tls.context()
-        assert "has ended" in caplog.messages[-1]
+        assert "has expired" in caplog.messages[-1]
 
 
 def test_days_are_whole_and_negative_afterwards() -> None:

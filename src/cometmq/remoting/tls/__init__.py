@@ -1,1 +1,1 @@
-"""TLS on the same port as plain text: options, certificates, contexts, and the transports for both ends."""
+"""TLS on the same port as plain text: options, certificates, contexts, and transports."""

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 _SELF_SIGNED_DAYS: Final = 3_650
 _SKEW: Final = datetime.timedelta(hours=1)
-"""Certificates are valid starting this long before now, for machines whose clocks are behind."""
+"""Time before now at which certificates become valid, for machines whose clocks are behind."""
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate and its key in PEM format; the key is in PKCS #8 with no password."""
+    """A certificate and its key in PEM format. The key is in PKCS #8 form and has no password."""
 
     certificate: bytes
     key: bytes
 
 
 class Authority:
-    """A certificate authority, which has its own certificate and key."""
+    """A certificate authority with its own certificate and key."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -40,7 +40,7 @@ class Authority:
 
     @classmethod
     def new(cls, name: str, days: int) -> Authority:
-        """Create an authority that is valid for ``days``.
+        """Create an authority that is valid for ``days`` days.
 
         :raises MissingPackageError: cryptography is not installed.
         """
@@ -64,9 +64,9 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(issued.certificate)
             key = serialization.load_pem_private_key(issued.key, None)
         except (TypeError, ValueError) as error:
-            raise TlsError("the certificate or key of the authority is not in PEM form") from error
+            raise TlsError("the authority's certificate or key is not in PEM format") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise TlsError("the key of the authority does not belong to its certificate")
+            raise TlsError("the authority's key does not belong to its certificate")
         return cls(certificate, key)
 
     @property
@@ -75,7 +75,7 @@ class Authority:
         return _pem(self._certificate, self._key)
 
     def issue(self, name: str, hosts: Sequence[str], days: int) -> Issued:
-        """Issue a certificate for a server with these names and IP addresses, or for a client if there are none."""
+        """Issue a server certificate for these names and IP addresses, or a client certificate if there are none."""
         key = _new_key()
         return _pem(_certificate(name, hosts, key, days, (self._certificate, self._key)), key)
 
@@ -103,7 +103,7 @@ def _certificate(
     days: int,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
 ) -> x509.Certificate:
-    """Issue a certificate signed by ``issuer``; if there is no issuer, create the certificate of an authority."""
+    """Issue a certificate signed by ``issuer``, or an authority's certificate if there is no issuer."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID

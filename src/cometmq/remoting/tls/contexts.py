@@ -1,4 +1,4 @@
-"""TLS for connections to nameservers and brokers, with RocketMQ's names (``TlsHelper``, ``TlsSystemConfig``).
+"""TLS for connections to nameservers and brokers, with RocketMQ's option names (``TlsHelper``, ``TlsSystemConfig``).
 
 Unlike in RocketMQ, the server's certificate and name are checked by default.
 """
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class TlsError(CometMQError):
-    """A certificate or key of this process cannot be used."""
+    """This process's certificate or key cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The TLS options of a client. All paths are paths of PEM files.
+    """A client's TLS options. All paths refer to PEM files.
 
     :param trust_cert_path: certificates of the authorities that clients trust (``tls.client.trustCertPath``); by
         default the system's authorities.
@@ -44,7 +44,7 @@ class Tls:
     check_host: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the standard library.
+        """Return the context for the standard library's TLS.
 
         :raises TlsError: a file cannot be read, or has the wrong content.
         """
@@ -63,7 +63,7 @@ class Tls:
         return context
 
     def fresh_context(self) -> FreshContext:
-        """Return the context for long-lived clients, which reads changed files again.
+        """Return the context for long-lived clients, which reloads changed files.
 
         :raises TlsError: see :meth:`context`.
         """
@@ -84,7 +84,7 @@ def load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def load_certificate(context: ssl.SSLContext, cert_path: str, key_path: str | None, password: str | None) -> None:
-    """Load the certificate of this process and its key; never ask for a password at the terminal.
+    """Load this process's certificate and key. Never prompt for a password at the terminal.
 
     :raises TlsError: a file cannot be used, or the key does not belong to the certificate.
     """
@@ -95,16 +95,16 @@ def load_certificate(context: ssl.SSLContext, cert_path: str, key_path: str | No
 
 
 def _unusable(path: str, error: OSError) -> TlsError:
-    reason = "no certificate or key in PEM form, or a wrong password"
+    reason = "it contains no certificate or key in PEM format, or the password is wrong"
     if not isinstance(error, ssl.SSLError):
         reason = reason_of(error)
     elif error.reason == "KEY_VALUES_MISMATCH":
-        reason = "the key is not that of the certificate"
-    return TlsError(f"{path}: {reason}", next_step="give the path of a readable PEM file")
+        reason = "the key does not belong to the certificate"
+    return TlsError(f"{path}: {reason}", next_step="specify the path of a readable PEM file")
 
 
 class FreshContext:
-    """A TLS context that is built again when one of its files has changed; open connections keep the old context.
+    """A TLS context that is rebuilt when one of its files has changed. Open connections keep the old context.
 
     :param build: builds the context; raises :class:`TlsError` if a file cannot be used.
     :param paths: the files of the context; ``None`` entries are ignored.
@@ -129,11 +129,11 @@ class FreshContext:
         except TlsError as error:
             if self._context is None:
                 raise
-            log.error("changed TLS files cannot be used, so the previous ones stay in use: %s", error)
+            log.error("the changed TLS files cannot be used, so the previous ones remain in use: %s", error)
             context = self._context
         else:
             if self._context is not None:
-                log.warning("changed TLS files are now in use: %s", ", ".join(self._paths))
+                log.warning("now using the changed TLS files: %s", ", ".join(self._paths))
         self._context, self._stamps = context, stamps
         return context
 
@@ -146,21 +146,23 @@ def _stamp(path: str) -> tuple[int, ...] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-_NO_TLS_STEP: Final = "does that server take TLS (tls.server.mode), and does it ask for a certificate (cert_path)?"
+_NO_TLS_STEP: Final = (
+    "check that the server accepts TLS (tls.server.mode), and set cert_path if it requires a certificate"
+)
 
 
 def connection_error(address: str, error: OSError, *, tls: bool) -> tuple[str, str]:
-    """Return the message and the next step for a failed connection, whether or not it uses TLS."""
+    """Return the message and the next step for a failed connection, with or without TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"the certificate of {address} is not accepted: {error.verify_message}",
-            "name the authority that it was made by as trust_cert_path; check_host=False accepts another host's name",
+            f"the certificate of {address} was not accepted: {error.verify_message}",
+            "set trust_cert_path to the certificate of its authority; check_host=False accepts another host name",
         )
     if isinstance(error, ssl.SSLError):
         return (
-            f"no TLS with {address}: {(error.reason or str(error)).replace('_', ' ').lower()}",
+            f"the TLS handshake with {address} failed: {(error.reason or str(error)).replace('_', ' ').lower()}",
             _NO_TLS_STEP,
         )
     if tls and isinstance(error, ConnectionResetError | BrokenPipeError):
-        return f"{address} ended the connection instead of talking TLS: {reason_of(error)}", _NO_TLS_STEP
-    return f"cannot connect to {address}: {reason_of(error)}", "check that the server runs and its address"
+        return f"{address} closed the connection instead of using TLS: {reason_of(error)}", _NO_TLS_STEP
+    return f"cannot connect to {address}: {reason_of(error)}", "check the address and that the server is running"

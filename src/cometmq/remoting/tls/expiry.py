@@ -1,4 +1,4 @@
-"""Reads the expiry time of a certificate from its bytes, with no need for another package (RFC 5280, 4.1; X.690).
+"""Reads a certificate's expiry time from its bytes (RFC 5280, 4.1; X.690), so that no other package is needed.
 
 A certificate is a SEQUENCE. Its first, signed part has a version, a serial number, an algorithm, the issuer, and then
 the validity period, which consists of two times.
@@ -11,7 +11,7 @@ import ssl
 from typing import Final
 
 WARNING_DAYS: Final = 30
-"""Number of days before a certificate expires at which operators are warned; automatic renewal happens earlier."""
+"""Number of days before a certificate expires at which operators are warned."""
 
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
@@ -42,7 +42,7 @@ def ends_at(certificate: bytes) -> datetime.datetime:
 
 
 def first_ends_at(pem: str) -> datetime.datetime | None:
-    """Return the time at which the first certificate in a file expires; ``None`` if the file has none."""
+    """Return the time at which the first certificate in a file expires, or ``None`` if the file contains none."""
     begin = pem.find(_BEGIN)
     end = pem.find(_END, begin)
     if begin < 0 or end < 0:
@@ -54,12 +54,12 @@ def first_ends_at(pem: str) -> datetime.datetime | None:
 
 
 def days_left(ends: datetime.datetime, now_s: float) -> int:
-    """Return the number of full days until ``ends``; it is negative if ``ends`` has passed."""
+    """Return the number of full days until ``ends``, which is negative if ``ends`` has passed."""
     return int((ends.timestamp() - now_s) // SECONDS_OF_A_DAY)
 
 
 def _content(data: bytes, tag: int) -> tuple[bytes, bytes]:
-    """Return the content of the first element of the data, and the bytes after it."""
+    """Return the content of the data's first element, and the bytes after that element."""
     if len(data) < 2 or data[0] != tag:
         raise ValueError("unexpected element")
     length, at = data[1], 2

@@ -1,4 +1,4 @@
-"""Handles accepted connections until their first bytes show whether they use plain text or TLS (``HandshakeHandler``).
+"""Handles new connections until their first bytes show whether they use plain text or TLS (``HandshakeHandler``).
 
 Every connection begins here. No frame begins with the first byte of TLS, since its length would exceed the limit. After
 a handshake, the first bytes inside TLS are checked. Then the connection gets its protocol, which receives all further
@@ -26,7 +26,7 @@ _TLS_HANDSHAKE: Final = 0x16
 
 
 class OpeningConnections:
-    """The connections of one server whose protocol is not yet known.
+    """A server's connections whose protocol is not yet known.
 
     :param protocol: creates the protocol of a connection.
     :param silence_s: number of seconds in which a client must send its first byte, and its first byte after a
@@ -92,7 +92,7 @@ class OpeningConnections:
 
 
 class _Opening(asyncio.Protocol):
-    """One connection whose protocol is not yet known."""
+    """A connection whose protocol is not yet known."""
 
     __slots__ = ("_owner", "_timer", "_transport")
 
@@ -120,14 +120,14 @@ class _Opening(asyncio.Protocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 TlsTransport(transport, self, owner.tls, owner.clock).start(data)
             else:
-                self._refuse("it speaks TLS (tls.server.mode=disabled)")
+                self._refuse("it uses TLS (tls.server.mode=disabled)")
         elif owner.tls.accepts_plain_text:
             self._hand_over(data)
         else:
-            self._refuse("it speaks plain text (tls.server.mode=enforcing)")
+            self._refuse("it uses plain text (tls.server.mode=enforcing)")
 
     def _hand_over(self, data: bytes) -> None:
-        """Pass the connection to its protocol. This is the place to detect further protocols on this port."""
+        """Pass the connection to its protocol."""
         transport = self._transport
         assert transport is not None
         self._forget()
@@ -138,7 +138,7 @@ class _Opening(asyncio.Protocol):
             protocol.data_received(data)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Remove the connection, since it has ended."""
+        """Remove the connection because it has ended."""
         self._forget()
 
     @property
@@ -147,7 +147,7 @@ class _Opening(asyncio.Protocol):
         return self._transport is not None
 
     def close(self) -> None:
-        """Abort the connection, since nothing is queued."""
+        """Abort the connection, as nothing is queued."""
         self.abort()
 
     def abort(self) -> None:
@@ -161,7 +161,7 @@ class _Opening(asyncio.Protocol):
     def _refuse(self, why: str) -> None:
         assert self._transport is not None
         peer = self._transport.get_extra_info("peername")
-        log.warning("closing a connection from %s: %s", peer[0] if peer else "a client that has left", why)
+        log.warning("closing a connection from %s: %s", peer[0] if peer else "a disconnected client", why)
         self.abort()
 
     def _abort_after(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The ``tls.*`` keys of nameservers and brokers (``TlsSystemConfig``), and the file ``tls.properties``."""
+"""The ``tls.*`` keys for nameservers and brokers (``TlsSystemConfig``), and the file ``tls.properties``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TLS_FILE: Final = "/etc/rocketmq/tls.properties"
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """A server's TLS options, for its clients and for the connections that it opens. Files are in PEM format.
+    """A server's TLS options, for its clients and for outgoing connections. Files are in PEM format.
 
     This is a base class of the configurations. It has no slots, since their other base class has slots.
     """
@@ -121,7 +121,7 @@ class TlsOptions:
 
 
 def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the attribute values in a ``tls.properties`` file, and warnings about unknown keys.
+    """Return the values in a ``tls.properties`` file by attribute, and warnings about unknown keys.
 
     The default file may be missing; any other file must exist.
 
@@ -143,7 +143,7 @@ def read_tls_file(path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def with_tls_file(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attribute values of a configuration; unset TLS options are read from its TLS file.
+    """Return a configuration's values by attribute; unset TLS options are read from its TLS file.
 
     :raises ConfigError: the file cannot be read, or a value in it is not allowed.
     """
@@ -163,7 +163,7 @@ def load_with_tls(
     overrides: Mapping[str, Any],
     apache: Mapping[str, Option],
 ) -> tuple[Config, list[str]]:
-    """Read a configuration as :func:`~cometmq.options.load_file` does; unset TLS options are read from its TLS file.
+    """Load a configuration like :func:`~cometmq.options.load_file`; unset TLS options are read from its TLS file.
 
     :raises ConfigError: a file cannot be read, or a value is not allowed.
     """

@@ -34,18 +34,18 @@ from cometmq.remoting.tls.options import (
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS: Final = 1.0
-"""The idle time after which the thread ends."""
+"""Idle time after which the thread ends."""
 
 
 class Abortable(Protocol):
-    """A connection that may be aborted if there are too many handshakes."""
+    """A connection that can be aborted if there are too many handshakes."""
 
     def abort(self) -> None:
-        """Abort."""
+        """Abort the connection."""
 
 
 class HandshakeThread:
-    """A thread that runs one task at a time, and exists only while there are tasks."""
+    """A thread that runs one task at a time and exists only while there are tasks."""
 
     left: ClassVar[int] = 0
     """The number of unfinished tasks in all handshake threads."""
@@ -58,7 +58,7 @@ class HandshakeThread:
         self._is_running = False
 
     def submit(self, work: Callable[[], None], *, is_new: bool) -> None:
-        """Queue ``work``, which must not raise. Handshakes in progress have precedence over new ones."""
+        """Queue ``work``, which must not raise. Handshakes in progress take precedence over new ones."""
         self._count(1)
         with self._changed:
             (self._new if is_new else self._begun).append(work)
@@ -88,7 +88,7 @@ class HandshakeThread:
 
 
 class ServerTls:
-    """The TLS policy of the servers in one process, for clients that use TLS and for those that do not.
+    """The TLS policy for the servers in one process.
 
     :param protocols: the protocols offered inside TLS to clients that negotiate one (ALPN).
     :raises TlsError: a file cannot be used, or clients need a certificate that is not checked.
@@ -106,7 +106,7 @@ class ServerTls:
             (options.tls_server_cert_path, options.tls_server_key_path, options.tls_server_trust_cert_path),
         )
         self._handshakes: dict[Abortable, None] = {}
-        """The handshakes in progress, in the order in which they began."""
+        """The handshakes in progress, in the order in which they started."""
         self._last_failure = ""
         self._ends: datetime.datetime | None = None
         self._warn_next_s = 0.0
@@ -114,7 +114,7 @@ class ServerTls:
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new handshake, built from the current files; called by the handshake thread.
+        """Return the context for a new handshake, built from the current files; called in the handshake thread.
 
         :raises TlsError: there is no certificate.
         """
@@ -131,13 +131,16 @@ class ServerTls:
         left = days_left(self._ends, now_s)
         if left >= WARNING_DAYS:
             return
-        when = f"ends in {quantity(left, 'day')}" if left >= 0 else "has ended, and clients that check it are refused"
+        when = (
+            f"expires in {quantity(left, 'day')}"
+            if left >= 0
+            else "has expired, and clients that verify it cannot connect"
+        )
         log.warning("the certificate %s %s: replace the files", self._options.tls_server_cert_path, when)
 
     # --- called by transports, on the event loop --------------------------------------------------
     def began(self, handshake: Abortable) -> None:
-        """Count a handshake. If there are too many, abort the oldest one, since each holds memory until its client
-        continues."""
+        """Count a handshake. If there are too many handshakes, abort the oldest one to free memory."""
         self._handshakes[handshake] = None
         if len(self._handshakes) > MAX_HANDSHAKES:
             next(iter(self._handshakes)).abort()
@@ -147,13 +150,12 @@ class ServerTls:
         self._handshakes.pop(handshake, None)
 
     def failed(self, peer: str, error: Exception) -> None:
-        """Log why a handshake failed. A fault on this side is logged as an error, but only once, even if it is
-        repeated."""
+        """Log why a handshake failed. A fault on this side is logged as an error, but not repeatedly."""
         if not isinstance(error, TlsError):
-            log.info("no TLS with %s: %s", peer, error)
+            log.info("the TLS handshake with %s failed: %s", peer, error)
         elif str(error) != self._last_failure:
             self._last_failure = str(error)
-            log.error("no TLS with %s and others: %s", peer, error)
+            log.error("the TLS handshakes with %s and other clients failed: %s", peer, error)
 
     # --- contexts ---------------------------------------------------------------------------------
     def _build(self) -> ssl.SSLContext:
@@ -173,7 +175,7 @@ class ServerTls:
         elif options.tls_test_mode_enable:
             _load_self_signed(context)
         else:
-            raise TlsError("TLS needs a certificate", next_step="set tls.server.certPath and tls.server.keyPath")
+            raise TlsError("TLS requires a certificate", next_step="set tls.server.certPath and tls.server.keyPath")
         if self._protocols:
             context.set_alpn_protocols(self._protocols)
         self._ask_clients(context)
@@ -183,7 +185,7 @@ class ServerTls:
         options = self._options
         if options.tls_server_need_client_auth == NO_CERTIFICATE:
             if options.tls_server_auth_client:
-                log.warning("clients are not asked for certificates: tls.server.need.client.auth=none")
+                log.warning("no certificates are requested from clients: tls.server.need.client.auth=none")
             return
         if not options.tls_server_auth_client:
             if options.tls_server_need_client_auth == REQUIRE:
@@ -202,7 +204,7 @@ class ServerTls:
 
 def _load_self_signed(context: ssl.SSLContext) -> None:
     """Load a new self-signed certificate for trying out TLS (``tls.test.mode.enable``)."""
-    log.warning("TLS uses a new self-signed certificate, which no client can check: set tls.server.certPath")
+    log.warning("TLS uses a new self-signed certificate, which clients cannot verify: set tls.server.certPath")
     pair = self_signed()
     with tempfile.TemporaryDirectory() as directory:  # readable by this user only; ssl loads from files
         file = Path(directory, "pair.pem")

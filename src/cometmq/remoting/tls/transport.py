@@ -1,4 +1,4 @@
-"""TLS on the server, between a connection and its socket's transport.
+"""TLS on the server, as a layer between a connection and its socket's transport.
 
 Theory of operation. For the socket's transport this class is the protocol; for the connection it is the transport.
 OpenSSL works on two buffers in memory: the bytes of one read are decrypted with one call for each record, and all
@@ -30,15 +30,15 @@ from cometmq.remoting.tls.server import ServerTls
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 16_384
-"""Maximum size of the data in one TLS record, so that one call returns all of it."""
+"""Maximum size of the data in a TLS record, so that one call returns all of it."""
 _PAUSED: Final = 1
 _IN_THREAD: Final = 2
 _HAS_REST: Final = 4
-"""The reasons why the socket is not read."""
+"""The reasons for which the socket is not read."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """TLS for one client connection.
+    """A TLS transport for one client connection.
 
     :param raw: the transport of the socket; this object becomes its protocol.
     :param protocol: the connection, whose ``connection_made`` is called with this transport after the handshake.
@@ -75,15 +75,15 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     # --- the handshake ------------------------------------------------------------------------
     def start(self, data: bytes) -> None:
-        """Begin the handshake with the first bytes of the client."""
+        """Start the handshake with the client's first bytes."""
         self._tls.began(self)
         self.data_received(data)
 
     def _queue_step(self, data: bytes) -> None:
-        """Queue the next step of the handshake for the thread; read nothing until the step is done."""
+        """Queue the next handshake step for the thread, and read nothing until the step is done."""
         is_new = self._ssl is None
         if is_new and len(data) > MAX_CLIENT_HELLO_BYTES:
-            log.info("closing %s: it sends too much before a TLS handshake", self._peer)
+            log.info("closing %s: it sent too much data before the TLS handshake", self._peer)
             self.abort()
             return
         self._stop_reading(_IN_THREAD)
@@ -91,7 +91,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._tls.thread.submit(lambda: self._step(data, loop), is_new=is_new)
 
     def _step(self, data: bytes, loop: asyncio.AbstractEventLoop) -> None:
-        """Run one step of the handshake (in the thread)."""
+        """Run one handshake step in the thread."""
         is_done = False
         failure: Exception | None = None
         if self._is_ended:
@@ -130,7 +130,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     # --- asyncio.Protocol: what the socket brings -----------------------------------------------
     def data_received(self, data: bytes) -> None:
-        """Continue the handshake, or pass on the data that the client sent."""
+        """Continue the handshake, or pass on the client's data."""
         if not self._is_open:
             self._queue_step(data)
         elif len(data) <= TLS_PIECE_BYTES and not self._rest:
@@ -156,7 +156,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            log.info("closing %s: it does not speak valid TLS: %s", self._peer, error.reason or error)
+            log.info("closing %s: it sent invalid TLS data: %s", self._peer, error.reason or error)
             ended = True
         if self._outgoing.pending:
             self._send()
@@ -171,7 +171,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         protocol.data_received(data)
 
     def _decrypt_rest(self) -> None:
-        """Decrypt the data piece by piece until the connection's time in this round has been used up."""
+        """Decrypt the data piece by piece until the connection's time in this round is used up."""
         ends = self._clock.monotonic() + ROUND_SECONDS
         while self._rest and not self._not_read & _PAUSED and not self._is_ended:
             piece, self._rest = self._rest[:TLS_PIECE_BYTES], self._rest[TLS_PIECE_BYTES:]
@@ -185,7 +185,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._read_again(_HAS_REST)
 
     def eof_received(self) -> bool:
-        """Close the connection, since the client has closed its end, with or without a TLS close_notify."""
+        """Close the connection because the client has closed its end, with or without a TLS close_notify."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -205,14 +205,14 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     # --- asyncio.Transport: what the connection sends --------------------------------------------
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Encrypt and send the data."""
+        """Encrypt and send data."""
         if self._is_ended or self._ssl is None or not len(data):
             return
         self._ssl.write(data)
         self._raw.write(self._outgoing.read())
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
-        """Encrypt the data and send it in one write."""
+        """Encrypt pieces of data and send them in one write."""
         self.write(b"".join(list_of_data))
 
     def _send(self) -> None:
@@ -224,7 +224,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._stop_reading(_PAUSED)
 
     def resume_reading(self) -> None:
-        """Start passing data to the protocol again."""
+        """Resume passing data to the protocol."""
         if not self._not_read & _PAUSED:
             return
         if self._rest:
@@ -264,7 +264,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     @property
     def _peer(self) -> str:
-        host, port = (self._raw.get_extra_info("peername") or ("a client that has left", 0))[:2]
+        host, port = (self._raw.get_extra_info("peername") or ("a disconnected client", 0))[:2]
         return format_address(str(host), int(port))
 
     def is_closing(self) -> bool:
@@ -272,7 +272,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return self._raw.is_closing()
 
     def close(self) -> None:
-        """Close TLS and the connection once everything is sent."""
+        """Close TLS and the connection after all data has been sent."""
         if not self._is_ended and self._is_open and self._ssl is not None:
             with suppress(ssl.SSLError):  # do not wait for the client's close_notify
                 self._ssl.unwrap()
