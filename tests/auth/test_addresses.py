@@ -55,6 +55,6 @@ def test_a_pattern_means_these_addresses(
     ],
 )
 def test_other_patterns_are_errors_that_show_the_forms(pattern: str) -> None:
-    with pytest.raises(AuthError, match="is no address, range or list") as wrong:
+    with pytest.raises(AuthError, match="is not an address, a range or a list") as wrong:
         parse_pattern(pattern)
     assert len(str(wrong.value)) < 400

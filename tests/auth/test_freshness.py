@@ -52,7 +52,7 @@ async def test_requests_that_overtake_each_other_are_taken_as_far_as_the_window(
     too_late = stamps.next()
     for _ in range(SIGNATURE_WINDOW):
         fresh.check(ME, stamps.next())
-    with pytest.raises(RpcRejectedError, match="sign it again"):
+    with pytest.raises(RpcRejectedError, match="sign the request again"):
         fresh.check(ME, too_late)
 
 

@@ -92,15 +92,18 @@ def test_names_are_compared_exactly() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"accessKey": "short", "secretKey": "12345678"}, "accessKey of short needs 7 to"),
-        ({"accessKey": "billing", "secretKey": "s3cret"}, "secretKey of billing needs 7 to"),
-        ({"accessKey": "billing", "secretKey": "s3cret" * 1_000}, "secretKey of billing needs 7 to"),
+        ({"accessKey": "short", "secretKey": "12345678"}, "accessKey of short must have 7 to"),
+        ({"accessKey": "billing", "secretKey": "s3cret"}, "secretKey of billing must have 7 to"),
+        ({"accessKey": "billing", "secretKey": "s3cret" * 1_000}, "secretKey of billing must have 7 to"),
         ({"accessKey": "billing"}, "secretKey of billing"),
         ({"accessKey": "billing", "secretKey": 1.5e9}, "secretKey must be text"),
         ({"accessKey": "billing", "secretKey": "s3cret-key", "admin": "maybe"}, "admin must be true or false"),
         ({"accessKey": "billing", "secretKey": "s3cret-key", "topicPerms": "T=PUB"}, "topicPerms must be a list"),
-        ({"accessKey": "billing", "secretKey": "s3cret-key", "topicPerms": ["T"]}, "is not NAME=PERMISSION"),
-        ({"accessKey": "billing", "secretKey": "s3cret-key", "whiteRemoteAddress": "10."}, "is no address"),
+        (
+            {"accessKey": "billing", "secretKey": "s3cret-key", "topicPerms": ["T"]},
+            "must have the form NAME=PERMISSION",
+        ),
+        ({"accessKey": "billing", "secretKey": "s3cret-key", "whiteRemoteAddress": "10."}, "is not an address"),
         ("billing", "mapping of keys"),
     ],
 )

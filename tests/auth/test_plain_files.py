@@ -64,17 +64,17 @@ async def test_a_file_that_is_gone_or_half_written_for_a_moment_keeps_its_accoun
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("accounts: [", "invalid YAML, line"),
-        ("accounts:\n- accessKey: account-one\n  secretKey: abc\n", "account-one needs 7 to"),
+        ("accounts: [", "invalid YAML in line"),
+        ("accounts:\n- accessKey: account-one\n  secretKey: abc\n", "account-one must have 7 to"),
         ("- a\n- b\n", "not a mapping"),
         ("accounts: !!python/object/apply:os.system ['true']", "invalid YAML"),
         ("a: &a [x]\nb: [*a, *a]", "anchors and aliases"),
         ("accounts: " + "[" * 50 + "]" * 50, "more than 16 levels"),
         ("accounts: " + "[" * 100_000, "line 1"),  # PyYAML 6.0.4 refuses it while it looks ahead
         ("a: " + "[" + "1," * 500_000 + "]", "more than 16 levels or 400,000 values"),
-        ("#" * (MAX_ACL_FILE_BYTES + 1), "more than 4,194,304 bytes"),
+        ("#" * (MAX_ACL_FILE_BYTES + 1), "larger than 4,194,304 bytes"),
         ("accounts: 5", "accounts must be a list"),
-        ("globalWhiteRemoteAddresses: ['10.0']", "is no address"),
+        ("globalWhiteRemoteAddresses: ['10.0']", "is not an address"),
         ("a: \x00", "invalid YAML"),
     ],
     ids=range(12),

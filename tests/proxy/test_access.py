@@ -276,7 +276,7 @@ async def test_only_fresh_signatures_are_taken_where_they_are_required(tmp_path:
             return status
 
         assert (await send(signed("alice-account", "secret-of-alice"))).code == Code.OK
-        for hours, words in ((-8, r"the signature is 28,\d{3} s old; at most"), (8, "s ahead; at most")):
+        for hours, words in ((-8, r"the signature is 28,\d{3} s old; the maximum"), (8, "s ahead; the maximum")):
             at = now + datetime.timedelta(hours=hours)
             status = await send(signed("alice-account", "secret-of-alice", at=at))
             assert status.code == UNAUTHORIZED
@@ -291,7 +291,7 @@ async def test_only_fresh_signatures_are_taken_where_they_are_required(tmp_path:
         )
         assert (status.code, status.message) == (
             UNAUTHORIZED,
-            "x-mq-date-time is malformed; its form is 20260131T235959Z",
+            "x-mq-date-time is malformed; the form is 20260131T235959Z",
         )
 
 

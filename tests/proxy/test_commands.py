@@ -99,7 +99,7 @@ async def test_a_client_that_cannot_verify_says_so_and_keeps_its_stream(
     back = v2.VerifyMessageCommand(nonce=command.nonce)
     await stream.call.write(v2.TelemetryCommand(status=refusal, verify_message_command=back))  # as Node's does
     answer = await asked
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the client refuses the command: status 50100")
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the client rejected the command: status 50100")
     assert not stream.call.done()
 
 

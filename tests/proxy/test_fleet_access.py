@@ -94,7 +94,7 @@ async def test_the_brokers_count_all_clients_as_the_account_of_the_proxy(fleet: 
     assert (await fleet.bob.send("Theirs", b"x" * 20_000)).status.code == Code.OK
     denied = (await asyncio.wait_for(fleet.alice.send("Ours", b"more"), 10)).status
     assert denied.code == Code.TOO_MANY_REQUESTS
-    words = "[QUOTA]account:proxy-account is at its limit of 1,000 bytes a second to send: wait "
+    words = "[QUOTA]account:proxy-account is at its limit of 1,000 sent bytes per second: wait "
     assert denied.message.startswith(words)
 
 

@@ -248,7 +248,7 @@ async def test_a_header_list_that_is_too_large_is_the_status_of_its_call(server:
         attacker.send(frame(frames.HEADERS, 0, 1, block[:16_000]))
         attacker.send(frame(frames.CONTINUATION, frames.END_HEADERS, 1, block[16_000:]))
         status = await attacker.status(1)
-        assert status == (GrpcStatus.RESOURCE_EXHAUSTED, "the metadata of the call is too large")
+        assert status == (GrpcStatus.RESOURCE_EXHAUSTED, "the call's metadata is too large")
         attacker.send(headers(3, "Heartbeat") + data(3, prefixed(b"")))
         assert (await attacker.status(3))[0] == GrpcStatus.OK  # the connection goes on
 
@@ -271,7 +271,7 @@ BODIES = {
     "compressed": (
         b"\1\0\0\0\1x",
         GrpcStatus.UNIMPLEMENTED,
-        "compressed messages are not supported: send them as identity",
+        "compressed messages are not supported: use the identity encoding",
     ),
     "no-protobuf": (prefixed(b"\xff" * 100), GrpcStatus.INTERNAL, "Invalid protobuf byte sequence"),
     "cut": (b"\0\0\0\0\x09x", GrpcStatus.INTERNAL, "Half-closed without a request"),
@@ -352,7 +352,7 @@ async def test_answers_that_are_never_read_are_bounded(server: Server) -> None:
             await attacker.begun(number)
         await server.answers()
         status, words = await attacker.status(101, headers(101, "PullMessage") + data(101, pull))
-        assert (status, "does not read the answers" in words) == (GrpcStatus.RESOURCE_EXHAUSTED, True)
+        assert (status, "does not read the responses" in words) == (GrpcStatus.RESOURCE_EXHAUSTED, True)
         assert server.memory - before < 2 * GROWTH_BYTES
 
 

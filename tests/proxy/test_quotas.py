@@ -59,7 +59,7 @@ async def test_sends_beyond_a_quota_are_told_how_long_to_wait(
     assert (await alice.send("Ours", b"x" * 20_000)).status.code == Code.OK
     denied = (await soon(clock, alice.send("Ours", b"more"))).status
     assert denied.code == Code.TOO_MANY_REQUESTS
-    assert denied.message.startswith(f"[QUOTA]{subject} is at its limit of 1,000 bytes a second to send: wait ")
+    assert denied.message.startswith(f"[QUOTA]{subject} is at its limit of 1,000 sent bytes per second: wait ")
     clock.advance(30)
     assert (await alice.send("Ours", b"later")).status.code == Code.OK
 
@@ -74,7 +74,7 @@ async def test_receives_beyond_a_quota_are_told_how_long_to_wait(
     assert len(await alice.receive(wanted)) == 2 + 32
     denied = (await soon(clock, alice.receive(wanted)))[0].status
     assert denied.code == Code.TOO_MANY_REQUESTS
-    words = "[QUOTA]account:alice-account is at its limit of 1 messages a second to get: wait "
+    words = "[QUOTA]account:alice-account is at its limit of 1 received messages per second: wait "
     assert denied.message.startswith(words)
     clock.advance(40)
     assert len(await alice.receive(wanted)) == 2 + 8

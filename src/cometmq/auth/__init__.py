@@ -1,1 +1,1 @@
-"""Accounts and permissions, which decide who may do what."""
+"""Accounts and permissions: which account may perform which operations."""

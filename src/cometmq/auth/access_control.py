@@ -1,5 +1,4 @@
-"""Access control for one server: its accounts, which are kept up to date, its audit log, and the guard for its
-ports."""
+"""A server's access control: its accounts, its audit log, and the guard for its ports."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class AccessControl:
     def __init__(
         self, config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
     ) -> None:
-        """Read the accounts.
+        """Load the accounts.
 
         :param users: the file that contains the ACL 2.0 users.
         :param cluster: the name of the cluster, for policies that concern it.
@@ -64,10 +63,10 @@ class AccessControl:
         self.guard: Final = AccessGuard(model, clock=clock, requires_stamps=config.require_fresh_signatures)
         self._audit = audit
         self.model: Final = model
-        self._checks = Periodic("checking the files of accounts", ACL_LOOK_SECONDS, self._check_files, clock=clock)
+        self._checks = Periodic("checking the account files", ACL_LOOK_SECONDS, self._check_files, clock=clock)
 
     def start(self) -> None:
-        """Start checking the files for changes periodically."""
+        """Start checking the account files for changes periodically."""
         self._checks.start()
 
     async def stop(self) -> None:
@@ -87,23 +86,23 @@ class AccessControl:
 def open_access(
     config: SecurityOptions, users: Path, cluster: str, audit: AuditRecorder | None = None, *, clock: Clock
 ) -> AccessControl | None:
-    """Create the access control that a configuration requests; see :class:`AccessControl`."""
+    """Create the access control specified in a configuration; see :class:`AccessControl`."""
     if config.acl_enable and (config.authentication_enabled or config.authorization_enabled):
         raise ConfigError(
             "aclEnable and authenticationEnabled cannot both be set",
             next_step="choose ACL 1.0 (aclEnable) or ACL 2.0 (authenticationEnabled and authorizationEnabled)",
         )
     if config.authorization_enabled and not config.authentication_enabled:
-        raise ConfigError("authorizationEnabled=true needs accounts: set authenticationEnabled=true too")
+        raise ConfigError("authorizationEnabled=true requires accounts: set authenticationEnabled=true too")
     if not config.acl_enable and not config.authentication_enabled:
         if config.require_fresh_signatures:
-            raise ConfigError("requireFreshSignatures=true needs accounts: set aclEnable or authenticationEnabled")
+            raise ConfigError("requireFreshSignatures=true requires accounts: set aclEnable or authenticationEnabled")
         return None
     return AccessControl(config, users, cluster, audit, clock=clock)
 
 
 def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Clock) -> AuditRecorder | None:
-    """Create the audit recorder for a server, or return ``None`` if ``auditLogEnable`` is not set.
+    """Create a server's audit recorder, or return ``None`` if ``auditLogEnable`` is not set.
 
     :param default: the file to use if ``auditLogPath`` is empty.
     :param server: the name of the server in entries.
@@ -121,7 +120,7 @@ def open_audit(config: SecurityOptions, default: Path, server: str, *, clock: Cl
 
 
 def guard_of(access: AccessControl | None, audit: AuditRecorder | None) -> RequestGuard | None:
-    """Return the guard for a server's ports; ``audit`` records the denied requests."""
+    """Return the guard for a server's ports; ``audit`` records denied requests."""
     guard = None if access is None else access.guard
     return guard if audit is None else AuditedGuard(guard, audit)
 
@@ -178,7 +177,7 @@ def own_security(config: SecurityOptions) -> Security:
 
 
 def acl_directory(config: SecurityOptions) -> Path:
-    """Return ``aclPath``. If it is not set, return ``$ROCKETMQ_HOME/conf``, or else the configuration file's directory.
+    """Return ``aclPath``; if it is not set, return ``$ROCKETMQ_HOME/conf`` or else the configuration file's directory.
 
     :raises ConfigError: none of these is set.
     """
@@ -190,6 +189,6 @@ def acl_directory(config: SecurityOptions) -> Path:
     if config.config_store_path:
         return Path(config.config_store_path).absolute().parent
     raise ConfigError(
-        "the directory of plain_acl.yml is not configured",
-        next_step=f"set aclPath, set ${HOME_VARIABLE}, or name a configuration file with -c",
+        "no directory for plain_acl.yml is configured",
+        next_step=f"set aclPath, set ${HOME_VARIABLE}, or specify a configuration file with -c",
     )

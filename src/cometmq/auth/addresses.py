@@ -1,4 +1,4 @@
-"""Patterns for addresses from which requests need no signature, as in ACL 1.0 (``RemoteAddressStrategyFactory``).
+"""Patterns for the addresses of requests that need no signature, as in ACL 1.0 (``RemoteAddressStrategyFactory``).
 
 One address, ``a,b,…``, ``192.168.0.{1,2}``, ``192.168.0.*``, ``192.168.1-9.*``, the same forms for IPv6, and ``*``.
 """
@@ -14,7 +14,7 @@ from cometmq.auth.model import AuthError
 from cometmq.message.hosts import parsed_ip
 
 AddressMatch = Callable[[str], bool]
-"""Returns whether a pattern matches an address in the form of :func:`canonical`."""
+"""A function that returns whether a pattern matches an address in canonical form."""
 
 _EVERY: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _V4_PARTS: Final = 4
@@ -25,8 +25,7 @@ _MAX_CHARS: Final = 4_096
 
 
 def canonical(address: str) -> str:
-    """Return an address in the form that patterns match: an IPv6 address has eight groups of four digits, and other
-    addresses are unchanged."""
+    """Return an address in canonical form: IPv6 addresses have eight groups of four digits."""
     found = parsed_ip(address)
     if found is None:
         return address
@@ -34,7 +33,7 @@ def canonical(address: str) -> str:
 
 
 def never(_address: str) -> bool:
-    """Match no address."""
+    """Return False for every address."""
     return False
 
 
@@ -70,7 +69,7 @@ def parse_pattern(pattern: str | None) -> AddressMatch:
 
 def _wrong(pattern: str) -> AuthError:
     return AuthError(
-        f"{pattern[:100]!r} is no address, range or list of addresses",
+        f"{pattern[:100]!r} is not an address, a range or a list of addresses",
         next_step="write for example 10.0.0.1, 10.0.0.*, 10.0.0.1-20 or 10.0.0.{1,2}",
     )
 
@@ -135,7 +134,7 @@ def _in_v6(head: str, index: int, low: int, high: int, address: str) -> bool:
 
 
 def _bounds(part: str, base: int, largest: int) -> tuple[int, int]:
-    """Parse a range in a part of a pattern; for a single number, return 0 as the end.
+    """Parse a range in one part of a pattern; the end is 0 for a single number.
 
     :raises ValueError: the range is not valid.
     """

@@ -1,4 +1,4 @@
-"""Detects replayed requests by their stamps, and refuses these requests.
+"""Detects replayed requests by their stamps and rejects them.
 
 Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in their order. For each signer the server
 stores the highest number, and which of the numbers before it arrived, as in IPsec's anti-replay window (RFC 4303,
@@ -23,13 +23,12 @@ from cometmq.remoting.signing import STAMP, Stamp
 
 _WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
 _FORGOTTEN_SHARE: Final = 10
-"""When signers are forgotten to save memory, the number of signers divided by this number are forgotten, oldest
-first."""
-_AGAIN: Final = "sign it again and resend it"
+"""When memory must be freed, this divisor determines the share of signers that are forgotten, oldest first."""
+_AGAIN: Final = "sign the request again and resend it"
 
 
 class _Seen:
-    """The numbers of one signer's requests that have been received."""
+    """The numbers of the requests received from one signer."""
 
     __slots__ = ("bits", "highest", "newest_ms")
 
@@ -41,7 +40,7 @@ class _Seen:
 
 
 class Freshness:
-    """Accepts each stamp once.
+    """Accepts each stamp only once.
 
     :param required: if true, requests that have no stamp are refused.
     """
@@ -51,10 +50,10 @@ class Freshness:
         self._clock = clock
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._forgotten_until_ms = clock.now_ms() - 1
-        """Stamps from unknown signers up to this time may be replays."""
+        """Time up to which stamps from unknown signers may be replays."""
 
     def accepts(self, access_key: str, text: str | None) -> bool:
-        """Accept a stamp and return ``True``; return ``False`` if it may be a replay."""
+        """Accept a stamp and return ``True``, or return ``False`` if the stamp may be a replay."""
         try:
             self.check(access_key, text)
         except (DeniedError, RpcRejectedError):
@@ -62,7 +61,7 @@ class Freshness:
         return True
 
     def check(self, access_key: str, text: str | None) -> None:
-        """Accept the stamp of a request that was signed with the account.
+        """Check the stamp of a request that the account has signed.
 
         :raises DeniedError: a required stamp is missing, or the stamp is a replay or has the wrong time.
         :raises RpcRejectedError: the server no longer knows whether the stamp is a replay (SYSTEM_BUSY).
@@ -71,12 +70,12 @@ class Freshness:
             if self.required:
                 raise DeniedError(
                     f"The request has no {STAMP}, so it could be a replay.",
-                    next_step="requireFreshSignatures=true accepts only clients and servers of CometMQ",
+                    next_step="use CometMQ's clients and servers: requireFreshSignatures=true rejects all others",
                 )
             return
         stamp = Stamp.parse(text)
         if stamp is None:
-            raise DeniedError(f"The {STAMP} of the request is malformed.", next_step="use a client of CometMQ")
+            raise DeniedError(f"The {STAMP} of the request is malformed.", next_step="use a CometMQ client")
         self._check_time(stamp)
         seen = self._seen.get((access_key, stamp.signer))
         if seen is None:
@@ -102,7 +101,7 @@ class Freshness:
         most = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
         raise DeniedError(
             f"By the clock of this server the signature is {abs(behind_s):,.0f} s {how}; the maximum is {most:g} s.",
-            next_step="set the clocks of client and server by NTP",
+            next_step="synchronize the clocks of client and server with NTP",
         )
 
     def _begin(self, access_key: str, stamp: Stamp) -> _Seen:
@@ -116,7 +115,7 @@ class Freshness:
         return seen
 
     def _forget(self) -> None:
-        """Forget signers whose stamps are all too old; if there are none, forget the oldest tenth of the signers."""
+        """Forget the signers whose stamps are all too old, or the oldest tenth of the signers if there are none."""
         oldest_ms = self._clock.now_ms() - SIGNATURE_SECONDS * 1000
         by_age = sorted(self._seen.items(), key=lambda entry: entry[1].newest_ms)
         fewest = MAX_SIGNERS // _FORGOTTEN_SHARE

@@ -32,13 +32,13 @@ from cometmq.remoting.signing import ACCESS_KEY, STAMP
 _log = logging.getLogger(__name__)
 
 _SERVERS_NEED: Final = Need(Kind.CLUSTER, "", (Action.UPDATE,))
-"""The permission that an account needs for copying the log."""
+"""The permission that a slave's account needs to copy the log."""
 _LOG_SECONDS: Final = 1.0
 _SHOWN_CHARS: Final = 300
 
 
 class Peer(Protocol):
-    """The part of a request's connection that the guard uses."""
+    """The properties of a connection that the guard uses."""
 
     account: Caller | None
     """The account that made the last request; set by the guard."""
@@ -46,7 +46,7 @@ class Peer(Protocol):
 
 
 class _Fields(msgspec.Struct):
-    """The fields of a JSON header, whose values are texts."""
+    """A JSON header's fields, whose values are texts."""
 
     extFields: dict[str, str] = {}  # noqa: N815 - the wire's name
 
@@ -55,7 +55,7 @@ _decode_fields: Final = msgspec.json.Decoder(_Fields).decode
 
 
 class Session:
-    """The account of a connection, and the permissions already granted to it."""
+    """A connection's account, and the permissions that it has already been granted."""
 
     __slots__ = ("access_key", "account", "allowed", "is_super", "name", "publisher", "signer", "version")
 
@@ -68,7 +68,7 @@ class Session:
         self.is_super = account.is_super
         self.signer = account.signer
         self.publisher: Any = None
-        """The account in the form for the compiled core, created on first use."""
+        """The account in the compiled core's form, created on first use."""
 
     def may(self, need: Need) -> bool:
         """Return whether the account has the permissions."""
@@ -93,7 +93,7 @@ class AccessGuard:
         """The number of denied requests."""
 
     def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
-        """Check that a slave may copy the log.
+        """Check that a slave is allowed to copy the log.
 
         :param frame: the slave's request ``code``; it must be signed and have a stamp, unless requests from its address
             need no signature.
@@ -111,7 +111,7 @@ class AccessGuard:
     def check(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> Response | None:
-        """Return the answer that denies a request, or ``None`` if the request is allowed."""
+        """Return the response that denies a request, or ``None`` if the request is allowed."""
         code = processor.code
         if code in self._model.unsigned:
             CALLER.set(None)
@@ -142,7 +142,7 @@ class AccessGuard:
         return None
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer to a request with an unknown code; the answer must not reveal which codes exist."""
+        """Return the response to a request with an unknown code; it must not reveal which codes exist."""
         try:
             self._session(connection, code, frame)
         except DeniedError as denied:
@@ -152,7 +152,7 @@ class AccessGuard:
         return None
 
     def publisher(self, connection: ServerConnection) -> Any:
-        """Return the account of a connection for the compiled core (``Account``).
+        """Return a connection's account for the compiled core (``Account``).
 
         Return ``None`` if Python must check the next request, because it is the first one or accounts or policies have
         changed.
@@ -173,7 +173,7 @@ class AccessGuard:
         return session.publisher
 
     def _session(self, connection: Peer, code: int, frame: Frame) -> Session:
-        """Check the signature of a request and return its account.
+        """Check a request's signature and return its account.
 
         :raises DeniedError: the account is unknown, the signature is wrong, or the request is a replay.
         :raises RpcRejectedError: the client must sign the request again.
@@ -197,12 +197,12 @@ class AccessGuard:
         return session
 
     def _deny(self, connection: ServerConnection, code: int, denied: DeniedError) -> Response:
-        """Log a denial and return its answer."""
+        """Log a denial and return the response."""
         self.note_denial(describe(code), connection.remote_address, denied)
         return self._model.answer(denied)
 
     def note_denial(self, what: str, address: str, denied: DeniedError) -> None:
-        """Count a denial, and log at most one denial per second.
+        """Count a denial; log at most one denial per second.
 
         :param what: a description of the request.
         """
@@ -211,14 +211,14 @@ class AccessGuard:
         if now - self._logged_at < _LOG_SECONDS:
             self._unlogged += 1
         else:
-            others = f", and {self._unlogged} other denials before" if self._unlogged else ""
+            others = f", after {self._unlogged} denials that were not logged" if self._unlogged else ""
             words = denied.message[:_SHOWN_CHARS]
             _log.warning("%s of %s denied: %r%s", what, address, words, others)
             self._logged_at, self._unlogged = now, 0
 
 
 def fields_of(frame: Frame) -> Mapping[str, str]:
-    """Return the header fields in the order that the client signed."""
+    """Return the header fields in the order in which the client signed them."""
     if frame.serialize_type == JSON:
         try:
             fields = _decode_fields(frame.header).extFields

@@ -1,4 +1,4 @@
-"""Metrics for a server's protection: requests denied by quotas and permissions, and audit log entries."""
+"""Access metrics: requests denied by quotas and permissions, and audit log entries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAMILIES: Final = (QUOTA_DENIED, QUOTA_DELAYED, ACCESS_DENIED, AUDIT_ENTRIES, AU
 
 
 def of_access(guard: AccessGuard | None, limiter: Limiter | None, audit: AuditRecorder | None) -> Iterator[Sample]:
-    """Yield the counters of the parts that the server has."""
+    """Yield the access metrics for the components that the server uses."""
     if guard is not None:
         yield ACCESS_DENIED, (), guard.denials
     if limiter is not None:

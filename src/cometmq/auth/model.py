@@ -1,4 +1,4 @@
-"""The interface of access control, which decides who may do what with which resource, from where.
+"""The interface for access control, which decides who may do what to which resource.
 
 ACL 1.0 (:mod:`cometmq.auth.plain`) and ACL 2.0 (:mod:`cometmq.auth.policies`) are two sources of accounts with this
 interface. A guard (:mod:`cometmq.auth.guard`) uses it for every request, and ``cometmq acl test`` uses it for one user.
@@ -15,11 +15,11 @@ from cometmq.remoting.signing import Signer
 
 
 class AuthError(CometMQError):
-    """Accounts or policies are invalid, or cannot be read or written. Messages never contain a secret."""
+    """Accounts or policies are invalid, or cannot be read or written. Error messages never contain a secret."""
 
 
 class DeniedError(CometMQError):
-    """A request is denied. The message is RocketMQ's; the next step says what the user can do."""
+    """A request is denied. The message is RocketMQ's; the next step tells the user what to do."""
 
 
 class Account(Protocol):
@@ -31,19 +31,18 @@ class Account(Protocol):
 
     @property
     def signer(self) -> Signer | None:
-        """Checks signatures; ``None`` if requests from this address need no signature."""
+        """Verifies signatures; ``None`` if requests from this address need no signature."""
 
     @property
     def is_super(self) -> bool:
-        """True if the account may do everything."""
+        """True if the account has all permissions."""
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
-        """Return why the account lacks a permission that a request with this code needs, or ``None`` if the account has
-        it."""
+        """Return why the account lacks a permission required for a request code, or ``None`` if it has all of them."""
 
 
 class AccessModel(Protocol):
-    """A source of accounts, which the guard uses."""
+    """A source of accounts for the guard."""
 
     @property
     def version(self) -> int:
@@ -55,7 +54,7 @@ class AccessModel(Protocol):
 
     @property
     def unchecked(self) -> frozenset[int]:
-        """The codes of requests that any account may make."""
+        """The codes of requests that every account may make."""
 
     def account(self, access_key: str | None, address: str, code: int) -> Account:
         """Return the account that makes a request from an address.
@@ -64,7 +63,7 @@ class AccessModel(Protocol):
         """
 
     def bad_signature(self, account: Account) -> DeniedError:
-        """Return the denial of a request that is not signed with the account's secret."""
+        """Return the error for a request that is not signed with the account's secret."""
 
     def answer(self, denied: DeniedError) -> Response:
-        """Return the answer to a denied request."""
+        """Return the response to a denied request."""

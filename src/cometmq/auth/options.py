@@ -11,7 +11,7 @@ from cometmq.remoting.tls.options import TlsOptions
 
 @dataclass(frozen=True)
 class SecurityOptions(TlsOptions):
-    """The configuration of TLS, accounts and the audit log of a server."""
+    """A server's options for TLS, accounts and the audit log."""
 
     config_store_path: str = option(
         "",

@@ -1,4 +1,4 @@
-"""Accounts of ACL 1.0 and their permissions (``PlainPermissionManager.checkPerm``, ``Permission``).
+"""ACL 1.0 accounts and their permissions (``PlainPermissionManager.checkPerm``, ``Permission``).
 
 An account has permissions for named topics and groups, and default permissions for all other ones: DENY, PUB, SUB or
 both. As in Apache's broker, topics and groups share a table, in which a group has the name of its retry topic. Requests
@@ -27,15 +27,14 @@ _PERMISSIONS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": 
 _BITS: Final = {Action.PUB: PUB, Action.SUB: SUB}
 MIN_KEY_CHARS: Final = 7
 MAX_KEY_CHARS: Final = 1_024
-"""The characters that Java's ``trim`` removes."""
 
-NEED_ADMIN: Final = "this needs an account with admin: true"
-NOT_ALLOWED: Final = "the account has no permission for this: see its topicPerms and groupPerms at the server"
+NEED_ADMIN: Final = "this request requires an account with admin: true"
+NOT_ALLOWED: Final = "check the account's topicPerms and groupPerms on the server"
 
 
 @dataclass(frozen=True)
 class PlainAccount:
-    """An account of ACL 1.0 (``PlainAccessResource``)."""
+    """An ACL 1.0 account (``PlainAccessResource``)."""
 
     name: str
     signer: Signer | None = field(repr=False)
@@ -43,12 +42,12 @@ class PlainAccount:
     default_topic: int = DENY
     default_group: int = DENY
     permissions: Mapping[str, int] | None = None
-    """Permissions by topic, or for a group by its retry topic; ``None`` if the account lists no permissions."""
+    """Permissions by topic, or by retry topic for groups; ``None`` if the account lists no permissions."""
     white: AddressMatch = never
 
     @property
     def is_super(self) -> bool:
-        """True if the account is an admin and lists no permissions, so that it may do everything."""
+        """True if the account is an admin that lists no permissions, and therefore has all permissions."""
         return self.admin and self.permissions is None
 
     def refusal(self, need: Need, code: int) -> DeniedError | None:
@@ -72,11 +71,11 @@ class PlainAccount:
 
 
 TRUSTED: Final = PlainAccount("", None, admin=True)
-"""The account of clients at whitelisted addresses."""
+"""The account used for clients at whitelisted addresses."""
 
 
 def _wanted(actions: Iterable[Action]) -> int:
-    """Return the permissions of which any one is enough, or 0 if only an admin may do this."""
+    """Return the permissions any one of which is sufficient, or 0 if an admin is required."""
     wanted = 0
     for action in actions:
         wanted |= _BITS.get(action, 0)
@@ -107,7 +106,7 @@ def read_account(entry: object) -> PlainAccount:
         if not MIN_KEY_CHARS <= len(value) <= MAX_KEY_CHARS:
             shown = f" of {name[:100]}" if name else ""
             raise AuthError(
-                f"the {key}{shown} needs {MIN_KEY_CHARS} to {MAX_KEY_CHARS:,} characters, not {len(value):,}"
+                f"the {key}{shown} must have {MIN_KEY_CHARS} to {MAX_KEY_CHARS:,} characters, not {len(value):,}"
             )
     try:
         return PlainAccount(
@@ -134,7 +133,7 @@ def _listed(groups: Iterable[str], topics: Iterable[str]) -> dict[str, int] | No
         for entry in entries:
             parts = [part for part in entry.split("=") if part]
             if len(parts) != 2:
-                raise AuthError(f"{entry[:200]!r} is not NAME=PERMISSION")
+                raise AuthError(f"{entry[:200]!r} must have the form NAME=PERMISSION")
             name = parts[0].strip(TRIMMED)
             listed[name if is_topic else RETRY_PREFIX + name] = parse_permission(parts[1])
     return listed or None
@@ -146,7 +145,7 @@ def _text(entry: Mapping[str, Any], key: str) -> str | None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise AuthError(f"{key} must be text: write it in quotes")
+    raise AuthError(f"{key} must be text; put it in quotes")
 
 
 def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
@@ -154,7 +153,7 @@ def _texts(entry: Mapping[str, Any], key: str) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise AuthError(f"{key} must be a list of NAME=PERMISSION")
+        raise AuthError(f"{key} must be a list of NAME=PERMISSION entries")
     return values
 
 

@@ -1,5 +1,4 @@
-"""Changes that administrators make to ACL 1.0 files (``PlainPermissionManager.updateAccessConfig`` and similar
-methods).
+"""Changes to ACL 1.0 files by administrators (``PlainPermissionManager.updateAccessConfig`` and similar methods).
 
 A change is first checked completely, then written, and then applied. Comments in a changed file are lost, as in
 Apache's broker.
@@ -23,14 +22,14 @@ _PERMISSION_WORDS: Final = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY")
 
 
 class PlainChanges:
-    """Writes the files. It must be used in a worker thread, and by only one caller at a time."""
+    """Writes ACL 1.0 files; to be used in a worker thread, by one caller at a time."""
 
     def __init__(self, files: PlainFiles, *, clock: Clock) -> None:
         self._files = files
         self._clock = clock
 
     def put_account(self, given: Mapping[str, Any]) -> None:
-        """Create an account in ``plain_acl.yml``, or change the given keys of an account in its file.
+        """Create an account in ``plain_acl.yml``, or update keys of an account in its file.
 
         :raises AuthError: the account is not valid, or its file cannot be written.
         """
@@ -68,7 +67,7 @@ class PlainChanges:
         return True
 
     def put_white_addresses(self, addresses: Sequence[str], file: str) -> bool:
-        """Replace the ``globalWhiteRemoteAddresses`` in a file; return whether it is one of the account files.
+        """Replace ``globalWhiteRemoteAddresses`` in a file; return whether it is one of the account files.
 
         :raises AuthError: an address is not valid, or the file cannot be written.
         """
@@ -107,11 +106,13 @@ class PlainChanges:
 def _check_permission(entry: str) -> None:
     parts = [part for part in entry.split("=") if part]
     if len(parts) != 2 or parts[1].strip() not in _PERMISSION_WORDS:
-        raise AuthError(f"{entry[:200]!r} is not NAME=PERMISSION, with {', '.join(_PERMISSION_WORDS)}")
+        raise AuthError(
+            f"{entry[:200]!r} must be NAME=PERMISSION, where the permission is one of {', '.join(_PERMISSION_WORDS)}"
+        )
 
 
 def versions(files: PlainFiles) -> dict[str, dict[str, int]]:
-    """Return the ``dataVersion`` of each file, or 0 for a file that has none.
+    """Return the ``dataVersion`` of each file, or 0 if a file has none.
 
     :raises AuthError: a file cannot be read.
     """
@@ -124,7 +125,7 @@ def versions(files: PlainFiles) -> dict[str, dict[str, int]]:
 
 
 def listed(files: PlainFiles) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the whitelisted addresses and the accounts in all files, without secrets (``getAllAclConfig``).
+    """Return the whitelisted addresses and the accounts in all files, leaving out secrets (``getAllAclConfig``).
 
     :raises AuthError: a file cannot be read.
     """

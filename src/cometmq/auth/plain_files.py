@@ -1,4 +1,4 @@
-"""ACL 1.0 files: ``plain_acl.yml`` and ``acl/**/*.yml`` next to it, used together (``PlainPermissionManager``).
+"""ACL 1.0 files: ``plain_acl.yml`` and the ``acl/**/*.yml`` files next to it (``PlainPermissionManager``).
 
 A check compares the names, sizes and times of the files. A change takes effect once two consecutive checks agree. So a
 file is not read while an editor or a deployment is replacing it, and the accounts in a file that is missing for a
@@ -32,7 +32,7 @@ DIRECTORY: Final = "acl"
 _ENDINGS: Final = (".yml", ".yaml")
 _TOOLS_FILE: Final = "tools.yml"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-"""The name of Apache's exception, which clients and tools search for."""
+"""The name of Apache's exception, which clients and tools look for in error messages."""
 
 Seen = tuple[tuple[str, int, int, int], ...]
 """The path, inode, size and modification time of each file."""
@@ -40,7 +40,7 @@ Seen = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True)
 class Rules:
-    """The accounts in all files."""
+    """The accounts and addresses in all files."""
 
     accounts: dict[str, PlainAccount]
     places: dict[str, Path]
@@ -49,7 +49,7 @@ class Rules:
 
 
 class PlainFiles:
-    """An :class:`~cometmq.auth.model.AccessModel` with the accounts in a directory's files."""
+    """An :class:`~cometmq.auth.model.AccessModel` that reads accounts from a directory's ACL 1.0 files."""
 
     def __init__(self, directory: Path) -> None:
         """Read the files.
@@ -69,7 +69,7 @@ class PlainFiles:
             )
         for path, *_ in self._seen:
             if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
-                _log.warning("others may read the secret keys in %s: set its mode to 600", path)
+                _log.warning("other users can read the secret keys in %s: set its mode to 600", path)
         self.rules = read_rules(self._seen)
 
     @property
@@ -79,8 +79,9 @@ class PlainFiles:
 
     # --- AccessModel --------------------------------------------------------------------------
     def account(self, access_key: str | None, address: str, code: int) -> Account:
-        """Return the account that makes a request; checks are made in the order of
-        ``PlainPermissionManager.validate``."""
+        """Return the account that makes a request, with the checks in the order of
+        ``PlainPermissionManager.validate``.
+        """
         rules = self.rules
         address = canonical(address)
         if any(matches(address) for matches in rules.white):
@@ -94,24 +95,25 @@ class PlainFiles:
         if account is None:
             raise DeniedError(
                 f"No acl config for {access_key}",
-                next_step="the server has no account with this access key: check the key, and its plain_acl.yml",
+                next_step="the server has no account with this access key: check the key and the server's "
+                "plain_acl.yml",
             )
         return TRUSTED if account.white(address) else account
 
     def bad_signature(self, account: Account) -> DeniedError:
-        """Return the denial of a request that is not signed with the account's secret."""
+        """Return the error for a request that is not signed with the account's secret."""
         return DeniedError(
             f"Check signature failed for accessKey={account.name}",
-            next_step="the secret key is not the one of this access key",
+            next_step="the secret key does not belong to this access key",
         )
 
     def answer(self, denied: DeniedError) -> Response:
-        """Return Apache's answer for an ``AclException``."""
+        """Return Apache's response for an ``AclException``."""
         step = f", {denied.next_step}" if denied.next_step else ""
         return Response(ResponseCode.SYSTEM_ERROR, remark=f"{_EXCEPTION}{denied.message}{step}")
 
     def secrets(self) -> dict[str, str]:
-        """Read the secret key of each account from the files; this object does not keep them.
+        """Read each account's secret key from the files; this object does not keep secrets.
 
         :raises AuthError: a file is invalid.
         """
@@ -123,7 +125,7 @@ class PlainFiles:
 
     # --- files --------------------------------------------------------------------------------
     async def look(self) -> None:
-        """Check the files; read them if they have changed and two consecutive checks agree."""
+        """Check the files, and read them if they have changed and two consecutive checks agree."""
         seen = await in_thread(look, self.directory)
         if seen == self._seen:
             self._changed = None
@@ -134,12 +136,12 @@ class PlainFiles:
             try:
                 rules = await in_thread(read_rules, seen)
             except (AuthError, OSError) as error:
-                _log.error("the accounts are unchanged: %s", error)
+                _log.error("the accounts were not reloaded: %s", error)
             else:
                 self._use(rules)
 
     def reload(self) -> None:
-        """Read the files immediately, because this process has changed one.
+        """Read the files immediately, because this process has changed one of them.
 
         :raises AuthError: a file is invalid; the accounts remain unchanged.
         """
@@ -149,7 +151,7 @@ class PlainFiles:
     def _use(self, rules: Rules) -> None:
         self.rules = rules
         self.version += 1
-        _log.info("%d accounts are active, from %s", len(rules.accounts), self.directory)
+        _log.info("%d accounts loaded from %s", len(rules.accounts), self.directory)
 
 
 def look(directory: Path) -> Seen:
@@ -171,7 +173,7 @@ def look(directory: Path) -> Seen:
 
 
 def read_rules(seen: Seen) -> Rules:
-    """Read the files that a check found.
+    """Read the files found by a check.
 
     :raises AuthError: a file is invalid, or has been deleted since the check.
     """
@@ -186,7 +188,9 @@ def read_rules(seen: Seen) -> Rules:
             for entry in _list(content, "accounts"):
                 account = read_account(entry)
                 if account.name in accounts:
-                    _log.warning("%s: account %s is ignored: %s defines it", path, account.name, places[account.name])
+                    _log.warning(
+                        "%s: account %s is ignored because %s defines it too", path, account.name, places[account.name]
+                    )
                 else:
                     accounts[account.name], places[account.name] = account, path
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The users and policies of ACL 2.0 (``User``, ``Acl``, ``Policy``, ``AclAuthorizationHandler``).
+"""ACL 2.0 users and policies (``User``, ``Acl``, ``Policy``, ``AclAuthorizationHandler``).
 
 A super user may do everything. For any other user, an entry matches if its resource, one of its actions and its source
 addresses match. Among matching entries, custom policies win over default ones. Then a literal name wins over a prefix,
@@ -32,7 +32,7 @@ CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 ALL_ACTIONS: Final = "All"
 _ANY_ACTION: Final = "any"
-"""Permissions that requests may need but that no entry can grant."""
+"""Permissions that requests can require but no policy entry can grant."""
 USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}
@@ -40,12 +40,12 @@ _ACTIONS: Final = {action.value.lower(): action for action in Action}
 MAX_NAME_CHARS: Final = 255
 MAX_PASSWORD_CHARS: Final = 1_024
 MAX_ENTRIES: Final = 1_000
-"""The maximum number of entries in one user's policies."""
+"""Maximum number of entries in a user's policies."""
 MAX_SOURCE_IPS: Final = 100
 
 
 class Pattern(enum.IntEnum):
-    """The form of a resource's name; a smaller value has precedence."""
+    """The kinds of name patterns for resources; smaller values take precedence."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -54,10 +54,10 @@ class Pattern(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource in an entry: ``Topic:Orders``, ``Topic:Ord*``, ``Topic:*`` or ``*``."""
+    """A resource in a policy entry: ``Topic:Orders``, ``Topic:Ord*``, ``Topic:*`` or ``*``."""
 
     kind: Kind | None
-    """The kind of resource; ``None`` matches every kind."""
+    """The resource's kind; ``None`` matches every kind."""
     pattern: Pattern
     name: str = ""
 
@@ -89,12 +89,13 @@ class Resource:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The resource's rank among matching entries; the smallest rank wins."""
+        """The resource's rank among matching entries; the lowest rank wins."""
         return (self.kind is None, self.pattern, -len(self.name) if self.pattern is Pattern.PREFIXED else 0)
 
     def matches(self, kind: Kind, name: str) -> bool:
-        """Return whether this matches another resource; a resource that represents all of its kind is matched only by
-        ``*``."""
+        """Return whether this resource matches another; only ``*`` matches a resource that stands for all of its
+        kind.
+        """
         if self.kind is None:
             return True
         if self.kind is not kind:
@@ -107,7 +108,7 @@ class Resource:
 
 
 class EntryInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An entry in a policy, in the form used in requests and files."""
+    """A policy entry in the form used in requests and files."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -116,7 +117,7 @@ class EntryInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class PolicyInfo(msgspec.Struct, rename="camel"):
-    """The entries of one policy type, which is custom or default."""
+    """The entries of one policy type, custom or default."""
 
     policy_type: str | None = None
     entries: list[EntryInfo] | None = None
@@ -135,17 +136,16 @@ class Entry:
 
     resource: Resource
     named_actions: tuple[str, ...]
-    """The actions in the form in which the user wrote them, which may include ``All``."""
+    """The actions as the user wrote them, which may include ``All``."""
     sources: tuple[str, ...]
-    """Source addresses and networks in the form in which the user wrote them; empty means all."""
+    """Source addresses and networks as the user wrote them; empty means all."""
     allows: bool
     actions: frozenset[Action] = field(repr=False)
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = field(repr=False)
 
     @classmethod
     def read(cls, info: EntryInfo) -> Entry:
-        """Parse and check an entry, with Apache's order of checks and Apache's messages
-        (``AuthorizationMetadataManagerImpl.validate``).
+        """Parse and check an entry with Apache's error messages.
 
         :raises AuthError: the entry is invalid.
         """
@@ -157,14 +157,14 @@ class Entry:
         names = tuple(dict.fromkeys(map(_action_name, info.actions)))
         sources = tuple(info.source_ips or ())
         if len(sources) > MAX_SOURCE_IPS:
-            raise AuthError(f"more than {MAX_SOURCE_IPS} source addresses in one entry")
+            raise AuthError(f"an entry has more than {MAX_SOURCE_IPS} source addresses")
         if not all(map(str.strip, sources)):
             raise AuthError("The source ip is empty.")
         try:
             networks = tuple(parse_network(source, strict=False) for source in sources)
         except ValueError:
             raise AuthError(
-                "The source ip is invalid.", next_step="use addresses or networks such as 10.0.0.0/8"
+                "The source ip is invalid.", next_step="use addresses or networks, for example 10.0.0.0/8"
             ) from None
         decision = (info.decision or "").lower()
         if decision not in (ALLOW.lower(), DENY.lower()):
@@ -181,7 +181,7 @@ class Entry:
         )
 
     def info(self) -> EntryInfo:
-        """Return the entry in the form for answers and files."""
+        """Return the entry in the form used in responses and files."""
         sources = list(self.sources) or None
         return EntryInfo(str(self.resource), list(self.named_actions), sources, ALLOW if self.allows else DENY)
 
@@ -199,11 +199,11 @@ def _action_name(text: str) -> str:
 
 
 Policies = Mapping[str, tuple[Entry, ...]]
-"""Entries by policy type. Several entries may have the same resource."""
+"""Policy entries by policy type; several entries may have the same resource."""
 
 
 def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
-    """Parse and check policies; ignore policies that have no entries.
+    """Parse and check policies, ignoring policies that have no entries.
 
     :raises AuthError: an entry is invalid, or there are no entries.
     """
@@ -220,8 +220,7 @@ def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
 
 
 def merge_policies(old: Policies, new: Policies) -> Policies:
-    """Add entries; an entry replaces the first existing one with the same policy type and resource
-    (``Acl.updatePolicy``).
+    """Add policy entries, each replacing the first one with the same type and resource (``Acl.updatePolicy``).
 
     If a type has no entries yet, all new entries are kept, even if several have the same resource.
     """
@@ -239,14 +238,14 @@ def merge_policies(old: Policies, new: Policies) -> Policies:
 
 
 def without_resource(policies: Policies, kind: str, resource: Resource) -> Policies:
-    """Remove a policy type's entries for a resource."""
+    """Remove the entries for a resource from one policy type."""
     left = tuple(entry for entry in policies.get(kind, ()) if entry.resource != resource)
     others = {one: entries for one, entries in policies.items() if one != kind}
     return others | {kind: left} if left else others
 
 
 def policy_infos(policies: Policies) -> list[PolicyInfo]:
-    """Return policies in the form for answers and files."""
+    """Return policies in the form used in responses and files."""
     return [PolicyInfo(kind, [entry.info() for entry in entries]) for kind, entries in policies.items()]
 
 
@@ -261,7 +260,7 @@ class User:
     policies: Policies = field(default_factory=dict)
 
     def decide(self, need: Need, cluster: str, address: Any) -> Entry | None:
-        """Return the entry that decides, or ``None`` if no entry matches."""
+        """Return the policy entry that decides a request, or ``None`` if no entry matches."""
         name = cluster if need.kind is Kind.CLUSTER else need.name
         for kind in (CUSTOM, DEFAULT):
             matching = [
@@ -276,7 +275,7 @@ class User:
 
 @dataclass(frozen=True)
 class UserAccount:
-    """An :class:`~cometmq.auth.model.Account` for a user at one address."""
+    """An :class:`~cometmq.auth.model.Account` for a user at a particular address."""
 
     user: User
     signer: Signer | None

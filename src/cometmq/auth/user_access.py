@@ -1,4 +1,4 @@
-"""ACL 2.0 as an access model: users sign requests, and policies decide.
+"""ACL 2.0 as an access model, in which users sign requests and policies decide.
 
 It corresponds to RocketMQ's ``AuthenticationEvaluator`` and ``AuthorizationEvaluator``.
 """
@@ -26,7 +26,7 @@ _CREDENTIALS: Final = "set an access key and its secret key"
 
 
 class UserAccess:
-    """Finds users and decides according to policies; see :class:`~cometmq.auth.model.AccessModel`.
+    """An :class:`~cometmq.auth.model.AccessModel` that finds users and decides according to their policies.
 
     :param authorizes: if true, policies decide; otherwise every user may do everything.
     """
@@ -64,24 +64,24 @@ class UserAccess:
         return UserAccount(user, Signer(user.password), self._cluster, address, is_super)
 
     def bad_signature(self, _account: Account) -> DeniedError:
-        """Return the denial of a request that is not signed with the user's password."""
-        return DeniedError("check signature failed.", next_step="the secret key is not the password of this user")
+        """Return the error for a request that is not signed with the user's password."""
+        return DeniedError("check signature failed.", next_step="the secret key is not this user's password")
 
     def answer(self, denied: DeniedError) -> Response:
-        """Return Apache's answer NO_PERMISSION."""
+        """Return Apache's NO_PERMISSION response."""
         step = f" ({denied.next_step})" if denied.next_step else ""
         return Response(ResponseCode.NO_PERMISSION, remark=f"{denied.message}{step}")
 
 
 class Named(NamedTuple):
-    """The name and secret of an account in a configuration key."""
+    """An account's name and secret in a configuration key."""
 
     name: str
     secret: str
 
 
 def parse_account(key: str, text: str, name_field: str, secret_field: str) -> Named | None:
-    """Parse a key like ``initAuthenticationUser={"username":"…","password":"…"}``; return ``None`` if it is empty.
+    """Parse an account given as JSON, for example ``{"username":"…","password":"…"}``; return ``None`` if it is empty.
 
     :raises ConfigError: the value is malformed; the message does not contain the value.
     """
@@ -104,7 +104,7 @@ def credentials_of(named: Named | None) -> Credentials | None:
 
 
 def create_missing(table: UserTable, *supers: Named | None) -> None:
-    """Create the super users that are in the configuration and do not exist yet (``initUser``).
+    """Create the configured super users that do not exist yet (``initUser``).
 
     :raises AuthError: a super user is invalid.
     """
@@ -130,7 +130,7 @@ def migrate(table: UserTable, files: PlainFiles) -> int:
         if policies:
             table.put_policies(account.name, policies)
         if entry.get("whiteRemoteAddress"):
-            _log.warning("account %s has a whiteRemoteAddress, which ACL 2.0 does not have", account.name)
+            _log.warning("account %s has a whiteRemoteAddress, which ACL 2.0 does not support", account.name)
         made += 1
     return made
 
@@ -158,7 +158,7 @@ def _entry(resource: str, bits: int) -> EntryInfo:
 
 
 def codes_of(key: str, text: str) -> frozenset[int]:
-    """Parse the codes of a whitelist: numbers or names, separated by commas.
+    """Parse a whitelist of request codes: numbers or names, separated by commas.
 
     :raises ConfigError: a part of the text is not a code.
     """

@@ -39,7 +39,7 @@ _KIND_OF_SUBJECT: Final = USER.removesuffix(":").lower()
 
 
 class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A user in the form used in requests and answers; answers omit the password."""
+    """A user in the form used in requests and responses; responses omit the password."""
 
     username: str | None = None
     password: str | None = None
@@ -48,14 +48,14 @@ class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class UserAdmin:
-    """Reads and changes users and policies. Changes are made in a thread, one at a time."""
+    """Request handlers for users and policies. Changes are made in a thread, one at a time."""
 
     def __init__(self, table: UserTable) -> None:
         self._table = table
         self._lock = asyncio.Lock()
 
     async def _change(self, connection: ServerConnection, name: str, what: str, work: Callable[[], None]) -> Response:
-        """Change a user; only a super user can change a super user.
+        """Change a user. Only a super user can change a super user.
 
         :raises RpcRejectedError: the change is impossible or not permitted.
         """
@@ -76,12 +76,12 @@ class UserAdmin:
     async def create_user(
         self, connection: ServerConnection, request: Request[CreateUserRequestHeader], body: bytes
     ) -> Response:
-        """Create a user; only a super user can create a super user."""
+        """Create a user. Only a super user can create a super user."""
         name, info = _named(request.header.username), _user_info(body, "create")
         return await self._change(
             connection,
             name,
-            f"the user {name} is made",
+            f"user {name} was created",
             lambda: self._table.create(name, info.password or "", info.user_type, info.user_status),
         )
 
@@ -94,7 +94,7 @@ class UserAdmin:
         return await self._change(
             connection,
             name,
-            f"the user {name} is changed",
+            f"user {name} was changed",
             lambda: self._table.update(name, info.password, info.user_type, info.user_status),
         )
 
@@ -104,11 +104,11 @@ class UserAdmin:
     ) -> Response:
         """Delete a user and the user's policies."""
         name = request.header.username
-        return await self._change(connection, name, f"the user {name} is deleted", lambda: self._table.delete(name))
+        return await self._change(connection, name, f"user {name} was deleted", lambda: self._table.delete(name))
 
     @answers(RequestCode.AUTH_GET_USER, permission=needs_cluster(Action.GET))
     def get_user(self, _connection: ServerConnection, request: Request[GetUserRequestHeader], _body: bytes) -> Response:
-        """Return a user without the password, or an empty body if the user does not exist."""
+        """Return a user without its password, or an empty body if the user does not exist."""
         user = self._table.users.get(_named(request.header.username.strip()))
         return Response(body=b"" if user is None else msgspec.json.encode(_shown(user)))
 
@@ -116,7 +116,7 @@ class UserAdmin:
     def list_users(
         self, _connection: ServerConnection, request: Request[ListUsersRequestHeader], _body: bytes
     ) -> Response:
-        """List the users whose names contain a text, without passwords."""
+        """List the users whose names contain a given text, leaving out passwords."""
         wanted = request.header.filter or ""
         found = [_shown(user) for name, user in self._table.users.items() if wanted in name]
         return Response(body=msgspec.json.encode(found) if found else b"")
@@ -135,27 +135,27 @@ class UserAdmin:
         permission=needs_cluster(Action.UPDATE),
     )
     async def put_acl(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
-        """Add entries to a user's policies; an entry replaces the existing entry for the same resource."""
+        """Add entries to a user's policies; each replaces the existing entry for the same resource."""
         info = _decoded(body, AclInfo)
         if info is None or not info.policies:
             raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
         name = _user_of(info.subject, request.header.subject)
         policies = info.policies
         return await self._change(
-            connection, name, f"policies of {name} are changed", lambda: self._table.put_policies(name, policies)
+            connection, name, f"the policies of {name} were changed", lambda: self._table.put_policies(name, policies)
         )
 
     @answers(RequestCode.AUTH_DELETE_ACL, permission=needs_cluster(Action.UPDATE))
     async def delete_acl(
         self, connection: ServerConnection, request: Request[DeleteAclRequestHeader], _body: bytes
     ) -> Response:
-        """Delete a user's entry for a resource, or all policies of the user."""
+        """Delete a user's entry for a resource, or all of the user's policies."""
         header = request.header
         name = _user_of(header.subject)
         return await self._change(
             connection,
             name,
-            f"policies of {name} are deleted",
+            f"the policies of {name} were deleted",
             lambda: self._table.delete_policies(name, header.policy_type, header.resource),
         )
 
@@ -209,14 +209,14 @@ def _named(username: str) -> str:
 def _user_info(body: bytes, change: str) -> UserInfo:
     info = _decoded(body, UserInfo)
     if info is None:
-        raise RpcRejectedError(ResponseCode.INVALID_PARAMETER, "the body is not a user in JSON, or is too long")
+        raise RpcRejectedError(ResponseCode.INVALID_PARAMETER, "the body is not a valid user in JSON, or is too long")
     if (info.user_type or "").lower() == SUPER.lower() and not _by_super():
         raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, f"The super user can only be {change} by super user")
     return info
 
 
 def _user_of(*subjects: str | None) -> str:
-    """Return the user named in the first subject that names a user."""
+    """Return the user in the first subject that is a user."""
     for subject in subjects:
         kind, _, name = (subject or "").partition(":")
         if kind.lower() == _KIND_OF_SUBJECT:

@@ -1,4 +1,4 @@
-"""The users and policies of one server in ``auth.json``, and their changes (``AuthenticationMetadataManager``).
+"""The users and policies of a server in ``auth.json``, and changes to them (``AuthenticationMetadataManager``).
 
 The file is complete at all times, has mode 600, and is read again when it changes. If there is a key (``authKeyPath``
 or ``$COMETMQ_AUTH_KEY``), each password is encrypted with AES-GCM and bound to its user's name. Requests see either the
@@ -49,7 +49,7 @@ _NONCE_BYTES: Final = 12
 
 
 class StoredUser(msgspec.Struct, rename="camel"):
-    """A user in the file, with a password or an encrypted password."""
+    """A user in the file, with a plain or encrypted password."""
 
     username: str
     user_type: str
@@ -66,7 +66,7 @@ class StoredUsers(msgspec.Struct):
 
 
 class Cipher:
-    """Encrypts passwords with the operator's key, which is not stored."""
+    """Encrypts passwords with the operator's key, which is never stored."""
 
     def __init__(self, key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -93,7 +93,7 @@ class Cipher:
 
 
 def read_key(path: str) -> bytes | None:
-    """Return the key from the file, or else from the environment; return ``None`` if neither has one.
+    """Return the key from the file or else the environment; return ``None`` if neither contains a key.
 
     :raises AuthError: the file cannot be read.
     """
@@ -110,7 +110,7 @@ def read_key(path: str) -> bytes | None:
 
 
 class UserTable:
-    """The users by name. Changes are made in a thread, one at a time."""
+    """The table of users by name. Changes are made in a thread, one at a time."""
 
     def __init__(self, path: Path, key: bytes | None) -> None:
         """Read the file.
@@ -123,7 +123,7 @@ class UserTable:
         self._seen = self._look()
         self.users: dict[str, User] = self._read()
         if self._cipher is None:
-            _log.warning("passwords in %s are not encrypted: set authKeyPath or $%s", path, KEY_VARIABLE)
+            _log.warning("the passwords in %s are not encrypted: set authKeyPath or $%s", path, KEY_VARIABLE)
 
     # --- changes ------------------------------------------------------------------------------
     def create(self, name: str, password: str, kind: str | None = None, status: str | None = None) -> None:
@@ -135,11 +135,11 @@ class UserTable:
         if name in self.users:
             raise AuthError("The user is existed")
         if len(self.users) >= MAX_USERS:
-            raise AuthError(f"there are {MAX_USERS:,} users already")
+            raise AuthError(f"the maximum of {MAX_USERS:,} users has been reached")
         self._put(User(name, password, _kind(kind), _status(status)))
 
     def update(self, name: str, password: str | None, kind: str | None, status: str | None) -> None:
-        """Change some values of a user; ``None`` leaves a value unchanged.
+        """Change some of a user's values; ``None`` leaves a value unchanged.
 
         :raises AuthError: the user does not exist, or a value is invalid.
         """
@@ -155,7 +155,7 @@ class UserTable:
         self._put(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user and the user's policies, if the user exists.
+        """Delete a user and its policies; do nothing if the user does not exist.
 
         :raises AuthError: the name is blank, or the file cannot be written.
         """
@@ -172,11 +172,11 @@ class UserTable:
         user = self._known(name, f"The subject of {USER}{name} is not exist.")
         merged = merge_policies(user.policies, new)
         if sum(map(len, merged.values())) > MAX_ENTRIES:
-            raise AuthError(f"more than {MAX_ENTRIES:,} entries of one user")
+            raise AuthError(f"a user has more than {MAX_ENTRIES:,} policy entries")
         self._put(replace(user, policies=merged))
 
     def delete_policies(self, name: str, kind: str | None, resource: str | None) -> None:
-        """Delete the entry of a resource, or all policies of a user.
+        """Delete the entry for a resource, or all of a user's policies.
 
         :raises AuthError: the user does not exist, or has no such policy.
         """
@@ -223,7 +223,7 @@ class UserTable:
                 raise AuthError(f"{self.path} is too large")
             data = self.path.read_bytes()
             if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
-                _log.warning("others may read the passwords in %s: set its mode to 600", self.path)
+                _log.warning("other users can read the passwords in %s: set its mode to 600", self.path)
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -231,7 +231,7 @@ class UserTable:
         try:
             stored = msgspec.json.decode(data, type=StoredUsers)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise AuthError(f"{self.path} is not a file of users") from None
+            raise AuthError(f"{self.path} is not a valid user file") from None
         return {one.username: self._user(one) for one in stored.users}
 
     def _user(self, stored: StoredUser) -> User:
@@ -253,7 +253,7 @@ class UserTable:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def look(self) -> None:
-        """Read the file if another process has changed it; if the file is invalid or missing, change nothing."""
+        """Reload the file if another process has changed it, unless it is invalid or missing."""
         seen = self._look()
         if seen is None or seen == self._seen:
             return
@@ -261,7 +261,7 @@ class UserTable:
         try:
             self.users = self._read()
         except AuthError as error:
-            _log.error("the users are unchanged: %s", error)
+            _log.error("the users were not reloaded: %s", error)
         else:
             self.version += 1
 
@@ -276,7 +276,9 @@ def _check(name: str, password: str) -> None:
     if not password.strip():
         raise AuthError("password can not be blank")
     if len(name) > MAX_NAME_CHARS or len(password) > MAX_PASSWORD_CHARS:
-        raise AuthError(f"a username has at most {MAX_NAME_CHARS} characters, a password {MAX_PASSWORD_CHARS:,}")
+        raise AuthError(
+            f"a username can have at most {MAX_NAME_CHARS} characters, and a password {MAX_PASSWORD_CHARS:,}"
+        )
 
 
 def _one_of(text: str | None, names: tuple[str, ...], words: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads YAML account files safely: tags and anchors are not allowed, and size, depth and number of values are limited.
+"""Reads YAML account files safely, with limits on size and depth, and with no tags or anchors.
 
 Scalars have YAML 1.1's types, as in Apache's snakeyaml. Errors never quote the file, since it contains secrets.
 """
@@ -12,11 +12,11 @@ from cometmq.auth.limits import MAX_ACL_FILE_BYTES, MAX_ACL_FILE_DEPTH, MAX_ACL_
 from cometmq.auth.model import AuthError
 from cometmq.errors import SERVER, reason_of, require
 
-_STEP: Final = "correct the file; until then the accounts that it had before stay in force"
+_STEP: Final = "correct the file; until then, its previous accounts remain active"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a file whose document is a mapping; return an empty mapping if the file is empty.
+    """Read a YAML file that contains a mapping; return an empty mapping if the file is empty.
 
     :raises FileNotFoundError: the file does not exist.
     :raises AuthError: the file cannot be read, or its document is not a mapping.
@@ -29,22 +29,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise AuthError(f"{path} cannot be read: {reason_of(error)}", next_step=_STEP) from None
     if len(data) > MAX_ACL_FILE_BYTES:
-        raise AuthError(f"{path} has more than {MAX_ACL_FILE_BYTES:,} bytes", next_step=_STEP)
+        raise AuthError(f"{path} is larger than {MAX_ACL_FILE_BYTES:,} bytes", next_step=_STEP)
     try:
         content = parse_yaml(data)
     except AuthError as error:
         raise AuthError(f"{path}: {error.message}", next_step=_STEP) from None
     if not isinstance(content, dict):
-        raise AuthError(f"{path}: not a mapping of keys to values", next_step=_STEP)
+        raise AuthError(f"{path}: the content is not a mapping of keys to values", next_step=_STEP)
     return content
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Parse a document; return an empty mapping if the document is empty.
+    """Parse a YAML document; return an empty mapping if the document is empty.
 
     :raises AuthError: the document is not YAML, or exceeds a limit.
     """
-    require("accounts in YAML files", SERVER, "yaml")
+    require("YAML account files", SERVER, "yaml")
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -58,11 +58,13 @@ def parse_yaml(data: bytes) -> Any:
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if depth > MAX_ACL_FILE_DEPTH or values > MAX_ACL_FILE_VALUES:
-                raise AuthError(f"more than {MAX_ACL_FILE_DEPTH} levels or {MAX_ACL_FILE_VALUES:,} values")
+                raise AuthError(
+                    f"the document has more than {MAX_ACL_FILE_DEPTH} levels or {MAX_ACL_FILE_VALUES:,} values"
+                )
         content = yaml.load(data, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise AuthError(f"invalid YAML{'' if mark is None else f', line {mark.line + 1}'}") from None
+        raise AuthError(f"invalid YAML{'' if mark is None else f' in line {mark.line + 1}'}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise AuthError("invalid YAML") from None
     return {} if content is None else content

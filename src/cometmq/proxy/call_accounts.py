@@ -1,4 +1,4 @@
-"""Checks the signature and the account's permissions for each gRPC call (``AuthenticationPipeline``).
+"""Checks each gRPC call's signature and the account's permissions (``AuthenticationPipeline``).
 
 The header is ``MQv2-HMAC-SHA1 Credential=KEY, SignedHeaders=x-mq-date-time, Signature=HEX``; the signature is the
 HMAC-SHA1 of the value of ``x-mq-date-time``.
@@ -49,7 +49,7 @@ CODES: Final = {
     "PullMessage": RequestCode.PULL_MESSAGE,
     "Telemetry": RequestCode.HEART_BEAT,
 }
-"""The code of the remoting request with the same effect, by method; the audit log shows this code."""
+"""The code of the equivalent remoting request for each method, for the audit log."""
 
 
 class AccountChecker:
@@ -90,14 +90,13 @@ class AccountChecker:
         try:
             signed = datetime.datetime.strptime(moment, _DATE_FORMAT).replace(tzinfo=datetime.UTC)
         except ValueError:
-            raise DeniedError(f"{DATE_TIME} is malformed; its form is 20260131T235959Z") from None
+            raise DeniedError(f"{DATE_TIME} is malformed; the form is 20260131T235959Z") from None
         behind_s = self._clock.now_ms() / 1000 - signed.timestamp()
         if not -SIGNATURE_AHEAD_SECONDS <= behind_s <= SIGNATURE_SECONDS:
             age = "old" if behind_s > 0 else "ahead"
             limit_s = SIGNATURE_SECONDS if behind_s > 0 else SIGNATURE_AHEAD_SECONDS
             raise DeniedError(
-                f"by this server's clock the signature is {abs(behind_s):,.0f} s {age}; "
-                f"at most {limit_s:g} s are accepted.",
+                f"by this server's clock the signature is {abs(behind_s):,.0f} s {age}; the maximum is {limit_s:g} s.",
                 next_step="set the clocks of client and server by NTP",
             )
 
@@ -140,7 +139,7 @@ class AuditedChecker:
 def checker_of(
     access: AccessControl | None, audit: AuditRecorder | None, *, clock: Clock, requires_fresh: bool
 ) -> Checker | None:
-    """Return the checker for an endpoint; ``audit`` records denials, logins and sampled calls."""
+    """Return an endpoint's checker; ``audit`` records denials, logins and sampled calls."""
     checker: Checker | None = None
     if access is not None:
         checker = AccountChecker(access, clock=clock, requires_fresh=requires_fresh)
@@ -148,7 +147,7 @@ def checker_of(
 
 
 def _credentials(text: str) -> tuple[str | None, bytes | None]:
-    """Return the access key, and the signature in base64, as remoting clients encode it."""
+    """Return the access key and the signature in base64, as remoting clients encode it."""
     scheme, _, rest = text.partition(" ")
     if scheme != SCHEME:
         return None, None

@@ -1,4 +1,4 @@
-"""Configuration of an endpoint: the supported keys of Apache's ``rmq-proxy.json`` (``ProxyConfig``)."""
+"""Endpoint configuration: the supported keys of Apache's ``rmq-proxy.json`` (``ProxyConfig``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cometmq.limits import MAX_MESSAGE_BYTES
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """The settings that an endpoint sends to clients, and limits for their requests; times are in milliseconds."""
+    """The settings that an endpoint sends to clients, and limits on their requests; times are in milliseconds."""
 
     long_polling_min_ms: int = 5_000
     long_polling_max_ms: int = 20_000

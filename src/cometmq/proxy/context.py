@@ -1,4 +1,4 @@
-"""The parts that all services of an endpoint share."""
+"""The objects shared by all services of an endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.proxy.sessions import Sessions
 
 @dataclass(frozen=True)
 class EndpointContext:
-    """The backend, the clients and the settings of an endpoint."""
+    """An endpoint's backend, clients and settings."""
 
     config: EndpointConfig
     backend: Backend

@@ -62,19 +62,19 @@ RESERVED: Final = names.RESERVED_NAMES | {
     *names.TIMER_NAMES,
     PRIORITY,
 }
-"""Properties that users may neither set nor receive: the properties of RocketMQ 4.9 and those added by version 5."""
+"""Properties that users can neither set nor receive: those of RocketMQ 4.9 and those added in version 5."""
 _NANOS_OF_A_MILLISECOND: Final = 1_000_000
 _MS_OF_A_SECOND: Final = 1_000
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
-"""The range of timestamps, years 1 to 9999; protobuf libraries refuse timestamps outside this range."""
+"""End of the range of timestamps that protobuf libraries accept: the years 1 to 9999."""
 _NAMESPACE_SEPARATOR: Final = "%"
 _NAME_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 # --- names and times ------------------------------------------------------------------------------
 def full_name(resource: v2.Resource) -> str:
-    """Return a name with its namespace as prefix: ``namespace%name``."""
+    """Return a name prefixed with its namespace: ``namespace%name``."""
     name, namespace = resource.name, resource.resource_namespace
     if not namespace or not name:
         return name
@@ -85,7 +85,7 @@ def full_name(resource: v2.Resource) -> str:
 
 
 def resource_of(name: str) -> v2.Resource:
-    """Return a name as a resource, which has a separate field for the namespace."""
+    """Return a name as a resource, with the namespace in a separate field."""
     prefix = next((prefix for prefix in _NAME_PREFIXES if name.startswith(prefix)), "")
     namespace, separator, plain = name[len(prefix) :].partition(_NAMESPACE_SEPARATOR)
     if not separator:
@@ -94,7 +94,7 @@ def resource_of(name: str) -> v2.Resource:
 
 
 def topic_of(resource: v2.Resource) -> str:
-    """Return the name of the topic in a request.
+    """Return the topic name in a request.
 
     :raises ProxyError: the name is invalid, or belongs to a system topic.
     """
@@ -110,7 +110,7 @@ def topic_of(resource: v2.Resource) -> str:
 
 
 def group_of(resource: v2.Resource) -> str:
-    """Return the name of the consumer group in a request.
+    """Return the consumer group name in a request.
 
     :raises ProxyError: the name is invalid, or belongs to a system group.
     """
@@ -129,20 +129,20 @@ def ms_of(moment: v2.Timestamp | v2.Duration) -> int:
 
 
 def timestamp(ms: int) -> v2.Timestamp:
-    """Return milliseconds since 1970 as a timestamp, or the nearest timestamp that protobuf supports."""
+    """Return milliseconds since 1970 as a timestamp, limited to the range that protobuf supports."""
     seconds, rest = divmod(min(max(ms, _FIRST_MS), _LAST_MS), _MS_OF_A_SECOND)
     return v2.Timestamp(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
 
 
 def duration(ms: int) -> v2.Duration:
-    """Return a number of milliseconds as a duration."""
+    """Return a number of milliseconds as a protobuf duration."""
     seconds, rest = divmod(ms, _MS_OF_A_SECOND)
     return v2.Duration(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
 
 
 # --- messages -------------------------------------------------------------------------------------
 def type_of(properties: Mapping[str, str]) -> v2.MessageType:
-    """Return the type of a message, derived from its properties (``TopicMessageType.parseFromMessageProperty``)."""
+    """Return a message's type, derived from its properties (``TopicMessageType.parseFromMessageProperty``)."""
     if properties.get(names.TRAN_MSG) == "true":
         return v2.MessageType.TRANSACTION
     if names.DELAY in properties or not names.TIMER_NAMES.isdisjoint(properties) or names.TIMER_OUT_MS in properties:
@@ -153,7 +153,7 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
 
 
 def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, attempt: int | None = None) -> v2.Message:
-    """Convert a stored message for a client.
+    """Convert a stored message to protobuf for a client.
 
     :param topic: the topic of the message as the client knows it.
     :param handle: the receipt handle, if the message is delivered by a pop.
@@ -215,7 +215,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in a property, or ``None`` if a producer has set it to a text that is not a number."""
+    """Return the number in a property, or ``None`` if a producer set it to a text that is not a number."""
     with suppress(ValueError):
         return None if text is None else parse_long(text)
     return None

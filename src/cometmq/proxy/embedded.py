@@ -1,4 +1,4 @@
-"""The gRPC endpoint of a broker in the same process (``proxyMode=LOCAL`` of Apache's proxy)."""
+"""The gRPC endpoint of a broker in the same process (``proxyMode=LOCAL`` in Apache's proxy)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerEndpoint:
-    """The gRPC endpoint of a running broker."""
+    """A running broker's gRPC endpoint."""
 
     def __init__(self, broker: Broker) -> None:
-        """Create the parts of the endpoint.
+        """Create the components of the endpoint.
 
         :raises TlsError: a TLS file cannot be used.
         """
         config = broker.config
         self.is_open = False
-        """True while the endpoint listens."""
+        """True while the endpoint is listening."""
         self._broker = broker
         self._endpoint = GrpcEndpoint(
             LocalBackend(broker),
@@ -39,12 +39,12 @@ class BrokerEndpoint:
 
     @property
     def sessions(self) -> Sessions:
-        """The clients."""
+        """The endpoint's client sessions."""
         return self._endpoint.sessions
 
     @property
     def server(self) -> GrpcServer:
-        """The connections and calls of the endpoint."""
+        """The server for the endpoint's connections and calls."""
         return self._endpoint.server
 
     @property
@@ -53,21 +53,21 @@ class BrokerEndpoint:
         return format_address(self._broker.config.broker_ip1, self._endpoint.port)
 
     async def start(self, port: int) -> None:
-        """Listen on the broker's address; with port 0, use any free port.
+        """Listen on the broker's address; port 0 selects a free port.
 
         If the port is in use, an error is logged, and the broker continues to serve remoting clients.
         """
         try:
             await self._endpoint.start(self._broker.config.bind_address, port)
         except OSError as error:
-            _log.error("the gRPC endpoint does not start: %s; choose another port for gRPC", error)
+            _log.error("the gRPC endpoint cannot start: %s; choose another port for gRPC", error)
         else:
             self.is_open = True
 
     async def stop(self) -> None:
-        """End all calls."""
+        """Stop listening and end all calls."""
         await self._endpoint.stop()
 
     def cut_off(self) -> None:
-        """Close all connections immediately, as the operating system does for a killed process."""
+        """Close all connections immediately, as happens when a process is killed."""
         self._endpoint.cut_off()

@@ -1,4 +1,4 @@
-"""The endpoint: its parts, and the order in which they start and stop."""
+"""The gRPC endpoint: its components, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cometmq.proxy.sessions import Checker, Sessions
 from cometmq.remoting.tls.server import ServerTls
 
 ALPN: Final = ("h2",)
-"""HTTP/2's name in TLS handshakes."""
+"""HTTP/2's protocol name in TLS handshakes."""
 
 
 class GrpcEndpoint:
-    """The gRPC endpoint in front of one or more brokers."""
+    """The gRPC endpoint for one or more brokers."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class GrpcEndpoint:
 
     @property
     def port(self) -> int:
-        """The port of the endpoint."""
+        """The endpoint's port."""
         return self.server.port
 
     async def start(self, host: str, port: int) -> None:
-        """Connect to the brokers and listen; with port 0, use any free port.
+        """Connect to the brokers and listen; port 0 selects a free port.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -54,12 +54,12 @@ class GrpcEndpoint:
         self._renewals.start()
 
     async def stop(self) -> None:
-        """End all calls, and disconnect from the brokers."""
+        """End all calls and disconnect from the brokers."""
         await self.server.stop()
         await self._renewals.stop()
         await self.sessions.stop()
         await self._backend.stop()
 
     def cut_off(self) -> None:
-        """Close all connections immediately, as the operating system does for a killed process."""
+        """Close all connections immediately, as happens when a process is killed."""
         self.server.cut_off()

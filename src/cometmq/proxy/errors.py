@@ -1,4 +1,4 @@
-"""Refusals of the endpoint, with Apache's codes and messages."""
+"""Errors that the endpoint returns, with Apache's codes and messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cometmq.remoting.codes import ResponseCode
 
 
 class ProxyError(Exception):
-    """A request is refused; the answer's ``status`` contains the code and the message."""
+    """A request is rejected. The response's ``status`` contains the code and the message."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class ProxyError(Exception):
 
     @property
     def status(self) -> v2.Status:
-        """The status of the answer."""
+        """The status for the response."""
         return v2.Status(code=self.code, message=str(self))
 
 
@@ -37,10 +37,10 @@ _CODES: Final[dict[int, Code]] = {
 
 
 def code_of(response_code: int) -> Code:
-    """Return the code for an answer from a broker (``ResponseBuilder``)."""
+    """Return the gRPC code for a broker's response code (``ResponseBuilder``)."""
     return _CODES.get(response_code, Code.INTERNAL_SERVER_ERROR)
 
 
 def refused(response_code: int, remark: str | None) -> ProxyError:
-    """Return the error for a refusal by a broker."""
-    return ProxyError(code_of(response_code), remark or f"the broker answers with code {response_code}")
+    """Return the error for a request that a broker rejected."""
+    return ProxyError(code_of(response_code), remark or f"the broker responded with code {response_code}")

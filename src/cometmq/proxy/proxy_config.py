@@ -24,13 +24,13 @@ _RENAMED: Final = {
     "tlsTestModeEnable": "tls.test.mode.enable",
     "rocketMQClusterName": "rocketmqClusterName",
 }
-"""Keys of Apache's proxy that have other names in CometMQ."""
+"""Keys that have different names in Apache's proxy."""
 _HOUR_MS: Final = 3_600_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProxyConfig(SecurityOptions):
-    """The options of a gRPC endpoint in front of a fleet of brokers."""
+    """The options of a gRPC endpoint for a fleet of brokers."""
 
     namesrv_addr: str = option("", "The brokers' nameservers: host:port, separated by semicolons.")
     proxy_mode: str = option(
@@ -43,10 +43,10 @@ class ProxyConfig(SecurityOptions):
     grpc_server_port: int = option(8081, "Port for clients. 0 selects a free port.", minimum=0, maximum=65_535)
     bind_address: str = option("0.0.0.0", "Address to listen on. Empty: all IPv4 and IPv6 addresses.")
     grpc_client_consumer_min_long_polling_timeout_millis: int = option(
-        5_000, "Minimum time to wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
+        5_000, "Minimum time for which a request waits for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
     )
     grpc_client_consumer_max_long_polling_timeout_millis: int = option(
-        20_000, "Maximum time to wait for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
+        20_000, "Maximum time for which a request waits for messages, in milliseconds.", minimum=1, maximum=_HOUR_MS
     )
     min_invisible_time_mills_for_recv: int = option(
         10_000, "Minimum invisible time that a consumer may request, in milliseconds.", minimum=0, maximum=_HOUR_MS
@@ -73,7 +73,7 @@ class ProxyConfig(SecurityOptions):
 
 
 def load_proxy_config(path: Path | None, overrides: Mapping[str, Any]) -> tuple[ProxyConfig, list[str]]:
-    """Read a ``rmq-proxy.json``; return the configuration and a warning for each unknown key.
+    """Read an ``rmq-proxy.json`` file; return the configuration and a warning for each unknown key.
 
     :raises ConfigError: the file cannot be read, or a value is not allowed.
     """
@@ -88,7 +88,7 @@ def load_proxy_config(path: Path | None, overrides: Mapping[str, Any]) -> tuple[
 
 
 def _properties(path: Path) -> str:
-    """Convert the file to lines of ``key=value``.
+    """Convert the file to ``key=value`` lines.
 
     :raises ConfigError: the file does not contain a JSON object.
     """
@@ -97,9 +97,9 @@ def _properties(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: {reason_of(error)}") from None
     except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from None
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(settings, dict):
-        raise ConfigError(f"{path} is not a JSON object", next_step='write it as {"namesrvAddr": "…"}')
+        raise ConfigError(f"{path} does not contain a JSON object", next_step='write it as {"namesrvAddr": "…"}')
     texts = {
         _RENAMED.get(str(key), str(key)): json.dumps(value) if isinstance(value, (bool, dict, list)) else str(value)
         for key, value in settings.items()

@@ -1,4 +1,4 @@
-"""Message deliveries, and a consumer's requests about them: acknowledge, change the invisible time, dead-letter.
+"""Message deliveries, and consumers' requests to acknowledge, delay or dead-letter delivered messages.
 
 A client's receipt handle is the POP handle followed by the message's log offset (``ReceiptHandle``).
 """
@@ -22,18 +22,18 @@ from cometmq.remoting.pop_headers import (
 _POP_PARTS: Final = 8
 _MAX_OFFSET_DIGITS: Final = 19
 _TO_DEAD_LETTERS: Final = -1
-"""The delay level of a message that becomes a dead letter."""
+"""The delay level with which a broker makes a message a dead letter."""
 
 
 class Delivery(NamedTuple):
-    """One delivery of one message to a group."""
+    """One delivery of a message to a group."""
 
     topic: str
-    """The topic that the client subscribes to."""
+    """The topic to which the client subscribes."""
     group: str
     handle: ReceiptHandle
     log_offset: int
-    """Offset of the message in its broker's log."""
+    """Offset of the message in the broker's log."""
 
     @property
     def ends_ms(self) -> int:
@@ -42,16 +42,16 @@ class Delivery(NamedTuple):
 
     @property
     def stored_topic(self) -> str:
-        """The topic that stores the message: the client's topic, or a retry topic of its group."""
+        """The topic in which the message is stored: the client's topic or a retry topic of its group."""
         return real_topic(self.topic, self.group, self.handle.topic_type)
 
     def encode(self) -> str:
-        """Return the receipt handle for the client."""
+        """Return the receipt handle to send to the client."""
         return f"{self.handle.encode()} {self.log_offset}"
 
 
 def parse_delivery(topic: str, group: str, text: str, *, now_ms: int) -> Delivery:
-    """Read the receipt handle of a message that is still invisible.
+    """Parse the receipt handle of a message that is still invisible.
 
     :raises ProxyError: the handle is malformed or expired.
     """
@@ -85,7 +85,7 @@ async def acknowledge(link: Link, delivery: Delivery) -> None:
 
 
 async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: int) -> Delivery:
-    """Make a message visible again after the given time; return the delivery with the new handle.
+    """Make a message visible again after a given time; return the delivery with its new handle.
 
     :raises ProxyError: the broker refuses.
     """
@@ -110,8 +110,9 @@ async def change_invisible_time(link: Link, delivery: Delivery, invisible_ms: in
 
 
 async def forward_to_dead_letters(link: Link, delivery: Delivery, message_id: str) -> None:
-    """Store a message as a dead letter, then acknowledge it. If the proxy crashes in between, the message is in both
-    places.
+    """Store a message as a dead letter, then acknowledge it.
+
+    If the proxy crashes in between, the message is in both topics.
 
     :raises ProxyError: the broker refuses.
     """

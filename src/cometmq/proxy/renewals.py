@@ -1,4 +1,4 @@
-"""Renews receipt handles while clients handle the messages (``ReceiptHandleManager``).
+"""Renews receipt handles while clients handle messages (``ReceiptHandleManager``).
 
 A push consumer does not know how long its listener takes; it asks for ``auto_renew``. Shortly before such a message
 becomes visible again, its invisible time is renewed as long as the client is connected, for at most some hours. The
@@ -30,26 +30,26 @@ _MINUTE: Final = 60_000
 _STEPS_MS: Final = (1 * _MINUTE, 3 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE, 60 * _MINUTE)
 """Invisible times of successive renewals (``RenewStrategyPolicy``)."""
 _RELEASE_MS: Final = 1_000
-"""Messages of a removed client become visible again after this time, as in Apache's proxy."""
+"""Time after which a removed client's messages become visible again, as in Apache's proxy."""
 _MAX_FAILURES: Final = 3
 _Key = tuple[Key, str, str]
 
 
 class RenewalState(enum.Enum):
-    """The state of a message that a client is handling."""
+    """The states of a message that a client is handling."""
 
     INVISIBLE = enum.auto()
-    """The message remains invisible for a while."""
+    """The message remains invisible for some time."""
     NEARLY_VISIBLE = enum.auto()
     """The message would soon become visible again."""
     EXPIRED = enum.auto()
-    """The message is visible again, was renewed for the maximum time, or was refused too often by the broker."""
+    """The message is visible again, or can no longer be renewed."""
     ABANDONED = enum.auto()
-    """The client of the message was removed."""
+    """The message's client was removed."""
 
 
 class _Renewal:
-    """One message that a client is handling."""
+    """A message that a client is handling."""
 
     __slots__ = ("began_ms", "delivery", "failures", "session", "times")
 
@@ -61,7 +61,7 @@ class _Renewal:
         self.failures = 0
 
     def state(self, config: EndpointConfig, now_ms: int) -> RenewalState:
-        """Return the state of the message at ``now_ms``."""
+        """Return the message's state at a time."""
         if self.session.is_removed:
             return RenewalState.ABANDONED
         left_ms = self.delivery.ends_ms - now_ms
@@ -74,7 +74,7 @@ class _Renewal:
 
 
 class Renewals:
-    """All messages whose receipt handles are renewed."""
+    """The messages whose receipt handles are being renewed."""
 
     def __init__(self, config: EndpointConfig, clock: Clock) -> None:
         self._config = config
@@ -84,7 +84,7 @@ class Renewals:
         self._intervals = Periodic("renewing messages", config.renew_every_ms / 1000, self._begin_rounds, clock=clock)
         self._rounds = TaskSet()
         self._busy_brokers: set[str] = set()
-        """Brokers for which a round is in progress."""
+        """The brokers for which a round is in progress."""
         self._steps: Final[Mapping[RenewalState, Callable[[_Key, _Renewal], Awaitable[None]] | None]] = {
             RenewalState.INVISIBLE: None,
             RenewalState.NEARLY_VISIBLE: self._renew,
@@ -106,7 +106,7 @@ class Renewals:
 
     @property
     def has_room(self) -> bool:
-        """True if there is room for one more renewed message."""
+        """True if another message can be renewed."""
         return len(self._renewals) < MAX_RENEWED_HANDLES
 
     def add(self, session: ClientSession, delivery: Delivery) -> None:
@@ -115,7 +115,7 @@ class Renewals:
         self._renewals[key] = _Renewal(session, delivery, self._clock.now_ms())
 
     def find(self, session: ClientSession, topic: str, group: str, first_handle: str) -> Delivery | None:
-        """Return the current delivery for the client's handle, or ``None`` if the message is not renewed."""
+        """Return the current delivery for a client's handle, or ``None`` if the message is not being renewed."""
         renewal = self._renewals.get((session.key, group, first_handle))
         return None if renewal is None else renewal.delivery._replace(topic=topic)
 
@@ -125,7 +125,7 @@ class Renewals:
 
     # --- rounds ---------------------------------------------------------------------------------
     def _begin_rounds(self) -> None:
-        """Begin a round for each broker whose last round has ended, so that a slow broker does not delay the others."""
+        """Start a round for each broker whose last round has ended, so that a slow broker does not delay others."""
         by_broker: dict[str, list[_Key]] = {}
         for key, renewal in self._renewals.items():
             by_broker.setdefault(renewal.delivery.handle.broker_name, []).append(key)
@@ -151,7 +151,7 @@ class Renewals:
             renewal.delivery = await change_invisible_time(renewal.session.link, renewal.delivery, invisible_ms)
         except ProxyError as error:
             renewal.failures += 1
-            _log.info("cannot renew a message of %s: %s", renewal.delivery.group, error)
+            _log.info("cannot renew a message for group %s: %s", renewal.delivery.group, error)
             return
         renewal.times += 1
         renewal.failures = 0
@@ -160,11 +160,11 @@ class Renewals:
         self._renewals.pop(key, None)
 
     async def _release_abandoned(self, key: _Key, renewal: _Renewal) -> None:
-        """Make the message visible to other clients of the group."""
+        """Make the message visible to other clients in the group."""
         self._renewals.pop(key, None)
         if renewal.delivery.ends_ms - self._clock.now_ms() <= _RELEASE_MS:
             return
         try:
             await change_invisible_time(renewal.session.link, renewal.delivery, _RELEASE_MS)
         except ProxyError as error:
-            _log.info("cannot release a message of %s from a removed client: %s", renewal.delivery.group, error)
+            _log.info("cannot release a removed client's message for group %s: %s", renewal.delivery.group, error)

@@ -1,4 +1,4 @@
-"""``MessagingService``: its methods, and their common error handling."""
+"""The methods of ``MessagingService``, and their common error handling."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
 
 
 def _with_status(name: str, handler: Handler) -> Handler:
-    """Wrap a handler: refuse calls that have no client id, and convert errors to the status of the answer."""
+    """Wrap a handler: reject calls that have no client id, and convert errors to a response status."""
     response = getattr(v2, f"{name}Response")
 
     async def handle(call: Call, request: Any) -> Any:
@@ -77,7 +77,7 @@ def _with_status(name: str, handler: Handler) -> Handler:
         except CometMQError as error:
             return response(status=v2.Status(code=Code.INTERNAL_SERVER_ERROR, message=error.message))
         except Exception as error:
-            _log.exception("%s of %s failed", name, call.peer.remote_address)
+            _log.exception("%s from %s failed", name, call.peer.remote_address)
             words = f"{type(error).__name__}: {error}"
             return response(status=v2.Status(code=Code.INTERNAL_SERVER_ERROR, message=words))
 

@@ -1,4 +1,4 @@
-"""The clients of the endpoint: their accounts, their settings, their Telemetry streams, and their links to the brokers.
+"""The endpoint's clients: their accounts, settings, Telemetry streams, and links to the brokers.
 
 A client is identified by its account and its id. It is remembered at its first permitted call, so a denied call uses no
 memory, and nobody can act for a client of another account. :data:`TRANSITIONS` defines the states of a session. Above
@@ -36,36 +36,36 @@ _MAX_LANGUAGE_CHARS: Final = 32
 _SWEEP_SECONDS: Final = 5.0
 _RESEND_SECONDS: Final = 0.3
 _MAX_RESENT_BYTES: Final = 16_384
-"""Maximum size of stored settings; larger settings are not stored."""
+"""Maximum size of the settings that are stored for resending; larger settings are not stored."""
 _SECOND_CHANCES: Final = 8
 Key = tuple[str | None, str]
-"""Key of a session: account and client id."""
+"""The key of a session: account and client id."""
 
 
 class SessionState(enum.Enum):
-    """The state of a session."""
+    """The states of a session."""
 
     CALLING = enum.auto()
-    """The client has made calls, but has not sent settings."""
+    """The client has made calls but has not sent its settings."""
     CONNECTED = enum.auto()
-    """The client's Telemetry stream is open; its settings are known."""
+    """The client's Telemetry stream is open, and its settings are known."""
     DISCONNECTED = enum.auto()
-    """The client's Telemetry stream has ended; its settings are known."""
+    """The client's Telemetry stream has ended, but its settings are known."""
     REMOVED = enum.auto()
-    """The endpoint has forgotten the client; its next call begins a new session."""
+    """The endpoint has forgotten the client, whose next call starts a new session."""
 
 
 class SessionEvent(enum.Enum):
-    """An event that changes the state of a session."""
+    """Events that change a session's state."""
 
     SETTINGS = enum.auto()
-    """The client has sent settings over a Telemetry stream."""
+    """The client sent settings over a Telemetry stream."""
     STREAM_END = enum.auto()
-    """The client's Telemetry stream has ended."""
+    """The client's Telemetry stream ended."""
     SILENCE = enum.auto()
-    """The client has not made a call for some time."""
+    """The client made no call for some time."""
     REMOVAL = enum.auto()
-    """The client leaves, the number of clients is too high, or the endpoint stops."""
+    """The client leaves, there are too many clients, or the endpoint stops."""
 
 
 TRANSITIONS: Final = {
@@ -83,10 +83,10 @@ TRANSITIONS: Final = {
 
 
 class Checker(Protocol):
-    """Checks the account of a call."""
+    """Checks the account that makes a call."""
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call may make the call; return the account's name, if any.
+        """Check that the account may make the call; return the account's name, if any.
 
         :raises ProxyError: the account is unknown, or its permissions do not suffice.
         """
@@ -103,23 +103,23 @@ class CommandStream(Protocol):
 
 
 class ClientSettings(NamedTuple):
-    """The parts of the settings of a client that its calls need."""
+    """The parts of a client's settings that its calls need."""
 
     client_type: int
     request_timeout_ms: int
     resent: v2.Settings | None
-    """The complete settings, if the client may need them again."""
+    """The complete settings, if they may have to be sent to the client again."""
 
     @classmethod
     def of(cls, settings: v2.Settings) -> ClientSettings:
-        """Extract these parts from merged settings."""
+        """Extract the settings that calls need from merged settings."""
         is_node = settings.user_agent.language == v2.Language.NODE_JS
         resent = settings if is_node and settings.ByteSize() <= _MAX_RESENT_BYTES else None
         return cls(settings.client_type, ms_of(settings.request_timeout), resent)
 
 
 class ClientSession:
-    """One client.
+    """The session of one client.
 
     :param connect: opens the client's link to the brokers.
     """
@@ -137,7 +137,7 @@ class ClientSession:
         """The last heartbeat for the brokers."""
         self.stream: CommandStream | None = None
         self.called_at = called_at
-        """Time of the client's last call or of the end of its stream, in monotonic seconds."""
+        """Monotonic time in seconds of the client's last call or of the end of its stream."""
         self._resend_timer: TimerHandle | None = None
         self.link: Final = connect(self)
 
@@ -147,11 +147,11 @@ class ClientSession:
         return self.state is SessionState.REMOVED
 
     def handle(self, event: SessionEvent) -> None:
-        """Enter the state that follows the event."""
+        """Enter the state that follows after an event."""
         self.state = TRANSITIONS.get((self.state, event), self.state)
 
     def use_stream(self, stream: CommandStream, settings: v2.Settings) -> None:
-        """Use a stream with accepted settings for commands; end the previous stream."""
+        """Use a stream for commands and end the previous stream."""
         before, self.stream = self.stream, stream
         self.settings = ClientSettings.of(settings)
         self.handle(SessionEvent.SETTINGS)
@@ -159,14 +159,14 @@ class ClientSession:
             before.close()
 
     def stream_ended(self, stream: CommandStream, now: float) -> None:
-        """Record the end of a stream; ignore the end of an earlier stream."""
+        """Record the end of a stream, unless a newer stream has replaced it."""
         if self.stream is stream:
             self.stream = None
             self.called_at = now
             self.handle(SessionEvent.STREAM_END)
 
     def resend_settings(self, clock: Clock) -> None:
-        """Send the settings again soon, after a route request, to a client that may have missed them.
+        """After a route request, send the settings again to a client that may have missed them.
 
         Node's client (1.0.8) looks up the routes of its topics one after the other, and sends its settings after the
         first. It waits for the answer only after that; if the answer arrives earlier, the client waits forever.
@@ -177,7 +177,7 @@ class ClientSession:
         self._resend_timer = clock.call_later(_RESEND_SECONDS, self._resend)
 
     def cancel_resending(self) -> None:
-        """Cancel sending the settings again."""
+        """Cancel resending the settings."""
         if self._resend_timer is not None:
             self._resend_timer.cancel()
             self._resend_timer = None
@@ -189,11 +189,11 @@ class ClientSession:
 
 
 OnRequest = Callable[["Sessions", ClientSession, BrokerRequest], None]
-"""Passes a broker's request on to a client, or to another client in its group."""
+"""A function that passes a broker's request on to a client, or to another client in its group."""
 
 
 class Sessions:
-    """All clients.
+    """The sessions of all clients.
 
     :param checker: checks the accounts of calls; ``None`` if no accounts are configured.
     """
@@ -212,7 +212,7 @@ class Sessions:
         return len(self._by_key)
 
     def start(self) -> None:
-        """Start removing silent clients."""
+        """Start removing idle clients."""
         self._sweeps.start()
 
     async def stop(self) -> None:
@@ -224,7 +224,7 @@ class Sessions:
 
     # --- calls ----------------------------------------------------------------------------------
     def admit(self, call: Call, needs: Sequence[Need]) -> ClientSession:
-        """Check that the account of a call may make the call; return the client, and remember it.
+        """Check that the account may make the call; return the client and remember it.
 
         :raises ProxyError: the account is denied, or the call has no client id.
         """
@@ -232,14 +232,14 @@ class Sessions:
         return self._find_session(call, account) or self._add(call, account)
 
     def find(self, call: Call) -> ClientSession | None:
-        """Check the account of a call; return the client if it is known.
+        """Check the account that makes a call; return the client if it is known.
 
         :raises ProxyError: the account is denied, or the call has no client id.
         """
         return self._find_session(call, self.check(call, ()))
 
     def check(self, call: Call, needs: Sequence[Need]) -> str | None:
-        """Check that the account of a call may make the call; return the account's name, if any.
+        """Check that the account may make the call; return the account's name, if any.
 
         :raises ProxyError: the account is denied.
         """
@@ -252,7 +252,7 @@ class Sessions:
         return session
 
     def producers_of(self, group: str) -> list[ClientSession]:
-        """Return the clients that are producers of a group."""
+        """Return the clients that are producers in a group."""
         return [
             session
             for session in self._by_key.values()
@@ -275,7 +275,7 @@ class Sessions:
         return self._backend.connect(session.identity, partial(self._on_request, self, session))
 
     def _session_to_evict(self) -> ClientSession:
-        """Return an old client from the address with the most clients, preferably a client that has no stream."""
+        """Return an old client from the address with the most clients, preferably one that has no stream."""
         crowd = max(self._by_ip.values(), key=len)
         for _ in range(_SECOND_CHANCES):
             session = next(iter(crowd))
@@ -285,7 +285,7 @@ class Sessions:
         return next(iter(crowd))
 
     def remove(self, session: ClientSession, *, closes_stream: bool = True) -> None:
-        """Forget a client, and unregister it at the brokers.
+        """Forget a client and unregister it from the brokers.
 
         :param closes_stream: end the client's stream; a leaving client ends its stream itself.
         """
@@ -300,14 +300,14 @@ class Sessions:
         session.cancel_resending()
         if closes_stream and session.stream is not None:
             session.stream.close()
-        self._closing.start(self._close_link(session), "unregister a client of gRPC")
+        self._closing.start(self._close_link(session), "unregister a gRPC client")
 
     @staticmethod
     async def _close_link(session: ClientSession) -> None:
         try:
             await session.link.close(session.heartbeat)
         except Exception as error:
-            _log.info("cannot unregister %s at the brokers yet: %s", session.identity.client_id, error)
+            _log.info("cannot unregister client %s from the brokers yet: %s", session.identity.client_id, error)
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
@@ -318,7 +318,7 @@ class Sessions:
 
 
 def client_id_of(call: Call) -> str:
-    """Return the client id in a call.
+    """Return the client id in a call's metadata.
 
     :raises ProxyError: the call has no client id, or its client id is too long.
     """

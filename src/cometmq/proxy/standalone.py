@@ -1,4 +1,4 @@
-"""The gRPC endpoint in a process of its own, in front of a fleet of brokers."""
+"""The gRPC endpoint for a fleet of brokers, as a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cometmq.remoting.tls.server import ServerTls
 
 
 class FleetProxy:
-    """The endpoint, its accounts and its connections.
+    """A gRPC endpoint, its accounts, and its connections to the brokers.
 
     :raises AuthError: the accounts cannot be read.
     :raises ConfigError: options contradict each other.
@@ -45,7 +45,7 @@ class FleetProxy:
         return format_address("127.0.0.1" if host in ("", "0.0.0.0", "::") else host, self._endpoint.port)
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         :raises AuthError: the audit log cannot be opened.
         :raises OSError: the port is in use or not allowed.
@@ -57,7 +57,7 @@ class FleetProxy:
         await self._endpoint.start(self._config.bind_address, self._config.grpc_server_port)
 
     async def stop(self) -> None:
-        """End all calls, and disconnect from the brokers."""
+        """End all calls and disconnect from the brokers."""
         await self._endpoint.stop()
         if self._access is not None:
             await self._access.stop()

@@ -52,7 +52,7 @@ async def test_a_message_that_goes_back_counts_as_one_that_its_group_sends(
     wire.post(first)
     denied = await later(clock, send_back(wire, offsets[2], "failing"))
     assert denied.code == ResponseCode.SYSTEM_BUSY
-    assert "1 messages a second to send" in (denied.remark or "")
+    assert "1 sent messages per second" in (denied.remark or "")
     assert (await later(clock, wire.answer(first.opaque))).code == 0
     assert clock.monotonic() > before, "it waited"
 

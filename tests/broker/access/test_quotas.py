@@ -76,7 +76,7 @@ async def test_a_producer_over_its_quota_waits_its_turn_and_is_told_when_that_ta
         assert clock.monotonic() - before == pytest.approx(0.25 * (at + 1)), "it waits its turn"
     denied = await later(clock, wire.answer(commands[4].opaque))
     assert denied.code == ResponseCode.SYSTEM_BUSY
-    assert denied.remark == "[QUOTA]address:127.0.0.1 is at its limit of 4 messages a second to send: wait 1,250 ms"
+    assert denied.remark == "[QUOTA]address:127.0.0.1 is at its limit of 4 sent messages per second: wait 1,250 ms"
     assert clock.monotonic() - before == pytest.approx(1), "clients that ask again at once cost little"
     assert (await later(clock, wire.send("T"))).code == 0
     found = await quota_of(wire, HERE)
@@ -94,7 +94,7 @@ async def test_bytes_are_owed_so_a_large_message_passes_and_those_after_it_wait(
     for _ in range(3):
         denied = await later(clock, wire.send("T"))
         assert denied.code == ResponseCode.SYSTEM_BUSY
-        assert "1,000 bytes a second to send: wait" in (denied.remark or "")
+        assert "1,000 sent bytes per second: wait" in (denied.remark or "")
     clock.advance(1)
     assert (await later(clock, wire.send("T"))).code == 0
 
@@ -111,7 +111,7 @@ async def test_consumers_get_their_rate_and_held_pulls_count(connect: Connect, c
     assert clock.monotonic() - before == pytest.approx(0.1)
     denied = await later(clock, wire.pull("T", queue_offset=30))
     assert denied.code == ResponseCode.SYSTEM_BUSY
-    assert "group:consumers is at its limit of 10 messages a second to get: wait" in (denied.remark or "")
+    assert "group:consumers is at its limit of 10 received messages per second: wait" in (denied.remark or "")
     other = await wire.pull("T", consumer_group="others")
     assert len(records(other)) == 32, "another group is not limited"
     clock.advance(3)  # Java's consumers wait so long after a denial
@@ -155,7 +155,7 @@ async def test_connections_are_counted_as_they_are_used_and_closed(connect: Conn
     denied = await later(clock, second.send("T"))
     assert (denied.code, denied.remark) == (
         ResponseCode.SYSTEM_BUSY,
-        "[QUOTA]address:127.0.0.1 is at its limit of 1 connections: close one, or wait until another is closed",
+        "[QUOTA]address:127.0.0.1 is at its limit of 1 connections: close a connection, or wait until one is closed",
     )
     assert (await quota_of(second, HERE))["use"] == {"connections": 1}, "administration needs no connection of a quota"
     await first.close()
@@ -194,7 +194,9 @@ async def test_topics_are_counted_while_they_exist_and_across_a_restart(
     many = await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=several)
     for denied in (await make("Three"), await wire.send("Three"), many):
         assert denied.code == ResponseCode.SYSTEM_BUSY
-        assert denied.remark == ("[QUOTA]address:127.0.0.1 is at its limit of 2 topics: delete one that is not needed")
+        assert denied.remark == (
+            "[QUOTA]address:127.0.0.1 is at its limit of 2 topics: delete a topic that is not needed"
+        )
     assert (await wire.send("One")).code == 0
     await broker.stop()
     again = await start_broker()
@@ -237,7 +239,7 @@ async def test_a_quota_of_0_allows_nothing_and_huge_numbers_are_refused_or_harml
     wire = await connect()
     await put(wire, HERE, messages_in=0)
     denied = await later(clock, wire.send("T"))
-    assert denied.remark == "[QUOTA]address:127.0.0.1 is at its limit of 0 messages a second to send: it allows none"
+    assert denied.remark == "[QUOTA]address:127.0.0.1 is at its limit of 0 sent messages per second: it allows none"
     assert (await put(wire, HERE, messages_in=10**15, bytes_in=10**15, connections=10**15, topics=10**15)).code == 0
     assert (await wire.send("T")).code == 0
     for wrong in (10**15 + 1, -2, 2**63 - 1):

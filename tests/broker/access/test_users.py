@@ -195,7 +195,7 @@ async def test_without_authorization_every_user_may_do_everything(
         ({"authentication_enabled": True}, "no user exists"),
         (INIT | {"init_authentication_user": "root:secret-of-root"}, "must have the form"),
         (INIT | {"authentication_whitelist": "28,everything"}, "is not a request code"),
-        ({"acl_enable": True}, "is not configured"),
+        ({"acl_enable": True}, "is configured"),
     ],
 )
 async def test_keys_that_cannot_be_meant_so_end_the_start(

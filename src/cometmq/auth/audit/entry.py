@@ -1,4 +1,4 @@
-"""Audit log entries: each is one line of JSON in ASCII and contains no secrets."""
+"""Audit log entries; each is one line of ASCII JSON and contains no secrets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cometmq.remoting.processors import Request
 Entry = dict[str, Any]
 
 _SECRETS: Final = ("secret", "password", "token", "signature", "credential")
-"""Header fields whose names contain one of these words are never written."""
+"""Words that mark header fields as secret; such fields are never written."""
 _HIDDEN: Final = frozenset({"value", "properties", "i"})
-"""Fields that may contain users' secrets: values in the KV configuration, and message properties."""
+"""Fields that may contain users' secrets: KV configuration values and message properties."""
 _SHOWN_BODIES: Final = frozenset(
     {
         RequestCode.AUTH_CREATE_ACL,
@@ -36,7 +36,7 @@ _SHOWN_BODIES: Final = frozenset(
 )
 """Requests whose body describes a change and contains no secret."""
 _CONFIGURATIONS: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
-"""Requests whose body consists of properties; only the names of their keys are written."""
+"""Requests whose body consists of properties; only the property names are written."""
 
 
 def time_text(now_ms: int) -> str:
@@ -50,7 +50,7 @@ def short(text: str) -> str:
 
 
 def encoded(entry: Entry) -> bytes:
-    """Encode an entry as a line.
+    """Encode an entry as one line of ASCII.
 
     It is ASCII, so that nothing in a name or reason can end the line or control a terminal that shows the file.
     """
@@ -62,7 +62,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def resources_of(permission: Permission | None, header: Any, body: bytes) -> list[str]:
-    """List a request's resources with the actions that it needs, for example ``Topic:Orders Delete``."""
+    """List a request's resources with the required actions, for example ``Topic:Orders Delete``."""
     found: list[str] = []
     if permission is not None:
         # The handler reports errors in the body.
@@ -72,12 +72,12 @@ def resources_of(permission: Permission | None, header: Any, body: bytes) -> lis
 
 
 def text_of(need: Need) -> str:
-    """Format a resource and its actions for an entry."""
+    """Format a resource and its actions for an audit entry."""
     return short(f"{need.resource} {'|'.join(action.value for action in need.actions)}")
 
 
 def details_of(request: Request[Any], body: bytes) -> Entry:
-    """Return the fields and the body of an administration request, leaving out secrets."""
+    """Return an administration request's fields and body, leaving out secrets."""
     fields = {name: _shown(value) for name, value in _fields(request.header) if not _is_secret(name)}
     found: Entry = {"fields": fields} if fields else {}
     if request.code in _SHOWN_BODIES:

@@ -1,4 +1,4 @@
-"""The audit log files: the current file, and earlier files with numbers (``audit.log.1`` is the newest of them).
+"""The audit log files: the current file, and numbered older files (``audit.log.1`` is the newest of these).
 
 A line is written completely or not at all: the remains of a failed write are removed. If a crash left an incomplete
 line, a line feed ends it when the file is next opened.
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class RotatedFile:
-    """Appends lines; used by one thread. Only the user of the process can read the files.
+    """A log file that is rotated by size; it is used by one thread and readable only by the process's user.
 
     :param size: the size in bytes at which a new file is started.
     :param count: the number of files to keep, including the current one.
@@ -28,7 +28,7 @@ class RotatedFile:
         self._inode = 0
 
     def open(self) -> None:
-        """Open the file; create it if needed.
+        """Open the file, creating it if needed.
 
         :raises OSError: the file cannot be opened.
         """
@@ -45,7 +45,7 @@ class RotatedFile:
         self._fd, self._size, self._inode = fd, size, status.st_ino
 
     def write(self, lines: list[bytes]) -> int:
-        """Append lines; return the number of lines written.
+        """Append lines and return the number of lines written.
 
         :raises OSError: no line could be written.
         """
@@ -66,7 +66,7 @@ class RotatedFile:
             self._fd = -1
 
     def _write_some(self, lines: list[bytes]) -> int:
-        """Append as many lines as the size limit of the file allows, but at least one."""
+        """Append as many lines as the file's size limit allows, but at least one."""
         self._follow()
         if self._size and self._size + len(lines[0]) > self._max_bytes:
             self._rotate()
@@ -110,5 +110,5 @@ class RotatedFile:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Return the path of the file with this number; 0 is the current file."""
+    """Return the path of the log file with this number; 0 is the current file."""
     return path.with_name(f"{path.name}.{number}") if number else path

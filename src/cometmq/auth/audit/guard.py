@@ -1,4 +1,4 @@
-"""A guard that writes another guard's decisions to the audit log; if there is no other guard, it allows everything."""
+"""A guard that writes the decisions of another guard, if there is one, to the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AuditedGuard:
     def check(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> Response | None:
-        """Return the answer that denies a request, or ``None`` if the request is allowed."""
+        """Return the response that denies a request, or ``None`` if the request is allowed."""
         if self._guard is None:
             self._recorder.allowed(connection, processor, request, frame.body, None)
             return None
@@ -51,7 +51,7 @@ class AuditedGuard:
         return denial
 
     def check_unknown(self, connection: ServerConnection, code: int, frame: Frame) -> Response | None:
-        """Return the answer to a request with an unknown code; the answer must not reveal which codes exist."""
+        """Return the response to a request with an unknown code; it must not reveal which codes exist."""
         denial = None if self._guard is None else self._guard.check_unknown(connection, code, frame)
         if denial is None:
             self._recorder.unknown(connection, code, account_of(connection))

@@ -1,4 +1,4 @@
-"""AuditLog: a bounded queue of entries, and the thread that writes them.
+"""The audit log: a bounded queue of entries, and a thread that writes them to files.
 
 Theory of operation. The event loop encodes an entry and puts it into the queue; it never waits for the disk. The thread
 appends all pending entries. While it cannot write (for example because the disk is full), it keeps the entries and
@@ -28,13 +28,13 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Pause before another attempt to write, in real time because a thread waits."""
+"""Pause before writing is retried, in real time because a thread waits."""
 _STOP_SECONDS: Final = 5.0
 _OTHERS_BYTES: Final = MAX_AUDIT_QUEUE_BYTES * 3 // 4
 
 
 class AuditLog:
-    """Writes entries to files that are rotated.
+    """An audit log that writes entries to rotated files.
 
     :param server: the name of the server, which is written in every entry.
     """
@@ -49,9 +49,9 @@ class AuditLog:
         self._bytes = 0
         self._lost = 0
         self.written = 0
-        """The number of entries written to the file."""
+        """The number of entries written to the audit log."""
         self.lost = 0
-        """The number of entries dropped since the start because the queue was full."""
+        """The number of entries dropped because the queue was full."""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -72,7 +72,7 @@ class AuditLog:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Write the pending entries, for at most five seconds, and stop."""
+        """Write pending entries for up to five seconds, then stop."""
         if self._thread is None:
             return
         self.put({"event": "stopped"}, must=True)
@@ -81,7 +81,7 @@ class AuditLog:
         thread, self._thread = self._thread, None
         await in_thread(thread.join, _STOP_SECONDS)
         if thread.is_alive() or self._queue:
-            _log.error("entries of the audit log %s are lost: it could not be written in time", self._file.path)
+            _log.error("entries for the audit log %s are lost: they could not be written in time", self._file.path)
 
     def put(self, entry: Entry, *, must: bool = False) -> None:
         """Add an entry to the queue.
@@ -122,7 +122,7 @@ class AuditLog:
                     self._stopping.wait(RETRY_SECONDS)
                 else:
                     if is_failing:
-                        _log.warning("the audit log %s is written again", self._file.path)
+                        _log.warning("the audit log %s can be written again", self._file.path)
                     is_failing = False
             if self._stopping.is_set():
                 self._file.close()

@@ -1,4 +1,4 @@
-"""Reads an audit log: its files in order, and then new entries as they are written."""
+"""Reads an audit log: first the existing entries, then new entries as they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cometmq.errors import CometMQError, reason_of
 _LOOK_SECONDS: Final = 0.25
 _MAX_FILES: Final = 1_000
 _LINE_BYTES: Final = 4 * MAX_AUDIT_ENTRY_CHARS
-"""Maximum length of a line that contains an entry; longer lines are ignored."""
+"""Maximum length of a line with an entry; longer lines are ignored."""
 _PIECE_BYTES: Final = 65_536
 
 
@@ -26,10 +26,10 @@ class AuditReadError(CometMQError):
 
 
 class AuditReader:
-    """Reads one audit log: the existing entries, and then new ones."""
+    """Reads an audit log: first the existing entries, then new ones."""
 
     def __init__(self, path: Path, on_damage: Callable[[Path, int], None]) -> None:
-        """Prepare for reading; no file is opened yet.
+        """Create a reader; no file is opened yet.
 
         :param on_damage: called with a file and the number of its unreadable lines.
         """
@@ -38,7 +38,7 @@ class AuditReader:
         self._file: IO[bytes] | None = None
         self._file_path = path
         self._rest = b""
-        """The beginning of the last line, if the end of that line is not written yet."""
+        """The start of the last line, if the line is incomplete."""
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries of all files, oldest first.
@@ -47,14 +47,16 @@ class AuditReader:
         """
         files = [file for file in (numbered(self._path, at) for at in range(_MAX_FILES, -1, -1)) if file.exists()]
         if not files:
-            raise AuditReadError(f"no audit log at {self._path}", next_step="set auditLogEnable=true, or name its file")
+            raise AuditReadError(
+                f"the audit log {self._path} does not exist",
+                next_step="set auditLogEnable=true, or specify another file",
+            )
         for path in files:
             self._open(path)
             yield from self._read_on()
 
     def follow(self, *, is_over: Callable[[], bool] = lambda: False) -> Iterator[Entry]:
-        """Yield the entries written after those from :meth:`read`, across rotated files, until ``is_over`` returns
-        True.
+        """Yield entries written after those from :meth:`read`, across rotated files, until ``is_over`` returns True.
 
         :raises AuditReadError: the file cannot be read.
         """
@@ -109,7 +111,7 @@ class AuditReader:
 
 
 def read_entries(path: Path, on_damage: Callable[[Path, int], None]) -> Iterator[Entry]:
-    """Yield the entries in all files of a log (:meth:`AuditReader.read`)."""
+    """Yield the entries in all files of an audit log."""
     with AuditReader(path, on_damage) as reader:
         yield from reader.read()
 

@@ -1,4 +1,4 @@
-"""Decides which requests get their own audit entry, and summarises all other requests.
+"""Decides which requests get their own audit entry, and summarizes the others.
 
 Every administration request gets an entry before it is handled, and another one if it fails. A denial, and the first
 request of an account on a connection, gets an entry immediately. Repetitions within a second are counted, and one entry
@@ -70,7 +70,7 @@ BY_THEMSELVES: Final = frozenset(
         RequestCode.GET_TIMER_METRICS,
     }
 )
-"""Requests that clients, brokers and slaves send by themselves; all other requests count as administration."""
+"""Requests that clients, brokers and slaves send on their own; all other requests count as administration."""
 
 _SAMPLED: Final = frozenset(
     {
@@ -97,7 +97,7 @@ class Client(Protocol):
 
 
 class Sampler:
-    """Chooses a sample of sends and pulls: one out of every ``each`` requests."""
+    """Selects a sample of sends and pulls: one in every ``each`` requests."""
 
     __slots__ = ("_each", "left")
 
@@ -107,7 +107,7 @@ class Sampler:
         """Number of requests until the next sample."""
 
     def chooses(self) -> bool:
-        """Count one request; return whether it is chosen."""
+        """Count one request and return whether it is selected."""
         if self.left > 0:
             self.left -= 1
             return False
@@ -115,19 +115,19 @@ class Sampler:
         return True
 
     def skip(self, requests: int) -> None:
-        """Count requests that are not chosen; at most ``left`` may be counted."""
+        """Count requests that are not selected; at most ``left`` requests can be skipped."""
         self.left -= requests
 
 
 class AuditRecorder:
-    """Writes audit entries about the requests to a server."""
+    """Writes audit entries about requests to a server."""
 
     def __init__(self, log: AuditLog, sampling: int, *, clock: Clock) -> None:
         self.log = log
         self._clock = clock
         self.sampler: Final = Sampler(sampling) if sampling else None
         self._repeated: dict[Hashable, tuple[Entry, int]] = {}
-        """The current second's entries by their common fields, each with its number of repetitions."""
+        """The number of repetitions of each entry in the current second, keyed by the entry's common fields."""
         self._uncounted = 0
         self._next_sum = Alarm(self._sum_up, clock=clock)
 
@@ -139,7 +139,7 @@ class AuditRecorder:
         self.log.start()
 
     async def stop(self) -> None:
-        """Write the summary and the pending entries, and then stop."""
+        """Write the summary and the pending entries, then stop."""
         self._next_sum.cancel()
         self._sum_up()
         await self.log.stop()
@@ -152,7 +152,7 @@ class AuditRecorder:
         body: bytes,
         account: str | None,
     ) -> None:
-        """Record an allowed request if it is administration or is sampled."""
+        """Record an allowed request if it is an administration request or is sampled."""
         if request.code not in BY_THEMSELVES:
             found = resources_of(processor.permission, request.header, body)
             entry = self._entry("request", connection, request.code, account, allowed=True)
@@ -192,7 +192,7 @@ class AuditRecorder:
         self._count(("denied", who, connection.peer_ip, code, tuple(resources)), entry)
 
     def denied_by_quota(self, connection: ServerConnection, request: Request[Any], why: str) -> None:
-        """Record a request that was denied by a quota."""
+        """Record a request denied by a quota."""
         header = request.header
         resources = [
             f"{kind}:{short(name)}"
@@ -216,7 +216,7 @@ class AuditRecorder:
         self._count(("login", account, connection.peer_ip), entry, is_login=True)
 
     def answered(self, connection: ServerConnection, request: Request[Any], response: Response) -> None:
-        """Record that an administration request failed; its ``opaque`` identifies the request."""
+        """Record that an administration request failed; its ``opaque`` identifies it."""
         if response.code and request.code not in BY_THEMSELVES:
             entry = self._entry("failed", connection, request.code, None, allowed=True)
             del entry["account"]
@@ -224,8 +224,10 @@ class AuditRecorder:
             self.log.put(entry, must=True)
 
     def accounts_changed(self) -> None:
-        """Record that the account files were changed, if this was not done by an administration request."""
-        self.log.put({"event": "accounts", "why": "accounts or policies were changed in their files"}, must=True)
+        """Record a change of the account files that was not made by an administration request."""
+        self.log.put(
+            {"event": "accounts", "why": "accounts or policies were changed by editing their files"}, must=True
+        )
 
     def _entry(self, event: str, connection: Client, code: int, account: str | None, *, allowed: bool) -> Entry:
         return {
@@ -258,7 +260,9 @@ class AuditRecorder:
             if times:
                 self.log.put({**entry, "times": times})
         if self._uncounted:
-            why = f"more than {MAX_AUDIT_KINDS} different denials and logins in a second: the others are only counted"
+            why = (
+                f"more than {MAX_AUDIT_KINDS} different denials and logins in one second; further ones are only counted"
+            )
             self.log.put({"event": "denied", "allowed": False, "times": self._uncounted, "why": why}, must=True)
             self._uncounted = 0
 
@@ -270,7 +274,7 @@ def account_of(connection: Client) -> str | None:
 
 
 def caller() -> str | None:
-    """Return the account that made the current request, if its signature has been accepted."""
+    """Return the account that made the current request, if its signature was accepted."""
     account = CALLER.get()
     return None if account is None else account.name or None
 

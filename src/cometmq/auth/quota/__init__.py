@@ -1,1 +1,1 @@
-"""Quotas for accounts, client addresses and groups: the table, the meters, and the checks of requests."""
+"""Quotas for accounts, client addresses and groups: the quota table, the meters and the request checks."""

@@ -1,4 +1,4 @@
-"""The work that quotas delay: requests to be handled, and denials to be sent."""
+"""Work delayed by quotas: requests to be handled and denials to be sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.periodic import Alarm
 
 
 class Delayed:
-    """Delayed work in order of time, with one timer; its number and total size are limited."""
+    """A time-ordered queue of delayed work, limited in length and total size."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -22,11 +22,11 @@ class Delayed:
         self._alarm = Alarm(self._ring, clock=clock)
 
     def has_room(self, size: int) -> bool:
-        """Return whether there is capacity for another delayed piece of work of this many bytes."""
+        """Return whether there is room for another work item of this size."""
         return len(self._waiting) < MAX_DELAYED_REQUESTS and self._bytes + size <= MAX_DELAYED_BYTES
 
     def after(self, delay_s: float, size: int, work: Callable[[], None]) -> None:
-        """Run work after a delay; work that is due at the same time keeps its order."""
+        """Run work after a delay. Items due at the same time run in the order in which they were added."""
         due = self._clock.monotonic() + delay_s
         heapq.heappush(self._waiting, (due, next(self._numbers), size, work))
         self._bytes += size

@@ -38,7 +38,7 @@ from cometmq.remoting.processors import Processor, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
 MAX_DELAY_SECONDS: Final = 1.0
-"""Maximum delay of a request. Clients wait 3 s for an answer, and some clients wait 3 s for all attempts together."""
+"""Maximum delay of a request. Clients wait 3 s for a response, or for all attempts together."""
 
 _IN: Final = ("messagesIn", "bytesIn")
 _OUT: Final = ("messagesOut", "bytesOut")
@@ -60,11 +60,10 @@ _MOST_MESSAGES: Final = 2**31
 _MOST_BYTES: Final = 2**31
 
 Room = tuple[str | None, int, int]
-"""Limits for the compiled core: the only producer group that may send, and the maximum numbers of messages and
-bytes."""
+"""Limits for the compiled core: the only producer group that may send, and maximum numbers of messages and bytes."""
 
 NO_BOUNDS: Final[Room] = (None, _MOST_MESSAGES, _MOST_BYTES)
-"""No limits, so that the core may handle everything."""
+"""No limits, so that the compiled core may handle everything."""
 
 Handle = Callable[[ServerConnection, Processor, Request[Any], bytes], None]
 
@@ -72,7 +71,7 @@ OnDenial = Callable[[ServerConnection, Request[Any], str], None]
 
 
 class Limiter:
-    """A :class:`~cometmq.remoting.server.Limiter` that checks each request against the quotas of one broker.
+    """A :class:`~cometmq.remoting.server.Limiter` that enforces a broker's quotas.
 
     :param exists: returns whether a topic exists.
     :param on_denial: called with each denied request.
@@ -98,15 +97,15 @@ class Limiter:
         self._meters = Meters(table, clock=clock)
         self._on_denial = on_denial
         self.denied: Final[Counter[tuple[SubjectKind, str]]] = Counter()
-        """The number of denied requests, by kind of subject and by limit."""
+        """The number of denied requests, by kind of subject and limit."""
         self.delayed: Final[Counter[tuple[SubjectKind, str]]] = Counter()
-        """The number of delayed requests, by kind of subject and by limit."""
+        """The number of delayed requests, by kind of subject and limit."""
 
     def _quotas_changed(self) -> None:
         self.is_active = bool(self.table.quotas)
 
     def stop(self) -> None:
-        """Handle and answer all delayed requests immediately."""
+        """Handle all delayed requests immediately."""
         self._delayed.stop()
 
     # --- requests -----------------------------------------------------------------------------
@@ -118,7 +117,7 @@ class Limiter:
         frame: Frame,
         handle: Handle,
     ) -> bool:
-        """Return whether a request exceeds a quota; if so, this method answers the request or handles it later."""
+        """Return whether a request exceeds a quota; if so, answer the request or handle it later."""
         code = processor.code
         over: OverQuotaError | None = None
         try:
@@ -161,7 +160,7 @@ class Limiter:
     def _deny(
         self, connection: ServerConnection, request: Request[Any], denied: OverQuotaError, *, is_late: bool = False
     ) -> None:
-        """Deny a request; this is delayed unless the request has already waited."""
+        """Deny a request, after a delay unless the request has already waited."""
         denied.meter.deny()
         self.denied[denied.meter.subject.kind, denied.limit] += 1
         if self._on_denial is not None:
@@ -193,7 +192,7 @@ class Limiter:
         return over
 
     def _store(self, connection: ServerConnection, group: str, frame: Frame) -> OverQuotaError | None:
-        """Count a message that a group sends back as a message sent by the group."""
+        """Count a message that a group sends back as one sent by that group."""
         now = self._clock.monotonic()
         meters = self._meters.with_group(self._meters.of(connection, now), group, now)
         size = _size(frame)
@@ -203,9 +202,10 @@ class Limiter:
         return over
 
     def _end(self, connection: ServerConnection, group: str, frame: Frame) -> None:
-        """Count the bytes of an END_TRANSACTION, which is never denied; its message was counted on arrival.
+        """Count the bytes of an END_TRANSACTION request, which is never denied.
 
-        If it were denied, the transaction would remain open, and the broker would check it repeatedly.
+        Otherwise the transaction would remain open and the broker would check it repeatedly. Its message was counted on
+        arrival.
         """
         uses = self._meters.of_connection.get(connection)
         if uses is not None:
@@ -218,7 +218,7 @@ class Limiter:
         return self._check(self._meters.with_group(self._meters.of(connection, now), group, now), _OUT, now, 0)
 
     def _pull_again(self, connection: ServerConnection, request: Request[Any]) -> OverQuotaError | None:
-        """Return the quota that a pull still exceeds after waiting, because other requests were served first."""
+        """Return the quota that a pull still exceeds after waiting, or None."""
         try:
             return self._pull(connection, getattr(request.header, "consumer_group", None))
         except OverQuotaError as over:
@@ -227,8 +227,7 @@ class Limiter:
     def _heartbeat(
         self, connection: ServerConnection, processor: Processor, request: Request[Any], frame: Frame
     ) -> None:
-        """Count the connection that sends a heartbeat, because a member that may not pull must not be assigned
-        queues."""
+        """Count the connection that sends a heartbeat."""
         now = self._clock.monotonic()
         uses = self._meters.of(connection, now)
         if SubjectKind.GROUP not in self.table.kinds or processor.permission is None:
@@ -261,8 +260,7 @@ class Limiter:
             self._make_topic(connection, name)
 
     def more(self, connection: ServerConnection, group: str, messages: int) -> None:
-        """Count the further messages of an accepted request (for example a batch), whose first message is already
-        counted."""
+        """Count the remaining messages of an accepted batch, whose first message is already counted."""
         uses = self._meters.of_connection.get(connection)
         if uses is not None and messages:
             now = self._clock.monotonic()
@@ -279,7 +277,7 @@ class Limiter:
 
     # --- plain sends --------------------------------------------------------------------------
     def room(self, connection: ServerConnection) -> Room | None:
-        """Return the limits for the core, or ``None`` if Python must handle the connection's next request."""
+        """Return the limits for the compiled core, or ``None`` if Python must handle the connection's next request."""
         uses = self._meters.of_connection.get(connection)
         if uses is None or uses.version != self.table.version or uses.account is not connection.account:
             return None
@@ -305,7 +303,7 @@ class Limiter:
 
     # --- meters -------------------------------------------------------------------------------
     def _check(self, meters: tuple[Meter, ...], names: tuple[str, str], now: float, size: int) -> OverQuotaError | None:
-        """Return the quota for which a request must wait longest, or ``None`` if the request need not wait.
+        """Return the quota that delays a request longest, or ``None`` if the request need not wait.
 
         :param size: number of bytes kept in memory during the wait.
         :raises OverQuotaError: the wait would be too long.
@@ -334,7 +332,7 @@ class Limiter:
 
     # --- lists --------------------------------------------------------------------------------
     def listed(self, *, each: bool) -> list[QuotaInfo]:
-        """List the quotas, or all subjects that have a meter; subjects with the most denials come first.
+        """List the quotas, or all subjects with a meter; subjects with the most denials are listed first.
 
         The list has at most :data:`~cometmq.auth.limits.MAX_SHOWN_SUBJECTS` subjects.
         """
@@ -354,7 +352,7 @@ class Limiter:
         return found
 
     def shown(self, subject: Subject) -> QuotaInfo | None:
-        """Return the quota that applies to a subject, with the current use, or ``None`` if no quota applies."""
+        """Return the quota that applies to a subject and its current use, or ``None`` if no quota applies."""
         if not subject.is_one:
             quota = self.table.quotas.get(subject)
             if quota is None:

@@ -1,4 +1,4 @@
-"""Token buckets, and the meter of one subject.
+"""Token buckets, and the meter of a quota subject.
 
 A bucket is filled at its rate up to its capacity. A request passes if the bucket contains at least one complete token,
 and uses its tokens even if the bucket then falls below zero: one large message passes, and later ones wait. On average,
@@ -13,12 +13,14 @@ from typing import Final
 from cometmq.auth.quota.model import Limits, Subject
 
 IN_SECONDS: Final = 1.0
-"""The capacity of buckets for incoming traffic, in seconds at their rate."""
+"""Capacity of the buckets for incoming traffic, in seconds at their rate."""
 OUT_SECONDS: Final = 4.0
-"""The capacity of buckets for outgoing traffic, in seconds at their rate. Java's consumers pull again only 3 s after a
-denial, and must still get their full rate."""
+"""Capacity of the buckets for outgoing traffic, in seconds at their rate.
+
+Java's consumers wait 3 s after a denial before they pull again, and must still get their full rate.
+"""
 WINDOW_SECONDS: Final = 10.0
-"""The number of seconds over which the current use is averaged."""
+"""Number of seconds over which the current use is averaged."""
 
 RATES: Final = {
     "messagesIn": IN_SECONDS,
@@ -29,7 +31,7 @@ RATES: Final = {
 
 
 class Bucket:
-    """A bucket of tokens that is filled at a constant rate."""
+    """A token bucket that is filled at a constant rate."""
 
     __slots__ = ("_at", "_before", "_began", "_capacity", "_count", "level", "rate")
 
@@ -49,7 +51,7 @@ class Bucket:
         self.level = min(self.level, self._capacity)
 
     def fill(self, now: float) -> None:
-        """Add the tokens for the time that has passed since the last call."""
+        """Add the tokens for the time since the last call."""
         if now > self._at:
             self.level = min(self._capacity, self.level + (now - self._at) * self.rate)
         self._at = now
@@ -61,13 +63,13 @@ class Bucket:
         self._count += amount
 
     def wait_s(self) -> float:
-        """Return the seconds until the bucket contains a complete token; infinite if the rate is 0."""
+        """Return the number of seconds until the bucket contains a whole token; infinite if the rate is 0."""
         if self.level >= 1:
             return 0.0
         return (1 - self.level) / self.rate if self.rate else math.inf
 
     def use(self, now: float) -> float:
-        """Return the number of tokens currently used per second."""
+        """Return the current use in tokens per second."""
         self._turn(now)
         passed = now - self._began
         return (self._before * (1 - passed / WINDOW_SECONDS) + self._count) / WINDOW_SECONDS
@@ -81,7 +83,7 @@ class Bucket:
 
 
 class Quota:
-    """The limits of a subject in the table, and its number of denials."""
+    """The limits for a subject in the table, and its number of denials."""
 
     __slots__ = ("delayed", "denials", "limits", "subject", "subjects")
 
@@ -90,11 +92,11 @@ class Quota:
         self.limits = limits
         self.denials = self.delayed = 0
         self.subjects = 0
-        """The meters that use this quota."""
+        """The meters to which this quota applies."""
 
 
 class Meter:
-    """Measures the use of one account, address or group."""
+    """Measures the use by one account, address or group."""
 
     __slots__ = ("buckets", "connections", "delayed", "denials", "limits", "quota", "subject", "used_at", "version")
 
@@ -109,7 +111,7 @@ class Meter:
         self._adopt(version, now)
 
     def adopt(self, quota: Quota, version: int, now: float) -> None:
-        """Apply a quota that comes from the given version of the table."""
+        """Apply a quota from the given version of the table."""
         self.quota.subjects -= 1
         self.quota = quota
         quota.subjects += 1
@@ -129,7 +131,7 @@ class Meter:
                 bucket.change(rate, seconds, now)
 
     def refuses(self, names: tuple[str, str], now: float) -> tuple[str, float] | None:
-        """Return which of the two rates the subject exceeds, and the number of seconds to wait."""
+        """Return which rate the subject exceeds, and the number of seconds to wait."""
         self.used_at = now
         for name in names:
             bucket = self.buckets.get(name)
@@ -141,7 +143,7 @@ class Meter:
         return None
 
     def room(self, names: tuple[str, str], most: tuple[int, int], now: float) -> tuple[int, int]:
-        """Return how many messages and bytes the subject may use now, at most ``most``."""
+        """Return how many messages and bytes the subject may use now, up to ``most``."""
         self.used_at = now
         messages, size = most
         for at, name in enumerate(names):

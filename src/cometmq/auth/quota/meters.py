@@ -1,4 +1,4 @@
-"""The meters of all subjects on a broker, and those that apply to each connection.
+"""The meters for all subjects on a broker, and the meters that apply to each connection.
 
 Memory is bounded: meters of idle subjects expire. If there are too many meters, or a connection has too many groups,
 the oldest one is dropped. A subject whose meter was dropped starts again with full buckets, as an idle subject would.
@@ -27,27 +27,27 @@ class ConnectionMeters:
 
     def __init__(self) -> None:
         self.version = -1
-        """The version of the table at the last lookup; -1 if the connection is not counted yet."""
+        """The table version at the last lookup, or -1 before the connection is counted."""
         self.account: Caller | None = None
         self.meters: tuple[Meter, ...] = ()
         self.groups: dict[str, Meter | None] = {}
         self.producer_group: str | None = None
-        """The producer group of the last send that Python accepted."""
+        """The producer group of the last send accepted by Python."""
 
 
 class Meters:
-    """The meters of all subjects on one broker."""
+    """The meters for all subjects on a broker."""
 
     def __init__(self, table: QuotaTable, *, clock: Clock) -> None:
         self.table: Final = table
         self._clock = clock
         self.known: Final[dict[Subject, Meter]] = {}
         self.of_connection: Final[dict[ServerConnection, ConnectionMeters]] = {}
-        """The meters by connection, for the connections that are counted."""
+        """The meters of each counted connection."""
         self._metered_groups = 0
 
     def of(self, connection: ServerConnection, now: float) -> ConnectionMeters:
-        """Return the meters of a connection, and start counting the connection."""
+        """Return a connection's meters, and start counting the connection."""
         uses = self.of_connection.get(connection)
         account = connection.account
         version = self.table.version
@@ -66,7 +66,7 @@ class Meters:
         return uses
 
     def named_by(self, connection: ServerConnection, caller: Caller | None, now: float) -> Iterator[Meter]:
-        """Find the meters of a connection's address and account."""
+        """Find the meters for a connection's address and account."""
         address = self.meter(SubjectKind.ADDRESS, connection.peer_ip, now)
         if address is not None:
             yield address
@@ -80,19 +80,19 @@ class Meters:
             raise OverQuotaError(meter, "connections", math.inf)
 
     def with_group(self, uses: ConnectionMeters, group: str | None, now: float) -> tuple[Meter, ...]:
-        """Return the meters of a connection and a group, and start counting the connection for the group."""
+        """Return a connection's meters and a group's meter, and start counting the connection for the group."""
         if group is None or SubjectKind.GROUP not in self.table.kinds:
             return uses.meters
         meter = self.group(uses, group, now)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def counting(self, uses: ConnectionMeters, group: str | None) -> tuple[Meter, ...]:
-        """Return the meters of a connection, and a group's meter if the connection is already counted for the group."""
+        """Return a connection's meters, with a group's meter if the connection is already counted for the group."""
         meter = None if group is None else uses.groups.get(group)
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def group(self, uses: ConnectionMeters, name: str, now: float) -> Meter | None:
-        """Return the meter of a group, and start counting the connection for the group."""
+        """Return a group's meter, and start counting the connection for the group."""
         if name in uses.groups:
             return uses.groups[name]
         meter = self.meter(SubjectKind.GROUP, name, now)
@@ -107,7 +107,7 @@ class Meters:
         return meter
 
     def meter(self, kind: SubjectKind, name: str, now: float) -> Meter | None:
-        """Return the meter of a subject, or ``None`` if no quota applies to it."""
+        """Return a subject's meter, or ``None`` if no quota applies to the subject."""
         if kind not in self.table.kinds or not name:
             return None
         subject = Subject(kind, name)

@@ -1,4 +1,4 @@
-"""The subjects of quotas, for example ``account:billing`` or ``address:10.0.0.0/8``, and their limits."""
+"""Quota subjects, for example ``account:billing`` or ``address:10.0.0.0/8``, and their limits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cometmq.message.hosts import parse_network
 EVERY: Final = "*"
 MAX_SUBJECT_CHARS: Final = 512
 MAX_LIMIT: Final = 10**15
-"""Maximum value of a limit, which is more than any machine handles; a larger number is a typing error."""
+"""Maximum value of a limit; a larger number is assumed to be a typing error."""
 
 
 class SubjectKind(enum.StrEnum):
-    """The kinds of subjects."""
+    """The kinds of quota subjects."""
 
     ACCOUNT = "account"
     ADDRESS = "address"
@@ -25,8 +25,9 @@ class SubjectKind(enum.StrEnum):
 
 
 class Subject(NamedTuple):
-    """The subject of a quota: one account, address or group; every address in a network; or all subjects of a kind
-    (``*``)."""
+    """A quota's subject: one account, address or group; every address in a network; or all subjects of a kind
+    (``*``).
+    """
 
     kind: SubjectKind
     name: str
@@ -36,7 +37,7 @@ class Subject(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Return whether this subject is exactly one account, address or group."""
+        """Return whether this subject is a single account, address or group."""
         return self.name != EVERY and not (self.kind is SubjectKind.ADDRESS and "/" in self.name)
 
     @classmethod
@@ -51,7 +52,8 @@ class Subject(NamedTuple):
         if kind is None or not colon or not name or len(text) > MAX_SUBJECT_CHARS:
             raise AuthError(
                 f"{text[:100]!r} is not a valid quota subject",
-                next_step="write account:NAME, address:IP, address:NETWORK/BITS, group:NAME, or * for each of a kind",
+                next_step="write account:NAME, address:IP, address:NETWORK/BITS, group:NAME, or * as "
+                "the name for all subjects of a kind",
             )
         return cls(kind, _address(name) if kind is SubjectKind.ADDRESS and name != EVERY else name)
 
@@ -69,7 +71,7 @@ def _address(name: str) -> str:
 
 
 class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The limits of a subject; ``None`` means no limit, 0 allows nothing.
+    """The limits of a quota. ``None`` means no limit, and 0 allows nothing.
 
     Incoming bytes are those of frames with sent messages; outgoing bytes are those of stored messages in answers.
     """
@@ -83,12 +85,12 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     bytes_out: int | None = None
     """Maximum number of bytes that the subject receives per second."""
     connections: int | None = None
-    """Maximum number of connections that send, pull or send heartbeats."""
+    """Maximum number of connections that send messages, pulls or heartbeats."""
     topics: int | None = None
-    """Maximum number of topics that the subject has created and that still exist."""
+    """Maximum number of existing topics that the subject has created."""
 
     def check(self) -> None:
-        """Check that the limits are in the allowed range.
+        """Check that the limits are in the valid range.
 
         :raises AuthError: a limit is out of range.
         """
@@ -103,17 +105,17 @@ class Limits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QuotaInfo(msgspec.Struct, rename="camel"):
-    """One row in a list of quotas: the limits of a subject, its current use, and its denials."""
+    """A row in a list of quotas: a subject's limits, current use and denials."""
 
     subject: str
     limits: Limits
     quota: str
-    """The quota that applies: the subject's own quota, that of a network, or that of ``*``."""
+    """The quota that applies: the subject's own, a network's, or that of ``*``."""
     use: dict[str, float] = {}
-    """The current use of each limit: messages or bytes per second over about ten seconds, connections, or topics."""
+    """The current use of each limit; rates are averaged over ten seconds."""
     denials: int = 0
     """Number of denied requests since the broker started; for a network or ``*``, the sum over its subjects."""
     delayed: int = 0
     """Number of delayed requests since the broker started."""
     subjects: int | None = None
-    """For a network or ``*``, the number of its subjects that have a meter."""
+    """For a network or ``*``, the number of its subjects with a meter."""

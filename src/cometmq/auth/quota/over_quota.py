@@ -1,4 +1,4 @@
-"""OverQuotaError: a request exceeds a quota."""
+"""OverQuotaError, raised when a request exceeds a quota."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from cometmq.auth.quota.meter import Meter
 
 _WORDS: Final = {
-    "messagesIn": "messages a second to send",
-    "bytesIn": "bytes a second to send",
-    "messagesOut": "messages a second to get",
-    "bytesOut": "bytes a second to get",
+    "messagesIn": "sent messages per second",
+    "bytesIn": "sent bytes per second",
+    "messagesOut": "received messages per second",
+    "bytesOut": "received bytes per second",
     "connections": "connections",
     "topics": "topics",
 }
 
 
 class OverQuotaError(Exception):
-    """A request exceeds a quota; the client can repeat it after ``wait_s`` seconds."""
+    """A request exceeds a quota. The client can retry it after ``wait_s`` seconds."""
 
     def __init__(self, meter: Meter, limit: str, wait_s: float) -> None:
         self.meter = meter
@@ -27,12 +27,12 @@ class OverQuotaError(Exception):
 
     @property
     def remark(self) -> str:
-        """Return the message, including the time to wait."""
+        """Return the error message, including the time to wait."""
         most = self.meter.limits.given().get(self.limit, 0)
         if self.limit == "topics":
-            way_out = "delete one that is not needed"
+            way_out = "delete a topic that is not needed"
         elif self.limit == "connections":
-            way_out = "close one, or wait until another is closed"
+            way_out = "close a connection, or wait until one is closed"
         elif math.isinf(self.wait_s):
             way_out = "it allows none"
         else:

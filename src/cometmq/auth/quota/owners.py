@@ -1,4 +1,4 @@
-"""The topics created by subjects that have a topic limit, in ``quotaTopics.json``.
+"""The topics created by subjects with a topic limit, in ``quotaTopics.json``.
 
 A topic counts while it exists. The file is written every few seconds, so that after a crash the latest topics may not
 be counted.
@@ -21,14 +21,13 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
-"""Pause between two checks whether a subject's topics have been deleted."""
+"""Pause between two checks for deleted topics."""
 _LOOK_TOPICS: Final = 1_000
-"""Minimum number of topics at which their existence is checked, so that topics that were never created are not
-counted."""
+"""Number of topics at which their existence is checked, because some may never have been created."""
 
 
 class TopicOwners:
-    """The topics that each subject has created."""
+    """The topics created by each subject."""
 
     def __init__(self, path: Path, exists: Callable[[str], bool], *, clock: Clock) -> None:
         """Read the file; if it cannot be read, no topics are counted.
@@ -46,10 +45,10 @@ class TopicOwners:
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            _log.warning("topics created before do not count for quotas: %s cannot be read: %s", path, error)
+            _log.warning("existing topics do not count toward quotas, because %s cannot be read: %s", path, error)
 
     def count(self, subject: str, most: int) -> int:
-        """Return the number of a subject's topics, which is exact if it is at least ``most``."""
+        """Return the number of a subject's topics; it is exact if it is at least ``most``."""
         names = self._topics.get(subject, set())
         if len(names) < min(most, _LOOK_TOPICS):
             return len(names)
@@ -61,14 +60,14 @@ class TopicOwners:
         return len(names)
 
     def add(self, subject: str, topic: str) -> None:
-        """Count a topic that the subject is creating."""
+        """Count a topic that a subject is creating."""
         names = self._topics.setdefault(subject, set())
         if topic not in names:
             names.add(topic)
             self._has_changed = True
 
     def existing(self, subject: str) -> int:
-        """Return the number of existing topics of a subject."""
+        """Return the number of existing topics created by a subject."""
         return sum(map(self._exists, self._topics.get(subject, ())))
 
     def _put(self, subject: str, names: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""The quotas of one broker in ``quotas.json``. The most specific quota applies to a subject.
+"""A broker's quotas in ``quotas.json``. The most specific quota applies to a subject.
 
 ``quotas.json.bak`` has the same content and is read if the file is damaged. If both are damaged, the broker does not
 start, because no subject would be limited.
@@ -26,13 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 class StoredQuotas(msgspec.Struct):
-    """The content of the file: limits by subject."""
+    """The content of the quota file: limits by subject."""
 
     quotas: dict[str, Limits] = {}
 
 
 class QuotaTable:
-    """Quotas by subject. A change is written before it is applied, and the file is complete at all times."""
+    """Quotas by subject. Changes are written before they are applied."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
@@ -50,18 +50,18 @@ class QuotaTable:
         """Called after each change."""
         self._networks: dict[tuple[int, int], dict[int, Quota]] = {}
         self._widths: list[tuple[int, int]] = []
-        """The IP version and prefix length of each network, longest first."""
+        """The IP version and prefix length of each network, longest prefix first."""
         try:
             read = _read(path)
         except AuthError as error:
             if not self._backup.exists():
                 raise
             read = _read(self._backup)
-            _log.error("%s; %s is used", error, self._backup)
+            _log.error("%s; using %s instead", error, self._backup)
         self._use({subject: Quota(subject, limits) for subject, limits in read.items()})
 
     def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
-        """Return the limits of all subjects, after replacing or removing those of one subject.
+        """Return all limits, with one subject's limits replaced or removed.
 
         :raises AuthError: there are too many quotas.
         """
@@ -69,13 +69,14 @@ class QuotaTable:
         if limits is not None:
             if subject not in self.quotas and len(found) >= MAX_QUOTAS:
                 raise AuthError(
-                    f"there are {MAX_QUOTAS:,} quotas already", next_step="delete some, or use * or networks"
+                    f"the maximum of {MAX_QUOTAS:,} quotas has been reached",
+                    next_step="delete some, or use * or networks as subjects",
                 )
             found[subject] = limits
         return found
 
     def save(self, found: dict[Subject, Limits]) -> None:
-        """Write all quotas to the file, from a worker thread.
+        """Write all quotas to the file; must be called in a worker thread.
 
         :raises AuthError: the file cannot be written; the old one is unchanged.
         """
@@ -88,7 +89,7 @@ class QuotaTable:
             raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
 
     def use(self, found: dict[Subject, Limits]) -> None:
-        """Apply quotas; the numbers of denials are kept."""
+        """Apply quotas, keeping the denial counters."""
         quotas: dict[Subject, Quota] = {}
         for subject, limits in found.items():
             quota = self.quotas.get(subject) or Quota(subject, limits)
@@ -99,8 +100,7 @@ class QuotaTable:
             listener()
 
     def match(self, kind: SubjectKind, name: str) -> Quota | None:
-        """Return a subject's quota: its own, or else that of the smallest network that contains it, or else that of its
-        kind."""
+        """Return a subject's quota: its own, that of the smallest network containing it, or that of its kind."""
         own = self.quotas.get(Subject(kind, name))
         if own is not None:
             return own
@@ -149,7 +149,7 @@ def _read(path: Path) -> dict[Subject, Limits]:
         stored = msgspec.json.decode(data, type=StoredQuotas)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise AuthError(
-            f"{path} is not a file of quotas", next_step="correct it, or delete it and set the quotas again"
+            f"{path} is not a valid quota file", next_step="correct the file, or delete it and set the quotas again"
         ) from None
     if len(stored.quotas) > MAX_QUOTAS:
         raise AuthError(f"{path} has more than {MAX_QUOTAS:,} quotas")

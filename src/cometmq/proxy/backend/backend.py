@@ -1,4 +1,4 @@
-"""The interface to the brokers: each request from a client becomes one or more remoting requests."""
+"""The interface to the brokers. Each client request becomes one or more remoting requests."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cometmq.remoting.processors import Buffer, Response
 H = TypeVar("H", bound=Header)
 
 ASK_SECONDS: Final = 3.0
-"""Time limit of a request to a broker, except for requests that wait for messages."""
+"""Time limit for requests to a broker that do not wait for messages."""
 MESSAGE_TYPE: Final = "message.type"
 NORMAL: Final = "NORMAL"
 MIXED: Final = "MIXED"
-"""Message types of a topic that accepts messages of every type."""
+"""The message types of a topic that accepts messages of every type."""
 
 
 class Reply(msgspec.Struct):
-    """The answer from a broker."""
+    """A broker's response."""
 
     code: int
     remark: str | None
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct):
         return header if isinstance(header, kind) else from_ext(kind, header)  # type: ignore[arg-type]
 
     def checked(self) -> Reply:
-        """Return this answer if the broker accepted the request.
+        """Return this response if the broker accepted the request.
 
         :raises ProxyError: the broker refuses.
         """
@@ -54,7 +54,7 @@ class Reply(msgspec.Struct):
 
 @dataclass(frozen=True)
 class BrokerQueues:
-    """The queues of a topic on one broker."""
+    """A topic's queues on one broker."""
 
     broker: str
     read: int
@@ -74,27 +74,27 @@ class BrokerQueues:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """The configuration of a topic."""
+    """A topic's configuration."""
 
     name: str
     queues: tuple[BrokerQueues, ...]
-    """The queues on each broker, sorted by broker name."""
+    """The topic's queues on each broker, sorted by broker name."""
     message_type: str
     """The value of the topic attribute ``message.type``."""
 
 
 @dataclass(frozen=True)
 class GroupInfo:
-    """The configuration of a consumer group; a group that does not exist yet has the defaults."""
+    """A consumer group's configuration, with default values if the group does not exist yet."""
 
     retry_max_times: int = 16
     is_orderly: bool = False
     backoff_ms: tuple[int, ...] = ()
-    """Pauses before the retries; empty if the group uses RocketMQ's delay levels."""
+    """Pauses before retries; empty if the group uses RocketMQ's delay levels."""
 
     @classmethod
     def of(cls, config: SubscriptionGroupConfig) -> GroupInfo:
-        """Read the part of a configuration that the endpoint needs."""
+        """Extract the settings that the endpoint needs from a group's configuration."""
         return cls(
             config.retry_max_times,
             config.consume_message_orderly is True,
@@ -103,7 +103,7 @@ class GroupInfo:
 
 
 def _customized_pauses(policy: Any) -> tuple[int, ...]:
-    """Return the pauses in a ``CustomizedRetryPolicy``; empty for any other policy."""
+    """Return the pauses of a ``CustomizedRetryPolicy``; return no pauses for any other policy."""
     customized = policy.get("customizedRetryPolicy") if isinstance(policy, dict) else None
     pauses = customized.get("next") if isinstance(customized, dict) else None
     if not isinstance(pauses, list) or not all(type(pause) is int for pause in pauses):
@@ -112,7 +112,7 @@ def _customized_pauses(policy: Any) -> tuple[int, ...]:
 
 
 def message_type_of(config: TopicConfig) -> str:
-    """Return the type of a topic's messages; some tools store the attribute with a leading plus sign."""
+    """Return a topic's message type; some tools store the attribute with a leading plus sign."""
     attributes = config.attributes or {}
     return attributes.get(MESSAGE_TYPE) or attributes.get(f"+{MESSAGE_TYPE}") or NORMAL
 
@@ -129,12 +129,12 @@ class BrokerRequest:
     """A request from a broker to a client."""
 
     broker: str
-    """The broker's name; empty if it is not known."""
+    """The broker's name; empty if it is unknown."""
     code: int
     header: Header
     body: bytes
     respond: Callable[[Response], None]
-    """Passes the client's answer to the broker; does nothing if the broker expects no answer."""
+    """Passes the client's response to the broker; does nothing if the broker expects no response."""
 
 
 def heartbeat_body(data: HeartbeatData) -> bytes:
@@ -143,7 +143,7 @@ def heartbeat_body(data: HeartbeatData) -> bytes:
 
 
 class ClientIdentity(NamedTuple):
-    """A client's identity, as its brokers see it."""
+    """A client's identity, as seen by its brokers."""
 
     client_id: str
     peer: tuple[str, int]
@@ -152,43 +152,43 @@ class ClientIdentity(NamedTuple):
 
 
 class Link(Protocol):
-    """The link over which one client's requests reach the brokers."""
+    """A connection over which one client's requests reach the brokers."""
 
     def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
     ) -> Awaitable[Reply]:
-        """Send a request to the master of a broker name, and return its answer.
+        """Send a request to the master with the given broker name, and return its response.
 
         :raises ProxyError: the broker is unknown, or does not answer in time.
         """
 
     async def register(self, data: HeartbeatData) -> None:
-        """Register the client at all brokers, and send heartbeats to keep it registered."""
+        """Register the client with all brokers, and send heartbeats to keep it registered."""
 
     async def close(self, data: HeartbeatData | None) -> None:
         """Unregister the client; ``data`` is its last heartbeat."""
 
 
 class Backend(Protocol):
-    """The brokers."""
+    """The interface to the brokers that the endpoint serves."""
 
     async def topic(self, name: str) -> TopicInfo:
-        """Return the configuration of a topic.
+        """Return a topic's configuration.
 
         :raises ProxyError: the topic does not exist, or no nameserver answers.
         """
 
     async def group(self, name: str) -> GroupInfo:
-        """Return the configuration of a consumer group."""
+        """Return a consumer group's configuration."""
 
     def advertised_host(self, access_host: str) -> str | None:
-        """Return the endpoint's host in routes, or ``None`` if routes contain the address that the client used.
+        """Return the host for routes, or ``None`` if routes must contain the address that the client used.
 
         :param access_host: the host in the client's configuration; empty if the client does not report it.
         """
 
     def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
-        """Open the link of a client; ``on_request`` receives the brokers' requests to the client."""
+        """Open a client's link; ``on_request`` receives brokers' requests to the client."""
 
     async def start(self) -> None:
         """Connect to the brokers."""

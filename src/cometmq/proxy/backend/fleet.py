@@ -60,11 +60,11 @@ from cometmq.remoting.security import Security
 _log = logging.getLogger(__name__)
 
 _MAX_IN_FLIGHT: Final = 65_536
-"""Maximum number of pending requests on a connection, which all waiting consumers share."""
+"""Maximum number of pending requests on a connection, which is shared by all waiting consumers."""
 
 
 class FleetLink:
-    """The link over which one client's requests reach the brokers.
+    """The connections over which one client's requests reach the brokers.
 
     Each client has its own connections for heartbeats, as a remoting client has, because brokers identify group members
     by their connections. Requests use connections that all clients share.
@@ -96,7 +96,7 @@ class FleetLink:
             try:
                 await self._fleet.topic(topic)
             except ProxyError as error:
-                _log.debug("no brokers of %s yet: %s", topic, error)
+                _log.debug("no brokers for topic %s yet: %s", topic, error)
         self._heartbeats.start()
         await self._send_heartbeat()
 
@@ -124,7 +124,7 @@ class FleetLink:
 
 
 class FleetBackend:
-    """All brokers that the given nameservers know.
+    """The brokers known to the given nameservers.
 
     :param security: TLS settings, and the account that signs the endpoint's requests to brokers.
     """
@@ -151,7 +151,7 @@ class FleetBackend:
         self._groups: dict[str, tuple[float, GroupInfo]] = {}
 
     def new_client(self) -> RemotingClient:
-        """Return new connections, over which brokers may also send requests to clients."""
+        """Return new connections, over which brokers can also send requests to clients."""
         return RemotingClient(
             processors=self._processors, security=self._security, clock=self.clock, max_in_flight=_MAX_IN_FLIGHT
         )
@@ -167,7 +167,7 @@ class FleetBackend:
         timeout_s: float = ASK_SECONDS,
         remoting: RemotingClient | None = None,
     ) -> Reply:
-        """Send a request to the master of a broker name.
+        """Send a request to the master with the given broker name.
 
         :param remoting: the connections to use; by default the connections that all clients share.
         :raises ProxyError: the broker is unknown, or does not answer in time.
@@ -187,7 +187,7 @@ class FleetBackend:
         return Reply(answer.code, answer.remark, answer.ext_fields, answer.body)
 
     async def ask_all(self, remoting: RemotingClient, code: int, header: Header | None, body: bytes = b"") -> None:
-        """Send a request to all known masters; log failures."""
+        """Send a request to all known masters; failures are logged."""
         names = list(self._routes.brokers)
         for result in await asyncio.gather(
             *(self.ask(name, code, header, body, remoting=remoting) for name in names), return_exceptions=True
@@ -232,7 +232,7 @@ class FleetBackend:
         return info
 
     async def _message_type(self, name: str, queues: tuple[BrokerQueues, ...]) -> str:
-        """Return the type of a topic's messages; 4.x brokers have no message types and accept all messages."""
+        """Return a topic's message type. Brokers before 5.0 have no message types and accept all messages."""
         for broker in (broker_queues.broker for broker_queues in queues):
             header = GetTopicConfigRequestHeader(topic=name)
             try:
@@ -242,7 +242,7 @@ class FleetBackend:
                 if not reply.code:
                     return message_type_of(decode_body(TopicConfig, bytes(reply.body)))
             except (ProxyError, CometMQError) as error:
-                _log.info("cannot read from %s the message type of %s: %s", broker, name, error)
+                _log.info("cannot read the message type of a topic from broker %s (topic %s): %s", broker, name, error)
         return NORMAL
 
     async def group(self, name: str) -> GroupInfo:
@@ -262,7 +262,7 @@ class FleetBackend:
                     info = GroupInfo.of(decode_body(SubscriptionGroupConfig, bytes(reply.body)))
                     break
             except (ProxyError, CometMQError) as error:
-                _log.info("cannot read from %s the configuration of the group %s: %s", broker, name, error)
+                _log.info("cannot read a group's configuration from broker %s (group %s): %s", broker, name, error)
         if len(self._groups) >= MAX_FLEET_TOPICS:
             self._groups.clear()
         self._groups[name] = (now, info)
@@ -284,7 +284,7 @@ class FleetBackend:
         try:
             (message,) = split_records(body)
         except (RecordError, ValueError) as error:
-            _log.warning("cannot read a transaction check of %s: %s", connection.address, error)
+            _log.warning("cannot read a transaction check from %s: %s", connection.address, error)
             return
         group = message.properties.get(PGROUP, "")
         addresses = {address: name for name, address in self._masters.items()}
@@ -304,7 +304,7 @@ class FleetBackend:
         request: Request[GetConsumerRunningInfoRequestHeader] | Request[ConsumeMessageDirectlyResultRequestHeader],
         body: bytes,
     ) -> Response | None:
-        """Pass an administrator's request on to the client that it names."""
+        """Pass an administrator's request on to its target client."""
         client_id, broker = request.header.client_id, getattr(request.header, "broker_name", None)
         link = next((link for link in self.links if link.client_id == client_id), None)
         if link is None:
@@ -314,7 +314,7 @@ class FleetBackend:
         return None
 
     async def start(self) -> None:
-        """Find the brokers; nameservers that do not answer are asked again later."""
+        """Find the brokers; nameservers that do not respond are asked again later."""
         try:
             await self._find_brokers()
         except ProxyError as error:
@@ -326,4 +326,4 @@ class FleetBackend:
 
 
 def _drop_response(_response: Response) -> None:
-    """Drop the answer to a oneway request."""
+    """Discard the response to a oneway request."""

@@ -1,4 +1,4 @@
-"""The broker in this process. Its handlers receive headers and return answers as objects; no frames are encoded.
+"""A backend for the broker in this process, which exchanges headers and responses as objects, not as frames.
 
 Each client has its own connection object in the broker, so that client tables, quotas and hooks treat it as a remoting
 client. The endpoint checks the account of each call.
@@ -53,7 +53,7 @@ class _PendingRequest:
 
 
 class LocalConnection(ServerConnection):
-    """One client's connection to the broker in this process; it has no socket."""
+    """A client's connection to the broker in this process; it has no socket."""
 
     __slots__ = ("_broker_name", "_on_request", "_unanswered")
 
@@ -68,34 +68,34 @@ class LocalConnection(ServerConnection):
 
     @property
     def hooked(self) -> bool:
-        """Always true: answers are passed to :meth:`respond`, and their bytes are not needed."""
+        """Always true: responses are passed to :meth:`respond`, and their bytes are not needed."""
         return True
 
     @property
     def is_behind(self) -> bool:
-        """Always false: the Telemetry stream limits the commands to the client."""
+        """Always false: the Telemetry stream limits the commands sent to the client."""
         return False
 
     def use_account(self, session: Session) -> None:
-        """Assign the connection to an account for quotas; look up the meters only when the account changes."""
+        """Assign the connection to an account for quotas. Meters are looked up again only when the account changes."""
         if not isinstance(self.account, Session) or self.account.account is not session.account:
             self.account = session
 
     # --- requests of the client -----------------------------------------------------------------
     def add_pending(self, opaque: int) -> _PendingRequest:
-        """Expect the answer to a request."""
+        """Register a request that waits for its response."""
         pending = self._unanswered[opaque] = _PendingRequest()
         return pending
 
     def expire(self, opaque: int) -> None:
-        """Fail a request whose time limit has passed."""
+        """Fail a request whose time limit has expired."""
         pending = self._unanswered.pop(opaque, None)
         if pending is not None and not pending.future.done():
-            words = f"the broker[{self._broker_name}] does not answer in time"
+            words = f"the broker[{self._broker_name}] did not respond in time"
             pending.future.set_exception(ProxyError(Code.PROXY_TIMEOUT, words))
 
     def deliver(self, request: Request[Any], response: Response) -> None:
-        """Pass the broker's answer to the caller."""
+        """Pass the broker's response to the caller."""
         pending = self._unanswered.pop(request.opaque, None)
         if pending is None:
             return
@@ -112,12 +112,12 @@ class LocalConnection(ServerConnection):
         self._on_request(BrokerRequest(self._broker_name, code, header or NoHeader(), body, respond))
 
     def _take_response(self, opaque: int, response: Response) -> None:
-        """Pass the client's answer to the broker."""
+        """Pass the client's response to the broker."""
         body = bytes(_joined(response.body))
         self.accept_response(RemotingCommand(response.code, opaque, remark=response.remark, body=body))
 
     def write(self, *chunks: Buffer) -> None:
-        """Drop notices to the members of a group, because gRPC has no commands for them."""
+        """Discard notifications to group members, for which gRPC has no commands."""
 
     def flush(self) -> None:
         """Do nothing, because no bytes are queued."""
@@ -140,7 +140,7 @@ def _joined(body: Buffer | Any) -> Buffer:
 
 
 class LocalLink:
-    """The link over which one client's requests reach the broker in this process."""
+    """A link over which one client's requests reach the broker in this process."""
 
     def __init__(self, broker: Broker, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> None:
         self._broker = broker
@@ -193,7 +193,7 @@ class LocalLink:
 
 
 class LocalBackend:
-    """The broker in this process."""
+    """A backend for the broker in this process."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -218,8 +218,8 @@ class LocalBackend:
         return GroupInfo() if config is None else GroupInfo.of(config)
 
     def advertised_host(self, access_host: str) -> str | None:
-        """See :class:`~cometmq.proxy.backend.backend.Backend`; if a listener is named, clients keep the host that they
-        connected to.
+        """See :class:`~cometmq.proxy.backend.backend.Backend`; if a listener is configured, clients keep the host they
+        used.
         """
         config = self._broker.config
         if access_host and any(name and address.host == access_host for name, address in config.advertised.items()):

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection from a client, without its socket (RFC 9113).
+"""One HTTP/2 connection from a client, independent of its socket (RFC 9113).
 
 Theory of operation. ``add_bytes`` stores the client's bytes, and ``handle_frames`` handles them: it passes headers,
 data and the end of each request to the stream's :class:`Inbound`. Frames to send are collected in ``out``. The states
@@ -32,7 +32,7 @@ _MAX_WINDOW: Final = 2**31 - 1
 
 
 class Http2Connection:
-    """The state of one connection.
+    """The state of one HTTP/2 connection.
 
     :param open_stream: called with each new stream, its headers, and the size of the header list; returns the receiver
         of the request's data. A header list above the limit is truncated.
@@ -79,12 +79,12 @@ class Http2Connection:
         self._decoder = HpackDecoder(MAX_HEADER_LIST_BYTES)
         self._buffer = b""
         self.has_preface = False
-        """True once the client has sent the preface of HTTP/2."""
+        """True once the client has sent the HTTP/2 preface."""
         self._first_window = _DEFAULT_WINDOW
         self._last_stream = 0
         self._sent_goaway = False
         self._frames_left = 0
-        """Number of frames that the current call may still handle."""
+        """Number of frames that the current call can still handle."""
         self._unread = 0
         self._block: bytearray | None = None
         self._block_flags = self._block_stream = 0
@@ -92,7 +92,7 @@ class Http2Connection:
         self.window = _DEFAULT_WINDOW
         self.streams: dict[int, Stream] = {}
         self.blocked: dict[Stream, None] = {}
-        """Streams that wait for the connection's window, in order."""
+        """Streams that are waiting for the connection's window, in order."""
         self.out: list[bytes] = []
 
     def begin(self) -> None:
@@ -110,23 +110,23 @@ class Http2Connection:
 
     # --- sending --------------------------------------------------------------------------------
     def queue(self, data: bytes) -> None:
-        """Queue bytes."""
+        """Queue bytes for sending."""
         if not self.out:
             self._on_output()
         self.out.append(data)
 
     def ping(self) -> None:
-        """Send a PING, which the client must answer."""
+        """Send a PING frame, which the client must answer."""
         self.queue(frames.frame(frames.PING, 0, 0, b"cometmq\0"))
 
     def send_goaway(self, code: ErrorCode = ErrorCode.NO_ERROR, reason: str = "") -> None:
-        """Send GOAWAY, and accept no new streams."""
+        """Send a GOAWAY frame, and accept no new streams."""
         if not self._sent_goaway:
             self._sent_goaway = True
             self.queue(frames.goaway(self._last_stream, code, reason))
 
     def close_stream(self, stream: Stream) -> None:
-        """Forget a stream and its receiver, so that no reference cycle is left for the garbage collector."""
+        """Forget a stream and its receiver, breaking reference cycles."""
         stream.handle(StreamEvent.CLOSE)
         self.streams.pop(stream.id, None)
         self.blocked.pop(stream, None)
@@ -140,18 +140,18 @@ class Http2Connection:
             inbound.cancel()
 
     def cancel_streams(self) -> None:
-        """Cancel all streams, because the connection is lost."""
+        """Cancel all streams because the connection is lost."""
         self._free_block()
         for stream in list(self.streams.values()):
             self._cancel(stream)
 
     # --- receiving ------------------------------------------------------------------------------
     def add_bytes(self, data: bytes) -> None:
-        """Add bytes from the client, which are handled later."""
+        """Add bytes from the client, to be handled later."""
         self._buffer = self._buffer + data if self._buffer else data
 
     def handle_frames(self, limit: int) -> bool:
-        """Handle at most ``limit`` complete frames; return True if more frames may be left.
+        """Handle up to ``limit`` complete frames; return True if more frames may be left.
 
         :raises Http2Error: the connection must be closed.
         """
@@ -187,7 +187,7 @@ class Http2Connection:
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and kind != frames.CONTINUATION:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame interrupts a block of headers")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame interrupts a header block")
         if kind == frames.DATA:
             self._data(flags, number, payload)
         elif kind == frames.HEADERS:
@@ -212,12 +212,12 @@ class Http2Connection:
         elif kind == frames.CONTINUATION:
             self._continuation(flags, number, payload)
         elif kind == frames.PUSH_PROMISE:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "clients may not send PUSH_PROMISE")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "clients must not send PUSH_PROMISE")
         else:  # ignore PRIORITY, a client's GOAWAY, and frames of later versions
             self._control_frames.spend()
 
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
-        """Queue a frame of data.
+        """Queue a data frame.
 
         :param is_whole: True for the last frame of a message.
         """
@@ -280,7 +280,7 @@ class Http2Connection:
         self._block += payload
         self._count_incomplete(len(payload))
         if len(self._block) > MAX_HEADER_BLOCK_BYTES:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"the headers exceed {MAX_HEADER_BLOCK_BYTES} bytes")
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"the headers are larger than {MAX_HEADER_BLOCK_BYTES} bytes")
         if flags & frames.END_HEADERS:
             self._handle_block(self._block_flags, number, self._free_block())
 
@@ -304,9 +304,9 @@ class Http2Connection:
             if number and number % 2:
                 self._control_frames.spend()  # trailers on a closed stream
                 return
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "invalid stream number")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "invalid stream id")
         if not number % 2:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "invalid stream number")
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "invalid stream id")
         if self._sent_goaway:
             return
         self._last_stream = number

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113, section 6): their numbers, a server's frames, and a limit on clients' control frames."""
+"""HTTP/2 frames (RFC 9113, section 6): frame types, encoders, and a limit on clients' control frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cometmq.clock import Clock
 from cometmq.proxy.limits import HTTP2_CONTROL_FRAMES, HTTP2_CONTROL_FRAMES_A_SECOND
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The first bytes that a client sends."""
+"""The bytes with which a client starts a connection."""
 HEAD_BYTES: Final = 9
 
 DATA: Final = 0
@@ -34,18 +34,18 @@ MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
-"""Identifiers of settings."""
+"""The HTTP/2 settings identifiers."""
 
 HEAD: Final = struct.Struct(">HBBBI")
-"""The header of a frame: length (two bytes and one byte), type, flags and stream number."""
+"""A frame header: length (two bytes and one byte), type, flags and stream id."""
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 _EARNED_BY_DATA: Final = 2
-"""Number of control frames that a client may send for each answer frame: Java clients send a ping after each."""
+"""Number of control frames that a client may send per response frame; Java clients send a ping after each."""
 
 
 class ErrorCode(enum.IntEnum):
-    """The reason why a stream or connection ends (RFC 9113, section 7)."""
+    """Reasons for closing a stream or connection (RFC 9113, section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -60,7 +60,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Http2Error(Exception):
-    """The connection must be closed; GOAWAY contains ``code`` and the text."""
+    """The connection must be closed; ``code`` and the text are sent in GOAWAY."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -74,27 +74,27 @@ def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"")
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """Encode SETTINGS."""
+    """Encode a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*item) for item in values.items()))
 
 
 def window_update(stream: int, size: int) -> bytes:
-    """Encode WINDOW_UPDATE; stream 0 means the connection."""
+    """Encode a WINDOW_UPDATE frame; stream 0 stands for the connection."""
     return frame(WINDOW_UPDATE, 0, stream, NUMBER.pack(size))
 
 
 def reset(stream: int, code: ErrorCode) -> bytes:
-    """Encode RST_STREAM."""
+    """Encode an RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream, NUMBER.pack(code))
 
 
 def goaway(last_stream: int, code: ErrorCode, reason: str = "") -> bytes:
-    """Encode GOAWAY."""
+    """Encode a GOAWAY frame."""
     return frame(GOAWAY, 0, 0, NUMBER.pack(last_stream) + NUMBER.pack(code) + reason.encode())
 
 
 def unpadded(payload: bytes) -> bytes:
-    """Return the payload of a padded frame without its padding.
+    """Return a padded frame's payload with the padding removed.
 
     :raises Http2Error: the padding is longer than the payload.
     """
@@ -104,7 +104,7 @@ def unpadded(payload: bytes) -> bytes:
 
 
 class ControlFrameBudget:
-    """The control frames that a client may still send: pings, settings, resets, empty data.
+    """Limits the control frames that a client may send: pings, settings, resets and empty data frames.
 
     Control frames cause work but request nothing. The budget grows over time, and with each answer frame.
     """
@@ -117,7 +117,7 @@ class ControlFrameBudget:
         self._since = clock.monotonic()
 
     def earn(self) -> None:
-        """Allow more control frames, since an answer frame is being sent."""
+        """Allow more control frames, because a response frame is being sent."""
         self._left = min(self._left + _EARNED_BY_DATA, HTTP2_CONTROL_FRAMES)
 
     def spend(self) -> None:

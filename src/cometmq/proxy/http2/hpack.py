@@ -1,4 +1,4 @@
-"""Header compression of HTTP/2 (RFC 7541): decodes clients' blocks; the server's own blocks use no table.
+"""HTTP/2 header compression (RFC 7541): decodes clients' header blocks, and encodes the server's without a table.
 
 Clients add nearly every header to the connection's table once, and refer to it by number later. A block therefore
 consists of numbers, and one or two texts that are new in each request.
@@ -10,13 +10,13 @@ import sys
 from typing import Final
 
 TABLE_BYTES: Final = 4_096
-"""The size of a client's table; HTTP/2's default."""
+"""The size of a client's header table, which is HTTP/2's default."""
 _ENTRY_BYTES: Final = 32
-"""Size of a table entry in addition to its texts, in bytes (RFC 7541, 4.1)."""
+"""Overhead of a table entry in bytes, in addition to its texts (RFC 7541, 4.1)."""
 _MAX_UPDATES: Final = 2
-"""Maximum number of table size changes at the beginning of a block (RFC 7541, 4.2)."""
+"""Maximum number of table size updates at the start of a header block (RFC 7541, 4.2)."""
 _BOMB_FACTOR: Final = 16
-"""A header list that exceeds the limit by this factor is treated as an attack: its block repeats one large entry."""
+"""A header list that exceeds the limit by this factor is treated as an attack that repeats a large entry."""
 
 _STATIC_TEXT: Final = (
     "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
@@ -29,7 +29,7 @@ _STATIC_TEXT: Final = (
     "retry-after=;server=;set-cookie=;strict-transport-security=;transfer-encoding=;user-agent=;vary=;via=;"
     "www-authenticate="
 )
-"""The static table (Appendix A); numbers begin at 1."""
+"""The static header table (Appendix A); its numbers start at 1."""
 _STATIC: Final[list[tuple[str, str, int]]] = [
     (name, value, len(name) + len(value) + _ENTRY_BYTES)
     for name, _, value in (entry.partition("=") for entry in _STATIC_TEXT.split(";"))
@@ -45,19 +45,17 @@ _CODE_LENGTHS: Final = (
     "26 24 25 19 21 26 27 27 26 27 24 21 21 26 26 28 27 27 27 20 24 20 21 22 21 21 23 22 22 25 25 24 24 26 23 26 "
     "27 26 26 27 27 27 27 27 28 27 27 27 27 27 26 30"
 )
-"""Number of bits in the code for each byte and for the end of a string (Appendix B). The lengths define the canonical
-code.
-"""
+"""Number of bits in the Huffman code for each byte and for the end of a string (Appendix B)."""
 _END_OF_TEXT: Final = 256
 _PADDING_BITS: Final = 7
 
 
 class HpackError(Exception):
-    """A block is malformed, so the tables of client and server no longer match."""
+    """A header block is malformed, so the client's and the server's header tables no longer match."""
 
 
 class _Tree:
-    """The Huffman code as a state machine that reads one byte at a time; steps are computed when first needed."""
+    """The Huffman code as a state machine that reads one byte at a time; steps are computed on first use."""
 
     def __init__(self) -> None:
         lengths = [int(length) for length in _CODE_LENGTHS.split()]
@@ -100,7 +98,7 @@ class _Tree:
             node, text = step
             out.append(text)
         if node not in self._all_ones or self._depths[node] > _PADDING_BITS:
-            raise HpackError("a text ends inside a code")
+            raise HpackError("a string ends in the middle of a code")
         return b"".join(out)
 
     def _compute_step(self, begin: int, byte: int) -> tuple[int, bytes]:
@@ -111,7 +109,7 @@ class _Tree:
             if node < 0:
                 symbol = -1 - node
                 if symbol == _END_OF_TEXT:
-                    raise HpackError("a text contains the end-of-string code")
+                    raise HpackError("a string contains the end-of-string code")
                 text.append(symbol)
                 node = 0
         step = self._steps[begin << 8 | byte] = (node, bytes(text))
@@ -122,7 +120,7 @@ _TREE: Final = _Tree()
 
 
 class HpackDecoder:
-    """Decodes one connection's blocks, in order.
+    """Decodes the header blocks of one connection, in order.
 
     :param max_bytes: maximum size of a header list, as RFC 7541 counts it; a larger list is truncated.
     """
@@ -136,7 +134,7 @@ class HpackDecoder:
         self._limit = TABLE_BYTES
 
     def decode(self, block: bytes) -> tuple[dict[str, str], int]:
-        """Return the headers in a block, with the last value of each name, and the size of the complete list.
+        """Return a block's headers, with the last value for each name, and the complete list's size.
 
         :raises HpackError: the block is malformed.
         """
@@ -171,9 +169,9 @@ class HpackDecoder:
                 if size <= self._max_bytes:
                     headers[entry[0]] = entry[1]
                 elif size > self._max_bytes * _BOMB_FACTOR:
-                    raise HpackError("the headers are far too large")
+                    raise HpackError("the headers are much too large")
         except IndexError:
-            raise HpackError("the block is incomplete, or refers to a missing entry") from None
+            raise HpackError("the header block is incomplete or refers to a missing entry") from None
         return headers, size
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[tuple[str, str, int], int]:
@@ -203,7 +201,7 @@ def _prefixed(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _number(block: bytes, at: int, number: int) -> tuple[int, int]:
-    """Read the rest of a number that does not fit into its first byte."""
+    """Read the rest of a number that does not fit in its first byte."""
     for shift in (0, 7, 14, 21):
         byte = block[at]
         at += 1
@@ -221,13 +219,13 @@ def _text(block: bytes, at: int) -> tuple[str, int]:
         length, at = _number(block, at, 0x7F)
     end = at + length
     if end > len(block):
-        raise HpackError("a text is longer than its block")
+        raise HpackError("a string is longer than its header block")
     data = block[at:end]
     return (_TREE.decode(data) if first & 0x80 else data).decode("latin-1"), end
 
 
 def encode_headers(*headers: tuple[str, str]) -> bytes:
-    """Encode headers as a block that needs no table (literals without indexing)."""
+    """Encode headers as a block of literals without indexing."""
     out = bytearray()
     for name, value in headers:
         out.append(0x00)

@@ -1,4 +1,4 @@
-"""One stream of an HTTP/2 connection: its states (RFC 9113, 5.1), and the frames that wait for the client's windows."""
+"""One HTTP/2 stream: its states (RFC 9113, 5.1), and the frames that wait for the client's windows."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import ErrorCode
 
 FRAME_BYTES: Final = 16_384
-"""Maximum payload of a frame, in both directions: HTTP/2's default."""
+"""Maximum frame payload in both directions, which is HTTP/2's default."""
 
 
 class StreamState(enum.IntEnum):
-    """The state of a stream; "local" is the server."""
+    """The states of a stream; "local" refers to the server."""
 
     OPEN = 0
     HALF_CLOSED_REMOTE = 1
     """The request is complete."""
     HALF_CLOSED_LOCAL = 2
-    """The answer is complete, but may still wait for the client's window."""
+    """The response is complete, but may still be waiting for the client's window."""
     CLOSING = 3
-    """Request and answer are complete, and the answer waits for the client's window."""
+    """Request and response are complete, and the response waits for the client's window."""
     CLOSED = 4
 
 
 class StreamEvent(enum.IntEnum):
-    """An event that changes the state of a stream."""
+    """Events that change a stream's state."""
 
     REMOTE_END = 0
-    """A frame from the client has END_STREAM."""
+    """The client has sent a frame with END_STREAM."""
     LOCAL_END = 1
-    """The server has queued the end of its answer."""
+    """The server has queued the end of its response."""
     CLOSE = 2
-    """The complete answer is sent, or one side has reset the stream, or the connection is lost."""
+    """The complete response was sent, one side reset the stream, or the connection was lost."""
 
 
 TRANSITIONS: Final = {
@@ -48,7 +48,7 @@ TRANSITIONS: Final = {
     (StreamState.CLOSING, StreamEvent.CLOSE): StreamState.CLOSED,
     (StreamState.CLOSED, StreamEvent.CLOSE): StreamState.CLOSED,
 }
-"""The next state by state and event; other events are not allowed."""
+"""The next state by current state and event; other events are not allowed."""
 
 _RECEIVING: Final = frozenset(state for state, event in TRANSITIONS if event is StreamEvent.REMOTE_END)
 """States in which the client may send frames."""
@@ -57,7 +57,7 @@ _SENDING: Final = frozenset(state for state, event in TRANSITIONS if event is St
 
 
 class Inbound(Protocol):
-    """Receives the request on one stream."""
+    """The receiver of one stream's request."""
 
     def receive_data(self, chunk: bytes) -> None:
         """Handle the next bytes of the request."""
@@ -66,21 +66,21 @@ class Inbound(Protocol):
         """Handle the end of the request."""
 
     def cancel(self) -> None:
-        """Abandon the request, because the client has reset the stream, or the connection is lost."""
+        """Abandon the request, because the client reset the stream or the connection was lost."""
 
 
 class StreamOwner(Protocol):
-    """The connection's methods that streams use."""
+    """The connection methods that streams use."""
 
     window: int
     """Number of bytes that the client accepts on all streams together."""
     blocked: dict[Stream, None]
 
     def queue(self, data: bytes) -> None:
-        """Queue bytes."""
+        """Queue bytes for sending."""
 
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
-        """Queue a frame of data; ``is_whole`` marks the last frame of a message."""
+        """Queue a data frame; ``is_whole`` marks the last frame of a message."""
 
     def count_unsent(self, change: int) -> None:
         """Adjust the number of bytes that wait for the client's windows."""
@@ -90,7 +90,7 @@ class StreamOwner(Protocol):
 
 
 class Stream:
-    """One stream; the layer above writes its answer."""
+    """One stream, through which the layer above sends a response."""
 
     __slots__ = ("_connection", "_state", "_unsent", "id", "inbound", "unread", "unsent_bytes", "window")
 
@@ -102,31 +102,32 @@ class Stream:
         """Number of bytes that the client accepts on this stream."""
         self.inbound: Inbound | None = None
         self.unread = 0
-        """Number of bytes that arrived since the server's window was enlarged."""
+        """Number of bytes received since the server's window was last enlarged."""
         self._unsent: deque[tuple[int, bytes | memoryview]] | None = None
-        """Type and payload of each frame that waits for the window; most streams have none. Trailing headers end the
-        stream.
+        """Type and payload of each frame that waits for the window.
+
+        Trailing headers end the stream.
         """
         self.unsent_bytes = 0
         """Number of bytes that wait for the client's window."""
 
     @property
     def may_receive(self) -> bool:
-        """True while the client may send frames, since its request is not complete."""
+        """True while the client may send frames, because its request is not complete."""
         return self._state in _RECEIVING
 
     def handle(self, event: StreamEvent) -> None:
-        """Enter the state that follows the event."""
+        """Enter the state that follows after an event."""
         self._state = TRANSITIONS[self._state, event]
 
     # --- sending --------------------------------------------------------------------------------
     def send_headers(self, block: bytes) -> None:
-        """Send the headers of the answer."""
+        """Send the response headers."""
         if self._state in _SENDING:
             self._connection.queue(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, block))
 
     def send_data(self, data: bytes) -> None:
-        """Send data, or keep it until the client's window has room."""
+        """Send data, or store it until the client's window has room."""
         if self._state not in _SENDING:
             return
         connection = self._connection
@@ -143,7 +144,7 @@ class Stream:
         self.pump()
 
     def end(self, trailers: bytes) -> None:
-        """End the answer once the waiting data is sent."""
+        """End the response after the waiting data has been sent."""
         if self._state not in _SENDING:
             return
         self.handle(StreamEvent.LOCAL_END)

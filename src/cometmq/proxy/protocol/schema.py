@@ -1,4 +1,4 @@
-"""Message classes, created at import from the compiled definition.
+"""Message classes, created on import from the compiled definition.
 
 They belong to a separate pool: the default pool may contain the files of Apache's Python client, and protobuf refuses
 two files with the same name.
@@ -27,5 +27,5 @@ _POOL: Final = _load()
 
 
 def message_class(name: str) -> Any:
-    """Return the class of a message by its full name."""
+    """Return the message class with the given full name."""
     return GetMessageClass(_POOL.FindMessageTypeByName(name))

@@ -1,1 +1,1 @@
-"""gRPC over HTTP/2: calls, their messages and statuses, and the server on one port."""
+"""gRPC over HTTP/2: calls, messages and statuses, and a server."""

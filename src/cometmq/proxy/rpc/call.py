@@ -1,4 +1,4 @@
-"""One call from a client: its metadata, the messages of both sides, and its end.
+"""One gRPC call: its metadata, the messages in both directions, and its end.
 
 A message has a five-byte prefix: a compression flag and the length. The handler of a call with one request runs in a
 task, which is cancelled when the client cancels the call.
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 _PREFIX_BYTES: Final = 5
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-"""Seconds in each unit of ``grpc-timeout``."""
+"""Number of seconds for each unit of ``grpc-timeout``."""
 _TIMEOUT_DIGITS: Final = 8
 _CALL_BYTES: Final = 1_000
-"""Memory that an open call takes in addition to its metadata and messages."""
+"""Memory used by an open call, in addition to its metadata and messages."""
 
 
 class Message(Protocol):
@@ -37,7 +37,7 @@ class Message(Protocol):
 
 
 class Conversation(Protocol):
-    """The handler's side of a call whose client sends many messages."""
+    """The handler's view of a call in which the client sends many messages."""
 
     def received(self, message: Any) -> None:
         """Handle a message from the client.
@@ -46,33 +46,33 @@ class Conversation(Protocol):
         """
 
     def ended(self) -> None:
-        """Record that the client will not send any more messages."""
+        """Record that the client will send no more messages."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method of a service."""
+    """A gRPC method."""
 
     decode: Callable[[bytes], Any]
     """Decodes a request; any exception means that the request is malformed."""
     handler: Callable[[Call, Any], Awaitable[Message | None]] | None = None
-    """Answers one request; returns ``None`` if it has already sent its answers with :meth:`Call.send`."""
+    """Handles one request; returns ``None`` if it has already sent its responses with :meth:`Call.send`."""
     converse: Callable[[Call], Conversation] | None = None
-    """Begins a call whose client sends many messages; such a method has no handler."""
+    """Starts a call in which the client sends many messages; such a method has no handler."""
 
 
 class CallOwner(Protocol):
-    """The server's methods that calls use."""
+    """The server methods that calls use."""
 
     clock: Clock
     pace: Pace
 
     def hold_task(self, task: asyncio.Task[None]) -> None:
-        """Keep a reference to the task of a call until the task ends."""
+        """Keep a reference to a call's task until the task ends."""
 
 
 class Peer(Protocol):
-    """The connection of a call."""
+    """The connection on which a call was made."""
 
     account: Caller | None
     """The account of the last call whose signature was accepted."""
@@ -82,11 +82,11 @@ class Peer(Protocol):
     local_address: tuple[str, int]
 
     def count_incomplete(self, change: int) -> None:
-        """Adjust the number of bytes that the connection's incomplete calls hold."""
+        """Adjust the number of bytes held by the connection's incomplete calls."""
 
 
 class Call:
-    """One call from a client.
+    """A gRPC call from a client.
 
     :param metadata_bytes: the size of the metadata, which is stored until the call ends.
     """
@@ -133,12 +133,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The name of the method, such as ``SendMessage``."""
+        """The method's name, for example ``SendMessage``."""
         return self.metadata.get(":path", "").rpartition("/")[2]
 
     @property
     def timeout_s(self) -> float | None:
-        """The client's time limit for the call, in seconds; ``None`` if there is no limit."""
+        """The client's time limit for the call in seconds, or ``None`` if there is no limit."""
         text = self.metadata.get("grpc-timeout", "")
         unit = _UNITS.get(text[-1:])
         if unit is None or not text[:-1].isdecimal() or len(text) > _TIMEOUT_DIGITS + 1:
@@ -147,18 +147,18 @@ class Call:
 
     @property
     def left_s(self) -> float | None:
-        """The remaining time, in seconds."""
+        """The remaining time for the call, in seconds."""
         timeout_s = self.timeout_s
         return None if timeout_s is None else timeout_s - (self._owner.clock.monotonic() - self.arrived)
 
     @property
     def is_done(self) -> bool:
-        """True once the call has ended, or the client has cancelled it."""
+        """True once the call has ended or the client has cancelled it."""
         return self._is_done
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of answer bytes that the client has not read yet."""
+        """Number of response bytes that the client has not read yet."""
         return self._stream.unsent_bytes
 
     # --- the request ----------------------------------------------------------------------------
@@ -183,9 +183,11 @@ class Call:
 
     @staticmethod
     def _check_prefix(buffer: bytes | bytearray) -> int:
-        """Check a message's prefix; return the length of the message."""
+        """Check a message's prefix and return the message's length."""
         if buffer[0]:
-            raise GrpcError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported: send them as identity")
+            raise GrpcError(
+                GrpcStatus.UNIMPLEMENTED, "compressed messages are not supported: use the identity encoding"
+            )
         length = int.from_bytes(buffer[1:_PREFIX_BYTES], "big")
         if length > MAX_GRPC_MESSAGE_BYTES:
             raise GrpcError(
@@ -212,7 +214,7 @@ class Call:
             raise GrpcError(GrpcStatus.INTERNAL, "Invalid protobuf byte sequence") from error
 
     def receive_end(self) -> None:
-        """Start the handler, because the request is complete."""
+        """Start the handler because the request is complete."""
         if self._is_done:
             return
         if self._conversation is not None:
@@ -243,7 +245,7 @@ class Call:
         self.peer.count_incomplete(-self._weight)
 
     def cancel(self) -> None:
-        """Cancel the handler, because the client has cancelled the call."""
+        """Cancel the handler because the client has cancelled the call."""
         if self._is_done:
             return
         conversation, task = self._conversation, self._task
@@ -265,13 +267,13 @@ class Call:
         except GrpcError as error:
             self.fail(error)
         except Exception as error:
-            _log.exception("a call of %s failed", self.peer.remote_address)
+            _log.exception("a call from %s failed", self.peer.remote_address)
             self.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
         finally:
             self._task = None  # leave no reference cycle of task and call for the garbage collector
 
     async def wait_for_time(self, size: int, large: int) -> None:
-        """Wait until a piece of work may begin. While it waits, its bytes count as held by the connection.
+        """Wait until a piece of work can start; until then, its bytes count as held by the connection.
 
         :param large: size in bytes above which a piece is large.
         """
@@ -301,7 +303,7 @@ class Call:
         self._end(OK_TRAILERS)
 
     def fail(self, error: GrpcError) -> None:
-        """End the call with a status that is not OK."""
+        """End the call with a status other than OK."""
         if self._conversation is not None and not self._is_done:
             self._conversation.ended()
         self._end(trailers(error.status, str(error)))

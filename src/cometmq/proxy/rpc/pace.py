@@ -1,4 +1,4 @@
-"""Limits the work of calls in one round of the event loop.
+"""Limits the work done for calls in each round of the event loop.
 
 In each round, pieces of work begin until some processor time is used; the remaining pieces wait for a later round, in
 order. Large pieces, such as a one-megabyte answer, have their own queue. A round does at most one large piece; the next
@@ -17,37 +17,37 @@ from typing import Final
 from cometmq.proxy.limits import GRPC_ROUND_SECONDS
 
 _WOKEN_PIECES: Final = 16
-"""Maximum number of waiting pieces that are resumed in one round."""
+"""Maximum number of waiting pieces of work that are resumed in a round."""
 _LARGE_SHARE_SECONDS: Final = 0.002
-"""Share of processor time for large pieces: a 10 ms piece is followed by 5 rounds without a large one."""
+"""Share of the processor time for large pieces of work: a 10 ms piece is followed by 5 rounds with no large piece."""
 
 
 class Pace:
-    """Decides when a piece of work may begin."""
+    """A scheduler that decides when a piece of work can start."""
 
     def __init__(self) -> None:
         self._small: deque[asyncio.Future[None]] = deque()
         self._large: deque[asyncio.Future[None]] = deque()
         self._round_end: float | None = None
-        """Processor time of the thread at which the round's time is used up; ``None`` before the first piece."""
+        """Processor time at which the current round ends, or ``None`` before the first piece of work."""
         self._is_scheduled = False
         self._rounds_to_large = 0
-        """Number of rounds before the next large piece."""
+        """Number of rounds before the next large piece of work."""
         self._large_began: float | None = None
-        """Processor time at which the round with a large piece began."""
+        """Processor time at which the last round with a large piece of work started."""
 
     @property
     def is_behind(self) -> bool:
-        """True if pieces are waiting, so that no further calls should begin."""
+        """True if work is waiting, so no further calls should start."""
         return bool(self._small)
 
     async def wait_for_time(self) -> None:
-        """Wait until a piece of work may begin."""
+        """Wait until a piece of work can start."""
         if self._small or not self._has_time():
             await self._wait(self._small)
 
     async def wait_for_large_time(self) -> None:
-        """Wait until a large piece of work may begin."""
+        """Wait until a large piece of work can start."""
         await self._wait(self._large)
 
     def _has_time(self) -> bool:

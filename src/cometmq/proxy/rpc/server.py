@@ -1,4 +1,4 @@
-"""The gRPC server on one port, with TLS or plain text.
+"""The gRPC server on one port, with or without TLS.
 
 A connection begins a limited number of calls, for a limited time; then it waits in a queue until the other connections
 have had their share. Few calls begin in one round of the event loop, since the next round has to do their work. The
@@ -57,15 +57,13 @@ _FRAMES_PER_CHECK: Final = 8
 """Number of frames between two checks of a connection's share; most calls have two frames."""
 _CALLS_ALONE: Final = 32
 _CALLS_OF_SHARE: Final = 4
-"""Maximum number of calls that a connection begins in its share: first if no other connection waits, then if others
-wait.
-"""
+"""Maximum number of calls per connection's share: first if no other connection waits, then if others wait."""
 _CALLS_OF_ROUND: Final = 16
-"""Maximum number of calls that begin in one round while connections wait; fewer if their work takes too long."""
+"""Maximum number of calls that start in a round while connections are waiting."""
 
 
 class HeldBytes:
-    """Counts the bytes that connections hold, and limits their sum.
+    """Counts the bytes that connections hold, and limits the total.
 
     :param reason: the reason sent to the connection with the most bytes when it is closed because the limit is
         exceeded.
@@ -78,7 +76,7 @@ class HeldBytes:
         self._held: dict[GrpcConnection, int] = {}
 
     def add(self, connection: GrpcConnection, change: int) -> None:
-        """Adjust the number of bytes that a connection holds."""
+        """Adjust the number of bytes held by a connection."""
         held = self._held.get(connection, 0) + change
         self._total += change
         if held:
@@ -89,12 +87,12 @@ class HeldBytes:
             max(self._held, key=self._held.__getitem__).end_soon(self._reason)
 
     def of(self, connection: GrpcConnection) -> int:
-        """Return the number of bytes that a connection holds."""
+        """Return the number of bytes held by a connection."""
         return self._held.get(connection, 0)
 
 
 class GrpcServer:
-    """Listens, and passes each call on to its method.
+    """A gRPC server that dispatches calls to methods.
 
     :param methods: the methods by path, such as ``/apache.rocketmq.v2.MessagingService/QueryRoute``.
     """
@@ -112,14 +110,14 @@ class GrpcServer:
         self.pace: Pace = Pace()
         self.connections: Final[set[GrpcConnection]] = set()
         self.incomplete: Final = HeldBytes(MAX_GRPC_INCOMPLETE_BYTES, "its incomplete calls use too much memory")
-        self.unsent: Final = HeldBytes(MAX_GRPC_UNSENT_BYTES, "the client does not read its answers")
+        self.unsent: Final = HeldBytes(MAX_GRPC_UNSENT_BYTES, "the client does not read its responses")
         self._tasks = TaskSet()
         self._queue: deque[GrpcConnection] = deque()
-        """Connections that wait for their share."""
+        """The connections waiting for their share."""
         self._is_crowded = False
         self._calls_of_round = _CALLS_OF_ROUND
         self.calls = 0
-        """The number of calls that have begun."""
+        """The number of calls started so far."""
         self._max_connections = max_connections
         self._listener = Listener(self._accept, clock=clock)
         self._openings = OpeningConnections(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
@@ -131,7 +129,7 @@ class GrpcServer:
         return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; with port 0, use any free port.
+        """Start listening; port 0 selects a free port.
 
         :raises OSError: the port is in use or not allowed.
         """
@@ -140,7 +138,7 @@ class GrpcServer:
         self._sweeps.start()
 
     async def stop(self) -> None:
-        """Stop accepting calls, cancel the open ones, and close all connections."""
+        """Stop accepting calls, cancel open calls, and close all connections."""
         self._sweeps.close()
         if not self._listener.is_open:
             return
@@ -152,14 +150,14 @@ class GrpcServer:
         await close_all(self.connections)
 
     def cut_off(self) -> None:
-        """Stop listening and close every connection immediately, as the operating system does for a killed process."""
+        """Stop listening and close every connection immediately, as happens when a process is killed."""
         self._listener.close()
         self._openings.abort()
         for connection in list(self.connections):
             connection.abort()
 
     def hold_task(self, task: asyncio.Task[None]) -> None:
-        """Keep a reference to the task of a call until the task ends."""
+        """Keep a reference to a call's task until the task ends."""
         self._tasks.hold(task)
 
     @property
@@ -169,11 +167,11 @@ class GrpcServer:
 
     @property
     def calls_of_share(self) -> int:
-        """The number of calls that a connection may begin in its share."""
+        """The number of calls that a connection can start in its share."""
         return min(_CALLS_OF_SHARE, self._calls_of_round) if self._queue or self._is_crowded else _CALLS_ALONE
 
     def enqueue(self, connection: GrpcConnection) -> None:
-        """Let a connection continue after the connections that are already waiting."""
+        """Queue a connection behind the connections that are already waiting."""
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._run_round)
         self._queue.append(connection)
@@ -208,7 +206,7 @@ class GrpcServer:
 
 
 class GrpcConnection(asyncio.Protocol):
-    """The connection of one client."""
+    """A client's connection."""
 
     __slots__ = (
         "_http2",
@@ -243,7 +241,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the settings of the server."""
+        """Send the server's settings."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
@@ -271,7 +269,7 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Start reading again."""
+        """Resume reading."""
         self._is_paused = False
         if self._transport is not None and not self._is_waiting:
             self._transport.resume_reading()
@@ -302,7 +300,7 @@ class GrpcConnection(asyncio.Protocol):
             self._http2.send_goaway(error.code, str(error))
             self.close()
         except Exception:
-            _log.exception("closing %s: a frame failed", self.remote_address)
+            _log.exception("closing %s: cannot handle a frame", self.remote_address)
             self._http2.send_goaway(ErrorCode.INTERNAL_ERROR)
             self.close()
 
@@ -313,7 +311,7 @@ class GrpcConnection(asyncio.Protocol):
         self._server.enqueue(self)
 
     def continue_reading(self) -> None:
-        """Handle further frames, because the other connections have had their share."""
+        """Handle further frames, after the other connections have had their share."""
         self._is_waiting = False
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
@@ -325,11 +323,11 @@ class GrpcConnection(asyncio.Protocol):
             stream.end(plain_answer(415))
             return _IGNORE
         if self._server.unsent.of(self) > MAX_GRPC_CONNECTION_UNSENT_BYTES:
-            reason = "the client does not read the answers to earlier calls of this connection"
+            reason = "the client does not read the responses to earlier calls on this connection"
             stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, reason))
             return _IGNORE
         if size > MAX_HEADER_LIST_BYTES:
-            reason = "the metadata of the call is too large"
+            reason = "the call's metadata is too large"
             stream.end(HEADERS + trailers(GrpcStatus.RESOURCE_EXHAUSTED, reason))
             return _IGNORE
         path = headers.get(":path", "")
@@ -342,7 +340,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # --- writing --------------------------------------------------------------------------------
     def count_incomplete(self, change: int) -> None:
-        """Adjust the number of bytes that the connection's incomplete calls hold."""
+        """Adjust the number of bytes held by the connection's incomplete calls."""
         self._server.incomplete.add(self, change)
 
     def _count_unsent(self, change: int) -> None:
@@ -352,7 +350,7 @@ class GrpcConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Pass the queued bytes to the transport."""
+        """Write the queued bytes to the transport."""
         out = self._http2.out
         if not out:
             return
@@ -365,10 +363,10 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.write(b"".join(out))
 
     def check_silence(self, seconds: float) -> None:
-        """Send a ping to a silent client; close the connection if the client remains silent after the ping."""
+        """Send a ping to an idle client, and close the connection if the client does not respond."""
         self._silent_s += seconds
         if self._silent_s > GRPC_SILENT_SECONDS:
-            _log.info("closing %s: the client does not answer pings", self.remote_address)
+            _log.info("closing %s: the client does not respond to pings", self.remote_address)
             self.abort()
         elif self._silent_s > HANDSHAKE_SECONDS and not self._http2.has_preface:
             self.abort()
@@ -376,7 +374,7 @@ class GrpcConnection(asyncio.Protocol):
             self._http2.ping()
 
     def end_soon(self, reason: str) -> None:
-        """Send GOAWAY, and close the connection in the next round, because it holds too many bytes."""
+        """Send GOAWAY and close the connection in the next round, because it holds too many bytes."""
         if not self._is_ending:
             self._is_ending = True
             _log.warning("closing %s: %s", self.remote_address, reason)
@@ -389,7 +387,7 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.send_goaway()
 
     def close(self) -> None:
-        """Close the connection once the queued bytes are sent."""
+        """Close the connection after the queued bytes have been sent."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -401,7 +399,7 @@ class GrpcConnection(asyncio.Protocol):
 
 
 class _IgnoreRest:
-    """Ignores the rest of an answered request."""
+    """A receiver that ignores the rest of a request that has already been answered."""
 
     def receive_data(self, chunk: bytes) -> None:
         """Ignore the data."""

@@ -1,4 +1,4 @@
-"""The status of a call, with gRPC's numbers, and the trailers."""
+"""gRPC status codes and trailers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import quote
 from cometmq.proxy.http2.hpack import encode_headers
 
 _MAX_REASON_CHARS: Final = 2_048
-"""Maximum length of a message in trailers; clients refuse long header lists."""
+"""Maximum length of a status message in trailers; clients reject long header lists."""
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 class GrpcStatus(enum.IntEnum):
-    """The status of a call (``io.grpc.Status.Code``)."""
+    """The gRPC status codes (``io.grpc.Status.Code``)."""
 
     OK = 0
     CANCELLED = 1
@@ -27,7 +27,7 @@ class GrpcStatus(enum.IntEnum):
 
 
 class GrpcError(Exception):
-    """A call ends with a status that is not OK."""
+    """A call ends with a status other than OK."""
 
     def __init__(self, status: GrpcStatus, reason: str) -> None:
         super().__init__(reason)
@@ -35,12 +35,12 @@ class GrpcError(Exception):
 
 
 HEADERS: Final = b"\x88" + encode_headers(("content-type", "application/grpc"))
-"""The headers of every answer: ``:status 200`` and the content type."""
+"""The headers of every response: ``:status 200`` and the content type."""
 OK_TRAILERS: Final = encode_headers(("grpc-status", "0"))
 
 
 def trailers(status: GrpcStatus, reason: str) -> bytes:
-    """Encode the end of an answer."""
+    """Encode the trailers of a response."""
     if status is GrpcStatus.OK:
         return OK_TRAILERS
     text = quote(reason[:_MAX_REASON_CHARS], safe=_PRINTABLE)
@@ -48,5 +48,5 @@ def trailers(status: GrpcStatus, reason: str) -> bytes:
 
 
 def plain_answer(http_status: int) -> bytes:
-    """Encode the headers of the answer to a request that is not a gRPC request."""
+    """Encode the response headers for a request that is not a gRPC request."""
     return encode_headers((":status", str(http_status)))

@@ -1,1 +1,1 @@
-"""The methods of ``MessagingService``, with one module for each family."""
+"""The methods of ``MessagingService``, in one module per group of methods."""

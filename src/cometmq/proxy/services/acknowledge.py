@@ -18,20 +18,20 @@ from cometmq.remoting.permissions import Action, on_group, on_topic
 
 
 class AcknowledgeService:
-    """Ends or changes the invisible time of received messages."""
+    """Methods that end or change the invisible time of received messages."""
 
     def __init__(self, context: EndpointContext, renewals: Renewals) -> None:
         self._context = context
         self._renewals = renewals
 
     async def ack_message(self, call: Call, request: v2.AckMessageRequest) -> v2.AckMessageResponse:
-        """Acknowledge messages; the answer contains a status for each message."""
+        """Acknowledge messages; the response contains a status for each message."""
         topic, group = topic_of(request.topic), group_of(request.group)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         if not len(request.entries):
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, "ack message result is empty")
         if len(request.entries) > MAX_ACK_ENTRIES:
-            raise ProxyError(Code.BAD_REQUEST, f"more than {MAX_ACK_ENTRIES} messages in one request")
+            raise ProxyError(Code.BAD_REQUEST, f"the request acknowledges more than {MAX_ACK_ENTRIES} messages")
         if len(request.entries) == 1:
             entries = [await self._acknowledge(session, topic, group, request.entries[0])]
         else:
@@ -58,7 +58,7 @@ class AcknowledgeService:
         return v2.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=text, status=status)
 
     def _delivery(self, session: ClientSession, topic: str, group: str, text: str) -> Delivery:
-        """Return the delivery for a receipt handle, or the current delivery if the message is renewed.
+        """Return the delivery for a receipt handle, or the current delivery if the message is being renewed.
 
         :raises ProxyError: the handle is malformed or expired.
         """

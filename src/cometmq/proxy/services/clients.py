@@ -1,4 +1,4 @@
-"""Heartbeat and NotifyClientTermination (``ClientActivity``)."""
+"""The methods Heartbeat and NotifyClientTermination (``ClientActivity``)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CONSUMERS: Final = (
 
 
 class ClientService:
-    """Handles clients' heartbeats and departures."""
+    """Methods for clients' heartbeats and termination."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
 
     async def heartbeat(self, call: Call, request: v2.HeartbeatRequest) -> v2.HeartbeatResponse:
-        """Record that a client is alive; refuse a client whose settings are unknown, so that it sends them again."""
+        """Record that a client is alive. Reject a client whose settings are unknown, so that it sends them again."""
         self._client(call, request.group, request.client_type)
         return v2.HeartbeatResponse(status=OK)
 
@@ -45,7 +45,7 @@ class ClientService:
         return v2.NotifyClientTerminationResponse(status=OK)
 
     def _client(self, call: Call, group: v2.Resource, kind: int) -> ClientSession:
-        """Return the client of a call.
+        """Return the client that made a call.
 
         :param kind: the client's type in the request, used if its settings are not known.
         :raises ProxyError: the account is denied, or the settings are not known.

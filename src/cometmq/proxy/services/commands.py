@@ -1,4 +1,4 @@
-"""Brokers' requests to clients, sent over Telemetry (``GrpcClientChannel``).
+"""Sends brokers' requests to clients over Telemetry (``GrpcClientChannel``).
 
 CHECK_TRANSACTION_STATE (request code 39) asks a producer about a half message. GET_CONSUMER_RUNNING_INFO (request code
 307) with ``jstackEnable`` asks a client for the stacks of its threads, and CONSUME_MESSAGE_DIRECTLY (request code 309)
@@ -37,11 +37,11 @@ _RESULTS: Final = {
     Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",
     Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL",
 }
-"""Java's ``CMResult`` for each status that a client may return."""
+"""Java's ``CMResult`` for each status that a client can return."""
 
 
 class _PendingCommand(NamedTuple):
-    """A pending command to a client."""
+    """A command that waits for the client's response."""
 
     session: ClientSession
     request: BrokerRequest
@@ -49,7 +49,7 @@ class _PendingCommand(NamedTuple):
 
 
 class ClientCommands:
-    """Passes brokers' requests on to clients, and returns the clients' answers."""
+    """Passes brokers' requests on to clients, and the clients' responses back to the brokers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class ClientCommands:
         """The pending commands by nonce."""
 
     def pass_on(self, sessions: Sessions, session: ClientSession, request: BrokerRequest) -> None:
-        """Pass a broker's request on to its client; drop requests that have no command."""
+        """Pass a broker's request on to its client; discard requests that have no command."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             check_transaction(sessions, session, request)
         elif request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
@@ -76,7 +76,7 @@ class ClientCommands:
         try:
             (message,) = split_records(request.body, request.broker)
         except (RecordError, ValueError) as error:
-            remark = f"the body does not consist of one message: {error}"
+            remark = f"the body does not contain exactly one message: {error}"
             request.respond(Response(ResponseCode.SYSTEM_ERROR, remark=remark))
             return
         self._send(session, request, partial(_verify_command, to_proto(message, topic=message.topic)))
@@ -85,7 +85,7 @@ class ClientCommands:
         self, session: ClientSession, request: BrokerRequest, make_command: Callable[[str], v2.TelemetryCommand]
     ) -> None:
         if len(self._pending) >= MAX_PENDING_COMMANDS:
-            request.respond(Response(ResponseCode.SYSTEM_BUSY, remark="too many commands wait for clients"))
+            request.respond(Response(ResponseCode.SYSTEM_BUSY, remark="too many commands are waiting for clients"))
             return
         nonce = secrets.token_hex(16)
         if session.stream is None or not session.stream.send_command(make_command(nonce)):
@@ -96,12 +96,12 @@ class ClientCommands:
         self._pending[nonce] = _PendingCommand(session, request, timer)
 
     def handle_answer(self, session: ClientSession | None, answer: v2.TelemetryCommand) -> None:
-        """Pass a client's answer to the broker: thread stacks, the result of consuming a message, or a refusal."""
+        """Pass a client's response to the broker: thread stacks, the result of consuming a message, or an error."""
         kind = answer.WhichOneof("command")
         nonce = getattr(answer, kind or "status").nonce
         pending = self._pending.get(nonce)
         if session is None or pending is None or pending.session is not session:
-            _log.debug("dropped an answer without a pending request: %s", kind)
+            _log.debug("dropped a response without a pending request: %s", kind)
             return
         del self._pending[nonce]
         pending.timer.cancel()
@@ -109,7 +109,7 @@ class ClientCommands:
 
 
 def _response(session: ClientSession, kind: str | None, answer: v2.TelemetryCommand) -> Response:
-    """Return the answer for the broker."""
+    """Return the response for the broker."""
     code = answer.status.code
     if kind == "thread_stack_trace" and code == Code.OK:
         info = _running_info(session)
@@ -120,9 +120,9 @@ def _response(session: ClientSession, kind: str | None, answer: v2.TelemetryComm
         result = ConsumeMessageDirectlyResult(consume_result=_RESULTS[Code(code)], remark=remark)
         return Response(body=encode_body(result))
     if code == Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
-        return Response(ResponseCode.NO_PERMISSION, remark="the client does not verify ordered messages")
+        return Response(ResponseCode.NO_PERMISSION, remark="the client cannot verify ordered messages")
     reason = answer.status.message or f"status {code}"
-    return Response(ResponseCode.SYSTEM_ERROR, remark=f"the client refuses the command: {reason}")
+    return Response(ResponseCode.SYSTEM_ERROR, remark=f"the client rejected the command: {reason}")
 
 
 def _stack_command(nonce: str) -> v2.TelemetryCommand:
@@ -134,7 +134,7 @@ def _verify_command(message: v2.Message, nonce: str) -> v2.TelemetryCommand:
 
 
 def _running_info(session: ClientSession) -> ConsumerRunningInfo:
-    """Return the part of a consumer's state that the endpoint knows."""
+    """Return the parts of a consumer's state that the endpoint knows."""
     groups = [] if session.heartbeat is None else session.heartbeat.consumer_data_set
     properties = {"PROP_CLIENT_VERSION": f"gRPC, {session.identity.language}"}
     for group in groups:

@@ -1,4 +1,4 @@
-"""ForwardMessageToDeadLetterQueue (``ForwardMessageToDLQActivity``)."""
+"""The method ForwardMessageToDeadLetterQueue (``ForwardMessageToDLQActivity``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cometmq.remoting.permissions import Action, on_group, on_topic
 
 
 class DeadLetterService:
-    """Moves messages to the dead letters of their group."""
+    """Moves messages to their group's dead-letter topic."""
 
     def __init__(self, context: EndpointContext, renewals: Renewals) -> None:
         self._context = context
@@ -43,8 +43,7 @@ class DeadLetterService:
 
 
 async def _check_log_offset(link: Link, delivery: Delivery) -> None:
-    """Check that the log offset in a client's handle belongs to the handle's message, not to another message on the
-    broker.
+    """Check that the log offset in a client's handle belongs to the handle's message.
 
     :raises ProxyError: the offset belongs to another message, or the broker refuses.
     """

@@ -1,4 +1,4 @@
-"""PullMessage, UpdateOffset, GetOffset and QueryOffset, for clients that manage offsets themselves."""
+"""The methods PullMessage, UpdateOffset, GetOffset and QueryOffset, for clients that manage offsets themselves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cometmq.remoting.permissions import Action, on_group, on_topic
 
 _SUSPEND: Final = 0x2
 _SUBSCRIPTION: Final = 0x4
-"""Bits of ``PullSysFlag``."""
+"""The bits of ``PullSysFlag``."""
 _NO_MESSAGES: Final = {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -41,7 +41,7 @@ _NO_MESSAGES: Final = {
 
 
 class OffsetService:
-    """Reads messages at offsets, and reads and sets the offsets of groups and queues."""
+    """Methods that read messages at offsets, and read and update offsets."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
@@ -91,7 +91,7 @@ class OffsetService:
         return messages, reply.header(PullMessageResponseHeader).next_begin_offset
 
     async def update_offset(self, call: Call, request: v2.UpdateOffsetRequest) -> v2.UpdateOffsetResponse:
-        """Set the offset of a group."""
+        """Update a group's offset."""
         queue = request.message_queue
         topic, group = topic_of(queue.topic), group_of(request.group)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
@@ -104,7 +104,7 @@ class OffsetService:
         return v2.UpdateOffsetResponse(status=OK)
 
     async def get_offset(self, call: Call, request: v2.GetOffsetRequest) -> v2.GetOffsetResponse:
-        """Return the offset of a group."""
+        """Return a group's offset."""
         queue = request.message_queue
         topic, group = topic_of(queue.topic), group_of(request.group)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
@@ -118,7 +118,7 @@ class OffsetService:
         return v2.GetOffsetResponse(status=OK, offset=offset)
 
     async def query_offset(self, call: Call, request: v2.QueryOffsetRequest) -> v2.QueryOffsetResponse:
-        """Return the first or the last offset of a queue, or that of the first message stored at or after a time."""
+        """Return a queue's first or last offset, or the offset of the first message stored at or after a time."""
         queue = request.message_queue
         topic = topic_of(queue.topic)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.SUB)])

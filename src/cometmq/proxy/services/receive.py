@@ -1,4 +1,4 @@
-"""ReceiveMessage: pops messages as a remoting client does (``ReceiveMessageActivity``)."""
+"""The method ReceiveMessage, which pops messages as a remoting client does (``ReceiveMessageActivity``)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _NO_MESSAGES: Final = {
     ResponseCode.PULL_RETRY_IMMEDIATELY,
 }
 _RELEASE_MS: Final = 1_000
-"""Time after which messages for a client that has cancelled its call become visible again."""
+"""Time after which messages become visible again if the client has cancelled its call."""
 _ANSWER_MS: Final = 1_000
-"""Time reserved for the answer if the deadline of the call shortens the poll."""
+"""Time reserved for the response if the call's deadline shortens the poll."""
 
 
 class _Received(NamedTuple):
@@ -52,21 +52,21 @@ class _Received(NamedTuple):
     message: MessageExt
     delivery: Delivery
     attempt: int
-    """The delivery attempt; the first one is 1."""
+    """The delivery attempt, starting at 1."""
 
 
 class ReceiveService:
-    """Delivers messages to consumers."""
+    """The method with which consumers receive messages."""
 
     def __init__(self, context: EndpointContext, renewals: Renewals) -> None:
         self._context = context
         self._renewals = renewals
         self._releases = TaskSet()
         self._counters: dict[str, Iterator[int]] = {}
-        """The next broker for each topic, used for requests that name no broker."""
+        """The next broker for each topic, for requests that do not specify one."""
 
     async def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
-        """Wait for messages; send the status, one answer for each message, and the delivery time."""
+        """Wait for messages; send the status, one response per message, and the delivery time."""
         try:
             status, messages = OK, await self._receive(call, request)
         except ProxyError as error:
@@ -117,7 +117,7 @@ class ReceiveService:
         ]
 
     async def _next_broker(self, topic: str) -> str:
-        """Return the name of the next broker, in turn, that has readable queues of a topic, or an empty text."""
+        """Return the next broker in turn with readable queues for a topic, or an empty text if there is none."""
         info = await self._context.backend.topic(topic)
         brokers = [queues.broker for queues in info.queues if queues.readable]
         counter = self._counters.get(info.name)
@@ -133,7 +133,7 @@ class ReceiveService:
 
     # --- times ----------------------------------------------------------------------------------
     def _poll_ms(self, call: Call, session: ClientSession, request: v2.ReceiveMessageRequest) -> int:
-        """Return the time to wait for messages, in milliseconds (``ReceiveMessageActivity``).
+        """Return the number of milliseconds to wait for messages (``ReceiveMessageActivity``).
 
         :raises ProxyError: the deadline of the call leaves too little time.
         """
@@ -181,7 +181,7 @@ class ReceiveService:
         broker: str,
         pop: Awaitable[Reply],
     ) -> list[_Received]:
-        """Return the messages of a pop; if the client cancels the call, make them visible again.
+        """Return the popped messages; if the client cancels the call, make them visible again.
 
         :raises ProxyError: there are no messages, or the broker refuses.
         """
@@ -196,7 +196,7 @@ class ReceiveService:
         if reply.code in _NO_MESSAGES:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, "no new message")
         if reply.code == ResponseCode.POLLING_FULL:
-            raise ProxyError(Code.TOO_MANY_REQUESTS, reply.remark or "too many polls wait at the broker")
+            raise ProxyError(Code.TOO_MANY_REQUESTS, reply.remark or "too many polls are waiting on the broker")
         if reply.code:
             raise refused(reply.code, reply.remark)
         return read(reply)
@@ -217,7 +217,7 @@ class ReceiveService:
 
     # --- messages that are not for the client ---------------------------------------------------
     async def _with_tags(self, session: ClientSession, received: list[_Received], expression: str) -> list[_Received]:
-        """Return the messages with matching tags; acknowledge others, since Apache's brokers compare only hashes."""
+        """Return the messages with matching tags, and acknowledge the others; Apache's brokers compare only hashes."""
         wanted = frozenset(split_tags(expression))
         tagged = []
         for one in received:
@@ -227,13 +227,15 @@ class ReceiveService:
             try:
                 await acknowledge(session.link, one.delivery)
             except ProxyError as error:  # the message is delivered again
-                _log.warning("cannot acknowledge a message with another tag for %s: %s", one.delivery.group, error)
+                _log.warning(
+                    "cannot acknowledge a message with a different tag for group %s: %s", one.delivery.group, error
+                )
         return tagged
 
     async def _without_dead(
         self, session: ClientSession, received: list[_Received], max_retries: int
     ) -> list[_Received]:
-        """Return the messages that may be retried; send the others to the dead-letter topic."""
+        """Return the messages that may still be retried; send the others to the dead-letter topic."""
         alive = []
         for one in received:
             if one.attempt <= max_retries + 1:
@@ -242,12 +244,14 @@ class ReceiveService:
             try:
                 await forward_to_dead_letters(session.link, one.delivery, one.message.msg_id)
             except ProxyError as error:  # the message is delivered again
-                _log.warning("cannot move a message of %s to the dead letters yet: %s", one.delivery.group, error)
+                _log.warning(
+                    "cannot move a message to the dead-letter topic of group %s yet: %s", one.delivery.group, error
+                )
         return alive
 
 
 def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Received]:
-    """Return the messages from a pop with their handles.
+    """Return the popped messages with their handles.
 
     :raises ProxyError: the answer of the broker is malformed.
     """
@@ -275,13 +279,13 @@ def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Rec
             delivery = Delivery(topic, group, handle, message.commit_log_offset)
             received.append(_Received(message, delivery, failed + 1))
     except (KeyError, ValueError, HandleError) as error:
-        words = f"cannot read the pop of the broker: {error}"
+        words = f"cannot read the broker's response to a pop: {error}"
         raise ProxyError(Code.INTERNAL_SERVER_ERROR, words) from error
     return received
 
 
 def _start_offsets(info: str) -> dict[tuple[str, int], int]:
-    """Parse startOffsetInfo, which contains the first offset for each topic type and queue."""
+    """Parse startOffsetInfo into the first offset for each topic type and queue."""
     starts = {}
     for part in filter(None, info.split(";")):
         kind, queue_id, start = part.split(" ")
@@ -290,9 +294,7 @@ def _start_offsets(info: str) -> dict[tuple[str, int], int]:
 
 
 def _failed_deliveries(info: str) -> dict[tuple[int, int], int]:
-    """Parse orderCountInfo, which contains the number of failed deliveries for each queue and offset (``type
-    qo<queueId>%<queueOffset> count``).
-    """
+    """Parse orderCountInfo into the number of failed deliveries for each queue and offset."""
     failures = {}
     for part in filter(None, info.split(";")):
         _, position, count = part.split(" ")

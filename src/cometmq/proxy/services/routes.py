@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment (``RouteActivity``)."""
+"""The methods QueryRoute and QueryAssignment (``RouteActivity``)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TYPES: Final[dict[str, tuple[MessageType, ...]]] = {
 
 
 class RouteService:
-    """Returns the queues of topics."""
+    """Methods that return topics' queues."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
@@ -51,7 +51,7 @@ class RouteService:
         return answer
 
     async def query_assignment(self, call: Call, request: v2.QueryAssignmentRequest) -> v2.QueryAssignmentResponse:
-        """Return the queues for a push consumer: one per broker, or every queue if the consumer is orderly."""
+        """Return a push consumer's queues: one per broker, or every queue if the consumer is orderly."""
         topic, group = topic_of(request.topic), group_of(request.group)
         self._context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
         info = await self._context.backend.topic(topic)
@@ -88,7 +88,7 @@ def _assigned(queues: BrokerQueues, *, is_orderly: bool) -> Sequence[int]:
 
 
 def _permissions(queues: BrokerQueues) -> Iterator[Permission]:
-    """Return the queues' permissions. Queues with a single permission are first, as in Apache's numbering."""
+    """Return the queues' permissions. Queues with a single permission come first, as in Apache's numbering."""
     both = min(queues.readable, queues.writable)
     yield from (Permission.READ for _ in range(queues.readable - both))
     yield from (Permission.WRITE for _ in range(queues.writable - both))

@@ -1,4 +1,4 @@
-"""SendMessage and RecallMessage (``SendMessageActivity``, ``RecallMessageActivity``)."""
+"""The methods SendMessage and RecallMessage (``SendMessageActivity``, ``RecallMessageActivity``)."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ _STORED: Final = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-"""Response codes which mean that the message is stored."""
+"""Response codes that mean the message was stored."""
 _MULTIPLIER: Final = 2862933555777941757
 _MASK: Final = 2**64 - 1
 
 
 class _Outgoing(NamedTuple):
-    """A message in a request, with the properties that are stored with it."""
+    """A message in a request, with the properties to store with it."""
 
     message: v2.Message
     properties: dict[str, str]
 
 
 class SendService:
-    """Stores messages, and recalls delayed ones."""
+    """Methods that store messages and recall delayed messages."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
         self._counters: dict[str, Iterator[int]] = {}
-        """The next queue of each topic; messages that have no message group use the queues in turn."""
+        """The next queue for each topic; messages that have no message group use the queues in turn."""
 
     async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
-        """Store the messages in a request; all must have the same topic."""
+        """Store the messages in a request, all of which must have the same topic."""
         context = self._context
         messages = request.messages
         if not len(messages):
@@ -91,7 +91,7 @@ class SendService:
 
     # --- checks ---------------------------------------------------------------------------------
     async def _topic_that_accepts(self, topic: str, types: Sequence[MessageType]) -> TopicInfo:
-        """Return the configuration of a topic; check that it accepts messages of these types.
+        """Return a topic's configuration after checking that it accepts messages of these types.
 
         :raises ProxyError: the topic does not exist, or accepts messages of another type.
         """
@@ -112,7 +112,7 @@ class SendService:
         return info
 
     def _stored_properties(self, message: v2.Message, topic: str, peer_ip: str) -> dict[str, str]:
-        """Return the properties that are stored with a message (``buildMessageProperty``)."""
+        """Return the properties to store with a message (``buildMessageProperty``)."""
         system = message.system_properties
         stored = dict(message.user_properties)
         stored[names.UNIQ_KEY] = system.message_id
@@ -146,7 +146,7 @@ class SendService:
 
     # --- sending --------------------------------------------------------------------------------
     def _choose_queue(self, info: TopicInfo, message_group: str | None) -> tuple[str, int]:
-        """Return the broker and queue id for a message: a fixed queue for each message group, otherwise the next queue.
+        """Return a message's broker and queue id, which are fixed for each message group.
 
         :raises ProxyError: no queue accepts messages.
         """
@@ -243,7 +243,7 @@ class SendService:
 
 
 def _stored(reply: Reply) -> SendMessageResponseHeader:
-    """Return the header of the answer for a stored message.
+    """Return the response header for a stored message.
 
     :raises ProxyError: the broker refuses the message.
     """
@@ -257,7 +257,7 @@ def _status(reply: Reply) -> v2.Status:
 
 
 def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
-    """Return the common status of all messages, or MULTIPLE_RESULTS if the statuses differ."""
+    """Return the status that all messages share, or MULTIPLE_RESULTS if their statuses differ."""
     first = entries[0].status
     if all(entry.status.code == first.code for entry in entries):
         return first
@@ -265,7 +265,7 @@ def _common_status(entries: Sequence[v2.SendResultEntry]) -> v2.Status:
 
 
 def consistent_hash(value: int, buckets: int) -> int:
-    """Compute Guava's ``Hashing.consistentHash``, which Apache's proxy uses to choose the queue for a message group."""
+    """Return Guava's ``Hashing.consistentHash``, with which Apache's proxy chooses a message group's queue."""
     state = value & _MASK
     candidate = 0
     while True:

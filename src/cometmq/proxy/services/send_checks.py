@@ -1,4 +1,6 @@
-"""Checks sent messages, in Apache's order and with its texts (``GrpcValidator``, ``SendMessageActivity``)."""
+"""Validates sent messages in Apache's order and with its error messages (``GrpcValidator``,
+``SendMessageActivity``).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ def _has_control(text: str) -> bool:
 
 
 def check_message(message: v2.Message, config: EndpointConfig, now_ms: int) -> None:
-    """Check a message.
+    """Validate a message.
 
     :raises ProxyError: a part is missing, invalid or too large.
     """

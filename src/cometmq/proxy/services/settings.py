@@ -1,4 +1,4 @@
-"""The settings of clients, merged with the endpoint's settings (``GrpcClientSettingsManager``)."""
+"""Clients' settings, merged with the endpoint's settings (``GrpcClientSettingsManager``)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LEVELS_MS: Final = (
     30 * _SECOND,
     *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
-"""Pauses before retries (``CustomizedRetryPolicy``)."""
+"""The pauses before retries (``CustomizedRetryPolicy``)."""
 _LITE_QUOTA: Final = 2_000
 _LITE_TOPIC_CHARS: Final = 64
 
 
 def check_settings(settings: v2.Settings) -> str:
-    """Check the settings of a client; return the consumer group, which is empty for a producer.
+    """Check a client's settings; return the consumer group, or an empty text for a producer.
 
     :raises ProxyError: the settings are invalid.
     """
@@ -40,20 +40,20 @@ def check_settings(settings: v2.Settings) -> str:
     if kind == "publishing":
         topics = settings.publishing.topics
         if len(topics) > MAX_SETTINGS_TOPICS:
-            raise ProxyError(Code.BAD_REQUEST, f"more than {MAX_SETTINGS_TOPICS} topics in settings")
+            raise ProxyError(Code.BAD_REQUEST, f"there are more than {MAX_SETTINGS_TOPICS} topics in settings")
         for topic in topics:
             topic_of(topic)
         return ""
     entries = settings.subscription.subscriptions
     if len(entries) > MAX_SETTINGS_TOPICS:
-        raise ProxyError(Code.BAD_REQUEST, f"more than {MAX_SETTINGS_TOPICS} subscriptions in settings")
+        raise ProxyError(Code.BAD_REQUEST, f"there are more than {MAX_SETTINGS_TOPICS} subscriptions in settings")
     for entry in entries:
         topic_of(entry.topic)
     return group_of(settings.subscription.group)
 
 
 def merge_settings(settings: v2.Settings, group: GroupInfo | None, config: EndpointConfig) -> v2.Settings:
-    """Return the settings of a client with the values that the endpoint sets.
+    """Return a client's settings with the values set by the endpoint.
 
     :param group: the client's group; ``None`` for a producer.
     """

@@ -1,4 +1,4 @@
-"""Telemetry: exchanges settings with clients, and sends them commands (``ClientActivity``).
+"""The method Telemetry, which exchanges settings with clients and sends them commands (``ClientActivity``).
 
 A client opens the stream and sends its settings; the answer contains the merged settings. Then the stream carries
 commands. A client's second stream replaces its first. Errors end the stream with a gRPC status, as in Apache's proxy.
@@ -26,14 +26,14 @@ from cometmq.remoting.permissions import Action, Need, on_group, on_topic
 _log = logging.getLogger(__name__)
 
 _ANSWERS: Final = ("thread_stack_trace", "verify_message_result", "verify_message_command")
-"""Answers to commands; Node's client sends back a command that it does not support."""
+"""Responses to commands, including commands that Node's client sends back because it does not support them."""
 _CLIENT_ERRORS: Final = range(40_000, 50_000)
 _MAX_WAITING_SETTINGS: Final = 16
-"""Maximum number of waiting settings on one stream; a client sends them again every few minutes."""
+"""Maximum number of pending settings on a stream; a client sends its settings again every few minutes."""
 
 
 class TelemetryService:
-    """Opens Telemetry streams."""
+    """The method that opens Telemetry streams."""
 
     def __init__(self, context: EndpointContext, commands: ClientCommands) -> None:
         self._context = context
@@ -41,14 +41,12 @@ class TelemetryService:
         self._work: set[asyncio.Task[None]] = set()
 
     def open_stream(self, call: Call) -> TelemetryStream:
-        """Open a stream. The account is checked once the settings arrive, since some clients cannot read an earlier
-        error.
-        """
+        """Open a stream. The account is checked when the settings arrive."""
         return TelemetryStream(self._context, self._commands, call, self._work)
 
 
 class TelemetryStream:
-    """One Telemetry stream; it handles the client's commands one after the other."""
+    """A Telemetry stream, which handles the client's commands one at a time."""
 
     def __init__(
         self, context: EndpointContext, commands: ClientCommands, call: Call, work: set[asyncio.Task[None]]
@@ -58,7 +56,7 @@ class TelemetryStream:
         self._call = call
         self._work = work
         self._waiting: list[tuple[v2.Settings, int]] = []
-        """Settings that are not handled yet, with their sizes."""
+        """Settings that have not been handled yet, with their sizes."""
         self._task: asyncio.Task[None] | None = None
         self._session: ClientSession | None = None
 
@@ -82,11 +80,11 @@ class TelemetryStream:
         elif kind in _ANSWERS:
             self._commands.handle_answer(self._session, message)
         else:
-            words = "the telemetry command is empty" if kind is None else f"clients do not send {kind}"
+            words = "the telemetry command is empty" if kind is None else f"clients must not send {kind}"
             raise GrpcError(GrpcStatus.INVALID_ARGUMENT, f"process client telemetryCommand failed. {words}")
 
     def ended(self) -> None:
-        """Record that the client sends nothing more."""
+        """Record that the client will send no more commands."""
         if self._session is not None:
             self._session.stream_ended(self, self._context.clock.monotonic())
 
@@ -101,7 +99,7 @@ class TelemetryStream:
             status = GrpcStatus.INVALID_ARGUMENT if error.code in _CLIENT_ERRORS else GrpcStatus.INTERNAL
             self._call.fail(GrpcError(status, f"process client telemetryCommand failed. {error}"))
         except Exception as error:
-            _log.exception("settings of %s failed", self._call.peer.remote_address)
+            _log.exception("cannot handle the settings from %s", self._call.peer.remote_address)
             self._call.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
         finally:
             self._task = None
@@ -133,7 +131,7 @@ class TelemetryStream:
         if self._call.is_done:
             return False
         if self._call.unsent_bytes > MAX_TELEMETRY_UNSENT_BYTES:
-            self._call.fail(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read its telemetry stream"))
+            self._call.fail(GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read its Telemetry stream"))
             return False
         self._call.send(command)
         return True

@@ -1,4 +1,4 @@
-"""Transaction ids that contain the position of the half message, so that any endpoint can end the transaction.
+"""Transaction ids that contain the half message's position, so that any endpoint can end the transaction.
 
 Apache's proxy keeps the position in memory. After a crash of the proxy the transaction ends only after a check.
 """
@@ -12,7 +12,7 @@ from cometmq.proxy.protocol.v2 import Code
 
 
 class TransactionId(NamedTuple):
-    """The position of a half message."""
+    """A half message's position."""
 
     broker: str
     queue_offset: int
@@ -20,7 +20,7 @@ class TransactionId(NamedTuple):
     message_id: str
 
     def encode(self) -> str:
-        """Return the id as text. The broker's name is last, since it may contain any character."""
+        """Return the id as text, with the broker's name last because it may contain any character."""
         return f"{self.message_id}-{self.queue_offset:x}-{self.log_offset:x}-{self.broker}"
 
     @classmethod

@@ -1,4 +1,4 @@
-"""EndTransaction, and the checks of open transactions (``EndTransactionActivity``)."""
+"""The method EndTransaction, and checks of open transactions (``EndTransactionActivity``)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _FLAGS: Final = {
 
 
 class TransactionService:
-    """Ends transactions."""
+    """The method that ends transactions."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
 
     async def end_transaction(self, call: Call, request: v2.EndTransactionRequest) -> v2.EndTransactionResponse:
-        """Commit or roll back a half message; if no resolution is given, the broker checks it again later."""
+        """Commit or roll back a half message. If no resolution is given, the broker checks the message again later."""
         topic = topic_of(request.topic)
         session = self._context.sessions.admit(call, [on_topic(topic, Action.PUB)])
         if not request.message_id:
@@ -62,13 +62,13 @@ class TransactionService:
 
 
 def check_transaction(sessions: Sessions, session: ClientSession, request: BrokerRequest) -> None:
-    """Ask a producer, or another producer in its group, about a half message (``CHECK_TRANSACTION_STATE``)."""
+    """Ask a producer in the group whether to commit a half message (``CHECK_TRANSACTION_STATE``)."""
     header = request.header
     assert isinstance(header, CheckTransactionStateRequestHeader)
     try:
         message = split_records(request.body, request.broker)[0]
     except (RecordError, IndexError) as error:
-        _log.warning("cannot read a transaction check of %s: %s", request.broker, error)
+        _log.warning("cannot read a transaction check from broker %s: %s", request.broker, error)
         return
     topic = message.properties.get(REAL_TOPIC) or message.stored_topic.removeprefix(RETRY_PREFIX)
     position = TransactionId(request.broker, header.tran_state_table_offset, header.commit_log_offset, message.msg_id)
@@ -80,4 +80,4 @@ def check_transaction(sessions: Sessions, session: ClientSession, request: Broke
     for producer in (session, *sessions.producers_of(message.properties.get(PGROUP, topic))):
         if producer.stream is not None and producer.stream.send_command(command):
             return
-    _log.info("no connected producer of %s can answer a transaction check", topic)
+    _log.info("no connected producer for %s can answer a transaction check", topic)
