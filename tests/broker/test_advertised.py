@@ -103,7 +103,9 @@ async def test_message_ids_have_the_advertised_port(start_broker: StartBroker) -
 
 
 def test_a_wrong_value_ends_the_start() -> None:
-    with pytest.raises(ConfigError, match=r"advertisedListeners=0\.0\.0\.0: 0\.0\.0\.0 is an address to listen on"):
+    with pytest.raises(
+        ConfigError, match=r"advertisedListeners=0\.0\.0\.0: 0\.0\.0\.0 is only an address to listen on"
+    ):
         Broker(BrokerConfig(advertised_listeners="0.0.0.0"))
 
 

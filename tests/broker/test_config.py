@@ -115,17 +115,22 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
         (b"aclEnable=maybe", "acl_enable", False, "allowed is true or false; false is used"),
         (b"autoCreateTopicEnable=true ", "auto_create_topic_enable", False, "false is used"),
         (b"storePathRootDir=", "root", Path("/"), "storePathRootDir is empty; / is used"),
-        (b"storePathRootDir=/data ", "root", Path("/data "), "is '/data ': blanks, comments and quotes are part of it"),
+        (
+            b"storePathRootDir=/data ",
+            "root",
+            Path("/data "),
+            "has the value '/data ', including any blanks, comments and quotes",
+        ),
         (b"brokerClusterName=", "broker_cluster_name", "DefaultCluster", "is empty; DefaultCluster is used"),
         (b"brokerName=M\xfcnchen", "broker_name", "M\xfcnchen", ""),
         (
             b"brokerName=b  # master",
             "broker_name",
             "b  # master",
-            "'b  # master': blanks, comments and quotes are part of it",
+            "'b  # master', including any blanks, comments and quotes",
         ),
         (b"brokerIP2=10.0.0.1 ", "broker_ip2", "10.0.0.1", ""),
-        (b'brokerName="b"', "broker_name", '"b"', "blanks, comments and quotes are part of it"),
+        (b'brokerName="b"', "broker_name", '"b"', "including any blanks, comments and quotes"),
         ("brokerName=消息".encode(), "broker_name", "消息", ""),
         (b"# \xd6\xd0\xce\xc4 in GBK", "broker_name", "", ""),
         (b"\xa0brokerName=b", "broker_name", "", "did you mean brokerName?"),
@@ -144,7 +149,7 @@ def test_a_line_that_apaches_brokers_take_has_their_result_and_one_warning(
 
 def test_nameserver_that_is_no_address(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.conf", "namesrvAddr=127.0.0.1:9876;nameserver-2\n")
-    with pytest.raises(ConfigError, match="not an address of the form host:port: 'nameserver-2'"):
+    with pytest.raises(ConfigError, match="the address does not have the form host:port: 'nameserver-2'"):
         load_broker_config(path)
 
 
@@ -154,7 +159,7 @@ def test_keys_that_mean_nothing_here_are_kept_and_named_in_one_line(tmp_path: Pa
     config, warnings = load_broker_config(path)
     assert config.timer_wheel_enable
     names = "timerPrecisionMs, sendMessageThreadPoolNums, enableControllerMode"
-    assert warnings == [f"{path}: keys of Apache's without effect here: {names}"]
+    assert warnings == [f"{path}: Apache keys that have no effect here: {names}"]
     assert config.unused == {
         "timerPrecisionMs": "1000",
         "sendMessageThreadPoolNums": "4",

@@ -32,7 +32,7 @@ def test_where_a_file_has_both_apaches_own_holds(tmp_path: Path, turned: bool) -
     lines = [f"{GUIDES}=1\n", f"{APACHES}=2\n"]
     path = tmp_path / "broker.conf"
     value, (warning,) = loaded(path, "".join(reversed(lines) if turned else lines))
-    assert (value, warning) == (2, f"{path}:{2 if turned else 1}: {GUIDES} ignored, since {APACHES} is given too")
+    assert (value, warning) == (2, f"{path}:{2 if turned else 1}: {GUIDES} ignored because {APACHES} is set too")
 
 
 def test_its_range_is_that_of_the_key(tmp_path: Path) -> None:

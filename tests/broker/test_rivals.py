@@ -46,7 +46,7 @@ async def test_the_second_broker_says_so_at_its_start_and_goes_on_saying_it(
         first, second = (broker.address for broker in brokers)
         assert (told(first), told(second)) == (1, 0)
         await until(lambda: told(first) > 1 and told(second) > 1, clock=clock)
-        found = f"broker-a, id 0, is one broker: {' and '.join(sorted((first, second)))} displace each other"
+        found = f"broker-a, id 0, is a single broker: {' and '.join(sorted((first, second)))} replace each other"
         assert any(found in problem for problem in await problems(server))
         await brokers[1].stop()
         await until(lambda: "no longer knows another broker with this name" in caplog.text, clock=clock)

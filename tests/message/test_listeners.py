@@ -41,9 +41,9 @@ def test_an_advertised_address_is_read_and_written(text: str, found: dict[str, A
         ("http://host", "host:port"),
         ("1x=host", "listener name"),
         ("=host", "listener name"),
-        ("a=h,a=g", "occurs twice"),
-        ("h,g", "address for every client occurs twice"),
-        (",".join(f"n{i}=h" for i in range(17)), "at most 16"),
+        ("a=h,a=g", "is defined twice"),
+        ("h,g", "address for every client is defined twice"),
+        (",".join(f"n{i}=h" for i in range(17)), "the maximum is 16"),
     ],
 )
 def test_a_wrong_address_is_refused_in_words(text: str, words: str) -> None:

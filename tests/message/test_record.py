@@ -170,5 +170,5 @@ def test_properties_without_name_or_value_vanish() -> None:
 
 @pytest.mark.parametrize("bad", [{"a\x01": "b"}, {"a\x02": "b"}, {"a": "b\x02"}])
 def test_properties_that_could_not_be_read_back_are_refused(bad: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="separators"):
+    with pytest.raises(ValueError, match="contains a separator"):
         encode_properties(bad)

@@ -19,7 +19,7 @@ def test_apaches_file_is_read_and_its_keys_without_effect_are_kept(tmp_path: Pat
     config, warnings = load_namesrv_config(file)
     assert (config.listen_port, config.order_message_enable) == (19876, True)
     assert config.config_store_path == str(file)
-    assert warnings == [f"{file}: keys of Apache's without effect here: serverWorkerThreads"]
+    assert warnings == [f"{file}: Apache keys that have no effect here: serverWorkerThreads"]
     assert config.unused == {"serverWorkerThreads": "8"}
 
 
@@ -82,7 +82,7 @@ async def test_every_key_of_apaches_that_names_no_file_is_taken_and_said_to_have
     assert sent.keys() >= {"clusterTest", "serverWorkerThreads", "enableAllTopicList", "enableControllerInNamesrv"}
     for key, value in sent.items():
         answer = await wire.call(318, body=f"{key}={value}".encode())
-        assert (answer.code, answer.remark) == (0, f"keys of Apache's without effect here: {key}")
+        assert (answer.code, answer.remark) == (0, f"Apache keys that have no effect here: {key}")
     shown = dict(line.split("=", 1) for line in (await wire.call(319)).body.decode().splitlines())
     secret = {key for key, found in keys_without_effect(NamesrvConfig, NAMESERVER).items() if found.secret}
     assert shown.items() >= {key: value for key, value in sent.items() if key not in secret}.items()

@@ -108,8 +108,8 @@ def test_keys_without_effect_are_kept_from_a_file_and_from_a_request() -> None:
     text = "sendMessageThreadPoolNums=8\nratio=1\nhighSpeedMode=perhaps\n"
     config, warnings = load_options(Sample, text, source="x.conf", apache=FOREIGN)
     assert warnings == [
-        "x.conf:3: highSpeedMode=perhaps: allowed is true or false; ignored, since it has no effect here",
-        "x.conf: keys of Apache's without effect here: sendMessageThreadPoolNums",
+        "x.conf:3: highSpeedMode=perhaps: allowed is true or false; ignored, because it has no effect here",
+        "x.conf: Apache keys that have no effect here: sendMessageThreadPoolNums",
     ]
     change = changed(config, "sendMessageThreadPoolNums=8\nhighSpeedMode=TRUE\n", apache=FOREIGN)
     assert change.config.unused == {"sendMessageThreadPoolNums": "8", "highSpeedMode": "true"}

@@ -1,10 +1,4 @@
-"""The body of SEND_BATCH_MESSAGE, which has many messages for one topic in one request.
-
-Per message, big-endian (``MessageDecoder.encodeMessage``)::
-
-    int32 total size   int32 magic 0   int32 CRC 0   int32 flag
-    int32 body length, body            int16 properties length, properties
-"""
+"""The body of a SEND_BATCH_MESSAGE request, which contains several messages for one topic."""
 
 from __future__ import annotations
 
@@ -25,7 +19,7 @@ PIECE_OVERHEAD_BYTES: Final = _HEAD.size + _SHORT.size
 
 
 class BatchError(CometMQError):
-    """The body of a batch is malformed."""
+    """A batch body is malformed."""
 
 
 class BatchPiece(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +31,7 @@ class BatchPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_piece(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the parts of one encoded message in a batch."""
+    """Return the parts of a batch message in encoded form."""
     size = len(properties)
     head = _HEAD.pack(PIECE_OVERHEAD_BYTES + len(body) + size, 0, 0, flag, len(body))
     return head, body, _SHORT.pack(size), properties
@@ -52,13 +46,13 @@ def encode_batch(pieces: Iterable[BatchPiece]) -> bytes:
     for piece in pieces:
         properties = piece.properties_text.encode()
         if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ValueError(f"properties of {len(properties)} bytes; the maximum is {MAX_PROPERTIES_BYTES}")
+            raise ValueError(f"the properties have {len(properties)} bytes; the maximum is {MAX_PROPERTIES_BYTES}")
         out += encode_piece(piece.flag, piece.body, properties)
     return b"".join(out)
 
 
 def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchPiece]:
-    """Decode the body of a batch; bytes in properties that are not UTF-8 become U+FFFD, as in Java.
+    """Decode a batch body. Bytes in properties that are not UTF-8 become U+FFFD, as in Java.
 
     :raises BatchError: the lengths do not add up, or there are too many messages.
     """
@@ -67,9 +61,9 @@ def decode_batch(body: bytes, *, max_messages: int = MAX_BATCH_MESSAGES) -> list
     head_at, short_at, head_bytes = _HEAD.unpack_from, _SHORT.unpack_from, _HEAD.size
     while at < length:
         if len(pieces) == max_messages:
-            raise BatchError(f"a batch has at most {max_messages} messages")
+            raise BatchError(f"the batch has more than {max_messages} messages")
         if length - at < PIECE_OVERHEAD_BYTES:
-            raise BatchError(f"{length - at} bytes are too few for message {len(pieces)} of the batch")
+            raise BatchError(f"the remaining {length - at} bytes are too few for message {len(pieces)} of the batch")
         size, _, _, flag, body_length = head_at(body, at)
         body_at = at + head_bytes
         body_end = body_at + body_length

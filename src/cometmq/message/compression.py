@@ -1,4 +1,4 @@
-"""Compression of bodies (``common/compression`` of RocketMQ 4.9.4+).
+"""Compression of message bodies (``common/compression`` in RocketMQ 4.9.4 and later).
 
 zlib means an RFC 1950 stream, LZ4 means the LZ4 *frame* format, and ZSTD means a zstd frame. The decompressed size is
 limited, no matter what the headers claim.
@@ -20,15 +20,15 @@ DEFAULT_LEVEL: Final = 5
 
 
 _ZSTD_WINDOW_BYTES: Final = 1 << 27
-"""Maximum window size that a zstd frame may request (the format allows 2 GiB)."""
+"""Maximum window size of a zstd frame (the format allows 2 GiB)."""
 
 
 class DecompressionError(CometMQError):
-    """A body is not in the format named by its flag, or its decompressed size exceeds the limit."""
+    """A body is not in the format that its flag specifies, or its decompressed size exceeds the limit."""
 
 
 def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress ``body``; ``level`` is a compression level of the library for ``kind``.
+    """Compress ``body``; ``level`` is a level of the compression library.
 
     :raises MissingPackageError: the library is not installed.
     """
@@ -40,7 +40,7 @@ def compress(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: i
 
 
 def pack(body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = DEFAULT_LEVEL) -> tuple[bytes, int]:
-    """Compress a body if this makes it smaller; return the body to send and its sysFlag."""
+    """Compress a body if this makes it smaller; return the resulting body and its sysFlag."""
     compressed = compress(body, kind, level)
     return (compressed, with_compression(0, kind)) if len(compressed) < len(body) else (body, 0)
 
@@ -70,7 +70,7 @@ def _library(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         package = module.partition(".")[0]
-        raise missing_package("compression of this type", package, package) from None
+        raise missing_package("this compression type", package, package) from None
 
 
 def _inflate(body: bytes, max_bytes: int) -> bytes:
@@ -78,7 +78,7 @@ def _inflate(body: bytes, max_bytes: int) -> bytes:
     try:
         plain = inflater.decompress(body, max_bytes)
     except zlib.error as error:
-        raise DecompressionError(f"the body is not zlib: {error}") from error
+        raise DecompressionError(f"the body is not valid zlib data: {error}") from error
     _demand(inflater.eof, len(plain) >= max_bytes, "zlib", max_bytes)
     return plain
 
@@ -88,7 +88,7 @@ def _unlz4(body: bytes, max_bytes: int) -> bytes:
     try:
         plain = bytes(unpacker.decompress(body, max_bytes))
     except RuntimeError as error:
-        raise DecompressionError(f"the body is not an LZ4 frame: {error}") from error
+        raise DecompressionError(f"the body is not a valid LZ4 frame: {error}") from error
     _demand(unpacker.eof, len(plain) >= max_bytes, "LZ4", max_bytes)
     return plain
 
@@ -111,7 +111,7 @@ def _unzstd(body: bytes, max_bytes: int) -> bytes:
         whole = unpacker.decompressobj()
         plain = bytes(whole.decompress(body))
     except zstandard.ZstdError as error:
-        raise DecompressionError(f"the body is not a zstd frame: {error}") from error
+        raise DecompressionError(f"the body is not a valid zstd frame: {error}") from error
     _demand(whole.eof, False, "zstd", max_bytes)
     return plain
 

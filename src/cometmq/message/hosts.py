@@ -1,4 +1,4 @@
-"""Host addresses as text, as tuples, and as the 8 or 20 bytes stored in records.
+"""Host addresses as text, as tuples, and in the 8 or 20 bytes that records store.
 
 Stored form: 4 bytes for IPv4 or 16 bytes for IPv6, then the port as int32 (``MessageExt.socketAddress2ByteBuffer``).
 
@@ -25,16 +25,15 @@ _IPV4_BYTES: Final = 4
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 """The prefix of IPv4 addresses that are mapped into IPv6."""
 _MAPPED_BITS: Final = 96
-_NO_NAME: Final = "a host has labels of 1 to 63 characters with a dot between them"
+_NO_NAME: Final = "a host name consists of labels of 1 to 63 characters, separated by dots"
 _SHOWN_CHARS: Final = 200
 _PORT: Final = struct.Struct(">i")
 _PROBES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses reserved for documentation. The route to them reveals this host's own address; nothing is sent to them."""
+"""Addresses reserved for documentation. The route to them reveals this host's own address; no packet is sent."""
 
 
 def own_ip() -> str:
-    """Return this host's outgoing IPv4 address. If there is none, return its IPv6 address, or else the loopback
-    address."""
+    """Return this host's outgoing IPv4 address, or else its IPv6 address, or else the loopback address."""
     for family, target in _PROBES:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -46,7 +45,7 @@ def own_ip() -> str:
 
 
 def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence[Found]:
-    """Return the addresses of a host for TCP, as ``getaddrinfo`` does; blocks while a name is resolved.
+    """Return a host's TCP addresses, as ``getaddrinfo`` does; this blocks while a name is resolved.
 
     :raises OSError: the name has no address, or is invalid (for example ``a..b``).
     """
@@ -57,7 +56,7 @@ def addresses_of(host: str | None, port: int | None, flags: int = 0) -> Sequence
 
 
 def ip_of(host: str) -> str:
-    """Return the address of a host, preferably IPv4; blocks while a name is resolved.
+    """Return a host's address, preferably IPv4; this blocks while a name is resolved.
 
     :raises OSError: the name has no address.
     """
@@ -77,7 +76,7 @@ def encode_host(ip: str, port: int) -> bytes:
             return socket.inet_pton(socket.AF_INET, ip) + _PORT.pack(port)
         packed = socket.inet_pton(socket.AF_INET6, ip.partition("%")[0])
     except OSError as error:
-        raise ValueError(f"not an IP address: {ip!r}") from error
+        raise ValueError(f"invalid IP address: {ip!r}") from error
     return packed.removeprefix(_MAPPED) + _PORT.pack(port)
 
 
@@ -89,7 +88,7 @@ def decode_host(stored: bytes) -> tuple[str, int]:
 
 
 def unmapped(host: str) -> str:
-    """Return the IPv4 address of a mapped IPv6 address; return other addresses and names unchanged."""
+    """Return the IPv4 address inside a mapped IPv6 address; return any other address or name unchanged."""
     if not host.startswith(("::", "0")) or ":" not in host:
         return host
     with suppress(OSError):
@@ -100,8 +99,7 @@ def unmapped(host: str) -> str:
 
 
 def stored_ip(host: str) -> str | None:
-    """Return an address in the form for records and ids (IPv4 unmapped, IPv6 compressed and with no zone), or None for
-    a name."""
+    """Return an address in the form for records and ids, or None for a host name."""
     try:
         return decode_host(encode_host(host, 0))[0]
     except ValueError:
@@ -109,7 +107,7 @@ def stored_ip(host: str) -> str | None:
 
 
 def parsed_ip(host: str) -> Ip | None:
-    """Return an address as an object that can be compared with networks, or None for a name."""
+    """Return an address as an object that can be compared with networks, or None for a host name."""
     text = stored_ip(host)
     return None if text is None else ipaddress.ip_address(text)
 
@@ -136,16 +134,18 @@ def parse_address(text: str) -> tuple[str, int]:
     host, separator, port_text = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port_text.isascii() or not port_text.isdigit() or int(port_text) > 65535:
-        raise ValueError(f"not an address of the form host:port: {text[:_SHOWN_CHARS]!r}")
+        raise ValueError(f"the address does not have the form host:port: {text[:_SHOWN_CHARS]!r}")
     if ":" in host and stored_ip(host) is None:
-        raise ValueError(f"not an address of the form host:port or, for IPv6, [host]:port: {text[:_SHOWN_CHARS]!r}")
+        raise ValueError(
+            f"the address does not have the form host:port or, for IPv6, [host]:port: {text[:_SHOWN_CHARS]!r}"
+        )
     if not _can_be_host(host):
         raise ValueError(f"{_NO_NAME}: {host[:_SHOWN_CHARS]!r}")
     return host, int(port_text)
 
 
 def _can_be_host(host: str) -> bool:
-    """Return whether a name is valid for the resolver, which raises errors other than OSError for an invalid name."""
+    """Return whether a name is valid for the resolver, which raises unexpected errors for invalid names."""
     try:
         return ":" in host or ("\0" not in host and bool(host.encode("idna")))
     except UnicodeError:
@@ -153,7 +153,7 @@ def _can_be_host(host: str) -> bool:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """Split nameserver addresses joined by ``;`` or ``,`` and drop duplicates; the addresses are not checked.
+    """Split nameserver addresses joined by ``;`` or ``,``, and drop duplicates. The addresses are not validated.
 
     ``http://`` before an address is removed, as in Java's clients (``NameServerAddressUtils``).
     """
@@ -162,10 +162,10 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 def format_address(host: str, port: int) -> str:
-    """Format ``host:port``, with brackets around an IPv6 address."""
+    """Format an address as ``host:port``, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def address_here(host: str, port: int) -> str:
-    """Return the ``host:port`` at which a program on this machine reaches a server that listens on ``host``."""
+    """Return the ``host:port`` at which programs on this machine can reach a server that listens on ``host``."""
     return format_address({"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)

@@ -42,12 +42,12 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str | None) -> int:
-    """Return the code of a tag in a ConsumeQueue: its Java hash, or 0 if the tag is empty."""
+    """Return a tag's code in a ConsumeQueue: its Java hash, or 0 if the tag is empty."""
     return java_hash(tag) if tag else 0
 
 
 def index_hash(code: int) -> int:
-    """Return the form in which IndexFile stores a Java hash: its absolute value, or 0 for ``Integer.MIN_VALUE``."""
+    """Return a Java hash in IndexFile's form: its absolute value, or 0 for ``Integer.MIN_VALUE``."""
     return 0 if code == -0x80000000 else abs(code)
 
 
@@ -64,17 +64,17 @@ def decode_offset_msg_id(msg_id: str) -> tuple[str, int, int]:
     try:
         raw = bytes.fromhex(msg_id)
     except ValueError as error:
-        raise ValueError(f"not an offset message id: {msg_id!r}") from error
+        raise ValueError(f"invalid offset message id: {msg_id!r}") from error
     if len(raw) not in (IPV4_HOST_BYTES + 8, IPV6_HOST_BYTES + 8) or len(msg_id) != 2 * len(raw):
-        raise ValueError(f"an offset message id has 32 or 56 hex digits: {msg_id!r}")
+        raise ValueError(f"an offset message id must have 32 or 56 hex digits: {msg_id!r}")
     ip, port = decode_host(raw[:-8])
     if not 0 <= port <= 65_535:
-        raise ValueError(f"not an offset message id, its port is {port}: {msg_id!r}")
+        raise ValueError(f"invalid port {port} in offset message id {msg_id!r}")
     return ip, port, struct.unpack(">q", raw[-8:])[0]
 
 
 class UniqIdGenerator:
-    """Generates client message ids (UNIQ_KEY) of 32 hex digits, or of 56 on a host that has only IPv6.
+    """Generates client message ids (UNIQ_KEY) of 32 hex digits, or of 56 if the host has only IPv6.
 
     Layout: ip (4 or 16), low 16 bits of the pid (2), a number for this generator (4; in Java the hash of the class
     loader), milliseconds since the first of the month (4), a counter (2). The counter grows by one for each id, so at
@@ -112,7 +112,7 @@ class UniqIdGenerator:
         return [f"{stamp}{number & 0xFFFF:04X}" for number in itertools.islice(self._numbers, count)]
 
     def _turn(self, now: int) -> None:
-        """Build, for a new millisecond, the part of ids before the counter."""
+        """Build the part of the ids that precedes the counter, for a new millisecond."""
         with self._lock:
             if os.getpid() != self._pid:
                 self._pid = os.getpid()
@@ -136,7 +136,7 @@ class RecallHandleError(CometMQError):
 
 
 class RecallHandle(msgspec.Struct, frozen=True):
-    """The handle of a delayed message, from the answer to its send (``RecallMessageHandle``).
+    """The handle of a delayed message, returned when the message is sent (``RecallMessageHandle``).
 
     It is ``v1 <topic> <brokerName> <due time + 1> <unique key>`` in URL-safe base64.
     """
@@ -147,7 +147,7 @@ class RecallHandle(msgspec.Struct, frozen=True):
     unique_key: str
 
     def encode(self) -> str:
-        """Encode the handle."""
+        """Encode the recall handle as text."""
         # RocketMQ's broker uses whole seconds and adds one, so that rounding down finds the same second.
         text = f"{_HANDLE_VERSION} {self.topic} {self.broker_name} {self.due_ms + 1} {self.unique_key}"
         return base64.urlsafe_b64encode(text.encode()).decode()
@@ -160,16 +160,16 @@ class RecallHandle(msgspec.Struct, frozen=True):
         """
         try:
             if len(text) > MAX_RECALL_HANDLE_CHARS:
-                raise ValueError(f"more than {MAX_RECALL_HANDLE_CHARS} characters")
+                raise ValueError(f"the text is longer than {MAX_RECALL_HANDLE_CHARS} characters")
             raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
             version, topic, rest = raw.decode().split(" ", 2)
             broker_name, due_ms, unique_key = rest.rsplit(" ", 2)  # the name of a broker may have blanks
             if version != _HANDLE_VERSION:
-                raise ValueError(f"not {_HANDLE_VERSION}")
+                raise ValueError(f"its version is not {_HANDLE_VERSION}")
             if not (due_ms.isascii() and due_ms.isdigit() and len(due_ms) < 19):
                 raise ValueError("its time is missing")
         except (ValueError, binascii.Error, UnicodeError) as error:
             raise RecallHandleError(
-                f"recall handle is invalid: {error}", next_step="use the handle that the send returned"
+                f"recall handle is invalid: {error}", next_step="use the handle returned by the send"
             ) from error
         return cls(topic, broker_name, int(due_ms) - 1, unique_key)

@@ -1,4 +1,4 @@
-"""The layouts of records, units, index entries and batches: their fields, types and offsets in one place.
+"""The layouts of records, queue units, index entries and batches: their fields, types and offsets.
 
 All readers and writers take their formats and offsets from this module. :mod:`cometmq.message.record_arrays` derives
 NumPy's types from a layout, and ``scripts/core_constants`` writes the constants of the compiled core.
@@ -40,7 +40,7 @@ class Layout:
         """The total length of all fields, in bytes."""
 
     def struct(self, *names: str) -> struct.Struct:
-        """Return a struct for the fields ``names`` (by default all) that skips the bytes before and between them.
+        """Return a struct for the given fields (by default all) that skips the bytes before and between them.
 
         :raises ValueError: the fields are not in the order of the layout.
         """
@@ -48,18 +48,18 @@ class Layout:
         for name in names or self.formats:
             passed = self.offsets[name] - at
             if passed < 0:
-                raise ValueError(f"{name} comes before the previous field in the layout")
+                raise ValueError(f"{name} precedes the previous field in the layout")
             code += f"{passed}x{self.formats[name]}" if passed else self.formats[name]
             at = self.offsets[name] + struct.calcsize(f">{self.formats[name]}")
         return struct.Struct(code)
 
 
 HOSTS_V6: Final = BORNHOST_V6 | STOREHOST_V6
-"""The sysFlag bits that give the sizes of a record's hosts."""
+"""The sysFlag bits that determine the size of a record's hosts."""
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
-    """Return the sysFlag bits for hosts of these sizes, which are 8 or 20 bytes."""
+    """Return the sysFlag bits for hosts of these sizes (8 or 20 bytes)."""
     flags = BORNHOST_V6 if len(born_host) == IPV6_HOST_BYTES else 0
     return flags | STOREHOST_V6 if len(store_host) == IPV6_HOST_BYTES else flags
 
@@ -87,33 +87,35 @@ def _record(bits: int) -> Layout:
 
 
 RECORDS: Final = {bits: _record(bits) for bits in (0, BORNHOST_V6, STOREHOST_V6, HOSTS_V6)}
-"""The layout of the fields before a record's body, by the bits :data:`HOSTS_V6` of its sysFlag."""
+"""The layout of the fields before a record's body, indexed by the sysFlag's :data:`HOSTS_V6` bits."""
 RECORD: Final = RECORDS[0]
-"""The offsets if both hosts are IPv4; the fields before the hosts have the same offsets in every record."""
+"""The field offsets of a record with two IPv4 hosts; the fields before the hosts have the same offsets in all records.
+"""
 
 
 def record_offsets(name: str) -> dict[int, int]:
-    """Return the offsets of a field in records, by the bits :data:`HOSTS_V6` of the sysFlag."""
+    """Return a field's offsets in records, indexed by the sysFlag's :data:`HOSTS_V6` bits."""
     return {bits: layout.offsets[name] for bits, layout in RECORDS.items()}
 
 
 BODY_AT: Final = {bits: layout.size for bits, layout in RECORDS.items()}
-"""The offset of the body in a record, by the bits :data:`HOSTS_V6` of the sysFlag."""
+"""The offset of a record's body, indexed by the sysFlag's :data:`HOSTS_V6` bits."""
 BODY_LENGTH_BYTES: Final = struct.calcsize(">i")
 TOPIC_LENGTH_BYTES: Final = 1
 TOPIC_LENGTH_V2_BYTES: Final = 2
 PROPERTIES_LENGTH_BYTES: Final = 2
 
 QUEUE_UNIT: Final = Layout({"offset": "q", "size": "i", "tags": "q"})
-"""The fields of a ConsumeQueue unit: log offset and size of a record, and its tags code."""
+"""The fields of a ConsumeQueue unit: a record's log offset, size and tags code."""
 
 INDEX_HEADER: Final = Layout(
     {"begin_time": "q", "end_time": "q", "begin_offset": "q", "end_offset": "q", "slots": "i", "next": "i"}
 )
-"""The header of an index file: first and last store timestamp, first and last log offset, used slots and next entry."""
+"""The header of an index file: first and last store timestamp, first and last log offset, used slots, and next entry.
+"""
 INDEX_ENTRY: Final = Layout({"hash": "i", "offset": "q", "seconds": "i", "previous": "i"})
-"""An index entry: hash of a key, log offset, seconds since the first timestamp and previous entry in the chain."""
+"""An index entry: key hash, log offset, seconds since the first timestamp, and previous entry in the chain."""
 
 BATCH_HEAD: Final = Layout({"size": "i", "magic": "i", "body_crc": "i", "flag": "i", "body_length": "i"})
-"""The fields before the body of a message in a batch. The body is followed by an int16 properties length and the
-properties."""
+"""The fields before a message's body in a batch. The body is followed by an int16 properties length and the properties.
+"""

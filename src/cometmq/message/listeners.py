@@ -16,7 +16,7 @@ from cometmq.limits import MAX_ADDRESS_CHARS, MAX_LISTENERS
 from cometmq.message.hosts import Network, format_address, parse_address, parse_network, parsed_ip, unmapped
 
 EVERY_CLIENT: Final = ""
-"""The name of the default address."""
+"""The listener name of the default address."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
@@ -26,12 +26,12 @@ class Advertised(NamedTuple):
     """An address to which clients connect."""
 
     host: str
-    """A host name, or an address without brackets."""
+    """A host name, or an address with no brackets."""
     port: int
     """The port; 0 means the port on which the broker listens."""
 
     def at(self, port: int) -> str:
-        """Return ``host:port``; ``port`` is used if the address has no port of its own."""
+        """Return ``host:port``, using ``port`` if the address has no port of its own."""
         return format_address(self.host, self.port or port)
 
 
@@ -41,11 +41,10 @@ class Listeners(NamedTuple):
     ports: Mapping[str, int]
     """The ports on which the nameserver listens, by name."""
     networks: tuple[tuple[str, Network], ...]
-    """The networks from which clients connect, with their names; the first match wins."""
+    """Client networks with their listener names; the first match wins."""
 
     def of(self, port_name: str, client_ip: str) -> str:
-        """Return a client's listener, found by its port or else by its network; :data:`EVERY_CLIENT` if none is
-        found."""
+        """Return the client's listener according to its port or network, or :data:`EVERY_CLIENT` if neither matches."""
         if port_name or not self.networks:
             return port_name
         ip = parsed_ip(client_ip)
@@ -74,10 +73,12 @@ def parse_listeners(text: str) -> Listeners:
     for part in _parts(text):
         before, equals, place = part.partition("=")
         if not equals:
-            raise ValueError(f"{part!r} is not NAME=PORT or NAME=NETWORK, such as outside=19876 or vpn=10.8.0.0/16")
+            raise ValueError(
+                f"{part!r} must be NAME=PORT or NAME=NETWORK, for example outside=19876 or vpn=10.8.0.0/16"
+            )
         name, place = _name(before, part), place.strip()
         if name in ports or name in networks:
-            raise ValueError(f"listener {name!r} occurs twice")
+            raise ValueError(f"listener {name!r} is defined twice")
         if place.isascii() and place.isdigit():
             if not int(place) <= 65_535:
                 raise ValueError(f"{part!r}: the maximum port is 65535")
@@ -86,20 +87,20 @@ def parse_listeners(text: str) -> Listeners:
         try:
             networks[name] = parse_network(place)
         except ValueError as error:
-            raise ValueError(f"{part!r} has neither a port nor a network: {error}") from None
+            raise ValueError(f"{part!r} must have a port or a network: {error}") from None
     return Listeners(ports, tuple(networks.items()))
 
 
 def parse_registered(text: str) -> dict[str, str]:
-    """Parse a broker's registered addresses by listener (``listenerAddrs``); each address needs a port.
+    """Parse the addresses that a broker registers for listeners (``listenerAddrs``); each address needs a port.
 
     :raises ValueError: the text is malformed.
     """
     if len(text) > MAX_LISTENERS * (MAX_ADDRESS_CHARS + 32):
-        raise ValueError("the addresses by listener are too long")
+        raise ValueError("the list of listener addresses is too long")
     found = parse_advertised(text)
     if any(address.port == 0 for address in found.values()) or EVERY_CLIENT in found:
-        raise ValueError("an address by listener needs a name and a port")
+        raise ValueError("each listener address needs a name and a port")
     return {name: address.at(0) for name, address in found.items()}
 
 
@@ -120,14 +121,16 @@ def format_advertised(addresses: Mapping[str, Advertised]) -> str:
 def _parts(text: str) -> list[str]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if len(parts) > MAX_LISTENERS:
-        raise ValueError(f"{len(parts)} addresses; at most {MAX_LISTENERS} are allowed")
+        raise ValueError(f"{len(parts)} addresses are too many; the maximum is {MAX_LISTENERS}")
     return parts
 
 
 def _name(text: str, part: str) -> str:
     name = text.strip()
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{part!r}: a listener name is a letter followed by at most 30 of A-Z a-z 0-9 _ -")
+        raise ValueError(
+            f"{part!r}: a listener name is a letter and up to 30 further letters, digits, underscores or hyphens"
+        )
     return name
 
 
@@ -141,14 +144,14 @@ def _advertised(text: str) -> Advertised:
             raise ValueError(f"{text!r}: clients cannot connect to port 0")
     host = unmapped(host.removeprefix("[").removesuffix("]"))
     if len(host) > MAX_ADDRESS_CHARS - 8 or _HOST.fullmatch(host) is None:
-        raise ValueError(f"not an address of the form HOST or HOST:PORT: {text[:100]!r}")
+        raise ValueError(f"the address does not have the form HOST or HOST:PORT: {text[:100]!r}")
     if host in ("0.0.0.0", "::"):
-        raise ValueError(f"{host} is an address to listen on; clients need one to connect to")
+        raise ValueError(f"{host} is only an address to listen on; specify an address to which clients can connect")
     return Advertised(host, port)
 
 
 def _enter(found: dict[str, Advertised], name: str, address: Advertised, part: str) -> None:
     if name in found:
         what = f"listener {name!r}" if name else "the address for every client"
-        raise ValueError(f"{what} occurs twice, the second time as {part!r}")
+        raise ValueError(f"{what} is defined twice, the second time as {part!r}")
     found[name] = address

@@ -1,4 +1,4 @@
-"""The messages that users work with: :class:`Message` for sending, and :class:`MessageExt` when received."""
+"""The messages that users work with: :class:`Message` for sending, and :class:`MessageExt` for received messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _RECONSUME_TIMES_AT: Final = record_offsets("reconsume_times")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _FLAGS_AND_LENGTH: Final = RECORD.struct("sys_flag", "body_length").unpack_from
-"""Unpacks the sysFlag and the body length; the length is valid only if both hosts are IPv4."""
+"""Unpacks the sysFlag and the body length. The length is valid only if both hosts are IPv4."""
 _USUAL_BODY_AT: Final = BODY_AT[0]
 _UNUSUAL: Final = COMPRESSED | HOSTS_V6
 
@@ -97,7 +97,7 @@ class Message(msgspec.Struct):
             raise ValueError("the message has more than one of delay_level, delay and deliver_at: set only one")
         if self.deliver_at is not None and self.deliver_at.utcoffset() is None:
             raise ValueError(
-                f"deliver_at {self.deliver_at.isoformat()} has no time zone: add one, as in "
+                f"deliver_at {self.deliver_at.isoformat()} has no time zone: add one, for example "
                 "datetime(…, tzinfo=timezone.utc), or use .astimezone() for local time"
             )
 
@@ -107,7 +107,7 @@ class Message(msgspec.Struct):
         return bool(self.delay_level) or self.delay is not None or self.deliver_at is not None
 
     def all_properties(self) -> dict[str, str]:
-        """Return the properties to be stored: the user's properties and RocketMQ's own."""
+        """Return the properties to store: the user's properties and RocketMQ's own."""
         stored = dict(self.properties)
         if self.keys:
             stored[names.KEYS] = self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
@@ -124,7 +124,7 @@ class Message(msgspec.Struct):
 
 
 class MessageExt(msgspec.Struct, eq=False, gc=False):
-    """One received message: a view into the body of its pull response.
+    """A received message, decoded on demand from the body of its pull response.
 
     Fields are decoded on first access, so a consumer that reads only bodies does not pay for other fields. A message
     keeps the entire response body in memory.
@@ -146,7 +146,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def body_crc(self) -> int:
-        """The CRC32 of the stored body, limited to 31 bits."""
+        """The CRC32 of the stored body, reduced to 31 bits."""
         return int(_BODY_CRC(self._data, self._at)[0])
 
     @property
@@ -156,7 +156,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def flag(self) -> int:
-        """The flag set by the producer, which RocketMQ does not interpret."""
+        """The producer's flag, which RocketMQ does not interpret."""
         return int(_FLAG(self._data, self._at)[0])
 
     @property
@@ -176,12 +176,12 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def born_timestamp(self) -> int:
-        """The time at which the producer created the message, in ms since 1970."""
+        """The time at which the producer created the message, in milliseconds since 1970."""
         return int(_BORN_TIMESTAMP(self._data, self._at)[0])
 
     @property
     def store_timestamp(self) -> int:
-        """The time at which the broker stored the message, in ms since 1970."""
+        """The time at which the broker stored the message, in milliseconds since 1970."""
         return int(self._behind_born_host()[0])
 
     @property
@@ -196,17 +196,17 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def msg_id(self) -> str:
-        """The message id given by the client (UNIQ_KEY), or the offset id if the message has none."""
+        """The message id assigned by the client (UNIQ_KEY), or the offset id if there is none."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The message id given by the broker: store host and log offset in hex."""
+        """The message id assigned by the broker: its store host and log offset in hex."""
         return offset_msg_id(self._behind_born_host()[1], self.commit_log_offset)
 
     @property
     def reconsume_times(self) -> int:
-        """The number of times that consuming the message has failed."""
+        """The number of failed attempts to consume the message."""
         return int(self._behind_born_host()[2])
 
     @property
@@ -236,7 +236,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
         :raises CometMQError: the consumer has no deserializer, or the deserializer failed.
         """
         raise CometMQError(
-            f"message {self.msg_id} of topic {self.topic} has no value because its consumer has no deserializer",
+            f"message {self.msg_id} of topic {self.topic} has no value, because its consumer has no deserializer",
             next_step="create the consumer with deserializer=…, or use body",
         )
 
@@ -248,7 +248,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def topic(self) -> str:
-        """The topic; for a retried message it is the original topic, as in RocketMQ's consumers."""
+        """The message's topic; for a retried message, the original topic, as in RocketMQ's consumers."""
         return self.properties.get(names.RETRY_TOPIC) or self.stored_topic
 
     @property
@@ -277,16 +277,16 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys. They are split at spaces, as in a broker's index; other white space is part of a key."""
+        """The message's keys, split at spaces as in a broker's index; other white space is part of a key."""
         return tuple([key for key in self.properties.get(names.KEYS, "").split(KEY_SEPARATOR) if key])
 
     @property
     def place(self) -> tuple[bytes, int]:
-        """The body of the pull response, and the position of the record in it."""
+        """The pull response's body and the record's position in it."""
         return self._data, self._at
 
     def with_reconsume_times(self, times: int) -> MessageExt:
-        """Return a copy that has its own bytes and a different reconsume count."""
+        """Return a copy of the message with a different reconsume count."""
         record = bytearray(self._record())
         _INT.pack_into(record, _RECONSUME_TIMES_AT[self._hosts()], times)
         return MessageExt(bytes(record), 0, self.broker_name)
@@ -300,7 +300,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
             raise RecordError(f"the body of {self.offset_msg_id} does not match its CRC")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the record, not the rest of the pull response."""
+        """Pickle only the message's record, not the entire pull response."""
         return MessageExt, (self._record(), 0, self.broker_name)
 
     def __repr__(self) -> str:
@@ -337,7 +337,7 @@ class MessageExt(msgspec.Struct, eq=False, gc=False):
 
 
 def split_records(data: bytes, broker_name: str = "") -> list[MessageExt]:
-    """Return the messages in a pull response. Sizes and magics are checked immediately, everything else on access.
+    """Return the messages in a pull response. Their sizes and magics are checked; all else is checked on access.
 
     :raises RecordError: the body is not a sequence of complete records.
     """
@@ -355,7 +355,7 @@ def _starts_of(data: bytes) -> list[int]:
             raise RecordError(f"{end - at} bytes are left over after the last record")
         size, magic = _SIZE_MAGIC.unpack_from(data, at)
         if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) or not MIN_RECORD_BYTES <= size <= end - at:
-            raise RecordError(f"no record begins at byte {at} of the pull response")
+            raise RecordError(f"byte {at} of the pull response is not the start of a record")
         starts.append(at)
         at += size
     return starts

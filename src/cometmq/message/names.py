@@ -35,12 +35,13 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""Namespace for order configurations on a nameserver; the key is a topic, and the value is ``broker:queues;…``."""
+"""Namespace for order configurations on a nameserver. A key is a topic, and its value is ``broker:queues;…``."""
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Topic for messages with any delay until they are due, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``)."""
+"""Topic for messages with arbitrary delays that are not due yet, as in RocketMQ 5 (``TimerMessageStore.TIMER_TOPIC``).
+"""
 
 PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
-"""Topic for the records that open producers with sequences; it has no queue."""
+"""Topic for the records that mark a producer's start; it has no queues."""
 
 POP_LOG_TOPIC: Final = "rmq_sys_pop_log"
 """Topic for the log of popped messages (``broker/pop/entries.py``); it has one queue."""
@@ -79,12 +80,12 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The group used by RocketMQ's own tools; it never commits offsets."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
-"""Prefix of the topic in which Apache's 5.x broker keeps popped messages; it is followed by the cluster name."""
+"""Topic prefix that Apache's 5.x broker uses for popped messages; the cluster name follows."""
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose offset is the progress in the topic for popped messages."""
+"""The group whose committed offset is the progress in the topic for popped messages."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets are the progress in the half and op topics."""
+"""The group whose committed offsets are the progress in the half and op topics."""
 SYSTEM_GROUPS: Final = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -100,7 +101,7 @@ _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_system_topic(name: str) -> bool:
-    """Return whether a topic is one of RocketMQ's own topics."""
+    """Return whether a topic is one of RocketMQ's system topics."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 

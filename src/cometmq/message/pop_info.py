@@ -1,4 +1,4 @@
-"""The text formats of POP: receipt handles, response infos and retry topic names (``ExtraInfoUtil``, ``KeyBuilder``).
+"""The text formats of POP: receipt handles, response fields and retry topic names (``ExtraInfoUtil``, ``KeyBuilder``).
 
 A receipt handle (property POP_CK, field extraInfo) has eight parts, separated by blanks::
 
@@ -17,7 +17,7 @@ from cometmq.errors import CometMQError
 from cometmq.message.names import RETRY_PREFIX
 
 ORDER_REVIVE_QUEUE: Final = 999
-"""The revive queue in handles of ordered pops (``KeyBuilder.POP_ORDER_REVIVE_QUEUE``)."""
+"""The revive queue id in the handles of ordered pops (``KeyBuilder.POP_ORDER_REVIVE_QUEUE``)."""
 NORMAL_TOPIC: Final = "0"
 RETRY_TOPIC_V1: Final = "1"
 RETRY_TOPIC_V2: Final = "2"
@@ -32,11 +32,11 @@ class HandleError(CometMQError):
 
 
 class ReceiptHandle(NamedTuple):
-    """The parts of a receipt handle. Times are in milliseconds."""
+    """The parts of a receipt handle; times are in milliseconds."""
 
     start_offset: int
     pop_time: int
-    """The time of the pop in milliseconds since 1970."""
+    """The time of the pop, in milliseconds since 1970."""
     invisible_time: int
     revive_queue: int
     topic_type: str
@@ -62,7 +62,7 @@ def parse_handle(text: str) -> ReceiptHandle:
     """
     parts = text.split(" ")
     if len(parts) < _PARTS:
-        raise HandleError(f"a receipt handle has {_PARTS} parts, not {len(parts)}")
+        raise HandleError(f"a receipt handle must have {_PARTS} parts, not {len(parts)}")
     start, popped, invisible, revive, topic_type, broker, queue_id, offset = parts[:_PARTS]
     for number in (start, popped, invisible, revive, queue_id, offset):
         if _NUMBER.fullmatch(number) is None:
@@ -85,37 +85,39 @@ def is_retry_of(topic: str, group: str) -> bool:
 
 
 def original_topic(topic: str, group: str) -> str:
-    """Return the original topic of a POP retry topic; return any other topic unchanged."""
+    """Return the original topic for a POP retry topic; return any other topic unchanged."""
     own = RETRY_PREFIX + group
     return topic[len(own) + 1 :] if topic.startswith((own + "_", own + "+")) else topic
 
 
 def topic_type(topic: str, group: str) -> str:
-    """Return the type of a topic as written in handles and infos (``ExtraInfoUtil.getRetry``)."""
+    """Return a topic's type as written in receipt handles and response fields (``ExtraInfoUtil.getRetry``)."""
     if topic.startswith(f"{RETRY_PREFIX}{group}+"):
         return RETRY_TOPIC_V2
     return RETRY_TOPIC_V1 if topic.startswith(RETRY_PREFIX) else NORMAL_TOPIC
 
 
 def real_topic(topic: str, group: str, kind: str) -> str:
-    """Return the topic from which a message was popped, given the topic type (``ExtraInfoUtil.getRealTopic``)."""
+    """Return the topic from which a message was popped, according to the topic type
+    (``ExtraInfoUtil.getRealTopic``).
+    """
     if kind == RETRY_TOPIC_V1:
         return pop_retry_topic(topic, group)
     return pop_retry_topic(topic, group, v2=True) if kind == RETRY_TOPIC_V2 else topic
 
 
 def start_info(kind: str, queue_id: int, start: int) -> str:
-    """Format one entry of ``startOffsetInfo``."""
+    """Format a ``startOffsetInfo`` entry."""
     return f"{kind} {queue_id} {start}"
 
 
 def offset_info(kind: str, queue_id: int, offsets: list[int]) -> str:
-    """Format one entry of ``msgOffsetInfo``."""
+    """Format a ``msgOffsetInfo`` entry."""
     return f"{kind} {queue_id} {','.join(map(str, offsets))}"
 
 
 def read_offset_info(info: str) -> dict[tuple[str, int], list[int]]:
-    """Parse ``msgOffsetInfo`` to the offsets by topic type and queue.
+    """Parse ``msgOffsetInfo`` into offsets by topic type and queue.
 
     :raises HandleError: the text is malformed.
     """

@@ -1,4 +1,4 @@
-"""Producer sequences, an extension in CometMQ, let a broker recognize a message that is sent twice.
+"""Producer sequences, CometMQ's extension that lets a broker recognize messages that are sent twice.
 
 A producer numbers the messages that it sends to each queue, starting at 0 in each *batch* of its work. A batch request
 (SEND_BATCH_MESSAGE) whose own properties have ``PRODUCER_SEQUENCE`` carries the messages ``first <= number < first +
@@ -30,25 +30,24 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
 
     producer: str
     batch: int
-    """The number of the batch; message numbers restart at 0 in each batch."""
+    """The batch number; message numbers restart at 0 in each batch."""
     epoch: int
-    """The number of the producer's run, from the response to OPEN_PRODUCER."""
+    """The number of the producer's run, taken from the response to OPEN_PRODUCER."""
     first: int
     count: int
-    """The number of messages; 0 in the record that starts a run."""
+    """The number of messages; 0 in the record that marks the start of a run."""
     crc: int
-    """CRC32 of all messages of the batch in this queue, up to the last one in this request, in the producer's
-    encoding."""
+    """CRC32 of the batch's messages in this queue, up to the last message in this request."""
     note: str = ""
-    """Data that the producer stores for itself and the broker does not interpret."""
+    """Data that the producer stores for its own use and the broker does not interpret."""
 
     @property
     def end(self) -> int:
-        """The number after the last message's number."""
+        """The number that follows the last message's number."""
         return self.first + self.count
 
     def text(self) -> str:
-        """Format the value of the property."""
+        """Format the property value."""
         numbers = f"{self.batch};{self.epoch};{self.first};{self.count};{self.crc}"
         return f"{_VERSION};{numbers};{self.producer};{self.note}"
 
@@ -59,12 +58,12 @@ class ProducerLane(msgspec.Struct, frozen=True):
     next: int
     """The number of the first message that is not stored yet."""
     crc: int | None = None
-    """CRC32 of all messages before ``next``; ``None`` if a broker crash split a request."""
+    """CRC32 of all messages before ``next``, or ``None`` if a broker crash split a request."""
     note: str = ""
 
 
 class ProducerLanes(msgspec.Struct, frozen=True):
-    """Body of the response to OPEN_PRODUCER: the queues that have messages of the batch, by ``topic/queueId``."""
+    """Body of the OPEN_PRODUCER response: the queues with messages of the batch, by ``topic/queueId``."""
 
     lanes: dict[str, ProducerLane]
 
@@ -75,20 +74,20 @@ def is_producer_id(name: str) -> bool:
 
 
 def parse_sequence(text: str) -> ProducerSequence:
-    """Parse the value of the property.
+    """Parse the property value.
 
     :raises SequenceError: the value is invalid; the message says in which way.
     """
     parts = text.split(";")
     if len(parts) != 8 or parts[0] != _VERSION:
-        raise SequenceError("it does not have the form 1;batch;epoch;first;count;crc;producer;note")
+        raise SequenceError("the value does not have the form 1;batch;epoch;first;count;crc;producer;note")
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts[1:6]):
-        raise SequenceError("its numbers must be whole numbers of at least 0")
+        raise SequenceError("its numbers must be whole and at least 0")
     batch, epoch, first, count, crc = map(int, parts[1:6])
     if max(batch, epoch, first + count) > _MAX_INT64 or not 0 <= count <= MAX_BATCH_MESSAGES or crc >> 32:
         raise SequenceError("one of its numbers is too large")
     if not is_producer_id(parts[6]):
-        raise SequenceError("the producer's name has other characters than letters, digits and . _ : % | -")
+        raise SequenceError("the producer name may contain only letters, digits and . _ : % | -")
     if _NOTE.fullmatch(parts[7]) is None:
-        raise SequenceError("the note is too long or has control characters")
+        raise SequenceError("the note is too long or contains control characters")
     return ProducerSequence(parts[6], batch, epoch, first, count, crc, parts[7])

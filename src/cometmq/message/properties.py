@@ -40,7 +40,7 @@ REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 POP_CK: Final = "POP_CK"
 """The receipt handle of a popped message."""
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
-"""The time at which a message was first popped, in ms since 1970."""
+"""The time at which the message was first popped, in milliseconds since 1970."""
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 """The group to which a message in a POP retry topic is redelivered."""
 TTL: Final = "TTL"
@@ -52,21 +52,20 @@ TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 SHARDING_KEY: Final = "__SHARDINGKEY"
-"""The key by which the queue was selected; the message group in 5.x."""
+"""The key by which the queue was selected, which 5.x calls the message group."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 TIMER_NAMES: Final = frozenset({TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
-"""The properties that delay a message by any time; each is sufficient on its own."""
+"""The properties that set an arbitrary delay; a message has one of them."""
 PRODUCER_SEQUENCE: Final = "PRODUCER_SEQUENCE"
-"""CometMQ's own property, which contains the producer and its message numbers; see
-:mod:`cometmq.message.producer_sequence`."""
+"""CometMQ's own property, which contains the producer and its message numbers."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""The number of times that a half message was checked."""
+"""The number of times that the half message has been checked."""
 TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
-"""The original queue offset of a half message that has been written again."""
+"""The original queue offset of a half message that was rewritten."""
 CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-"""The time before the first check of a half message, in seconds."""
+"""The time before a half message is first checked, in seconds."""
 
 KEY_SEPARATOR: Final = " "
 """The separator between index keys in KEYS."""
@@ -110,7 +109,7 @@ RESERVED_NAMES: Final = frozenset(
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode properties; leave out properties with an empty name or value, which readers would drop.
+    """Encode properties, leaving out those with an empty name or value, which readers would drop.
 
     :raises ValueError: a name contains 0x01 or 0x02, or a value contains 0x02, so that the text could not
         be read back.
@@ -120,20 +119,18 @@ def encode_properties(properties: Mapping[str, str]) -> str:
         if not name or not value:
             continue
         if NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name or PROPERTY_SEPARATOR in value:
-            raise ValueError(f"property {name!r} contains one of the separators 0x01 and 0x02")
+            raise ValueError(f"property {name!r} contains a separator (0x01 or 0x02)")
         pieces.append(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}")
     return "".join(pieces)
 
 
 def join_properties(properties: Mapping[str, str]) -> str:
-    """Encode properties from :func:`decode_properties` in the form that Apache's broker writes. The text does not end
-    with a separator.
-    """
+    """Encode the properties from :func:`decode_properties` like Apache's broker, with no separator at the end."""
     return PROPERTY_SEPARATOR.join([f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Decode properties; if several have the same name, the last one counts."""
+    """Decode properties; if a name occurs more than once, the last value counts."""
     properties = {}
     for piece in text.split(PROPERTY_SEPARATOR):
         name, _, value = piece.partition(NAME_VALUE_SEPARATOR)
@@ -143,12 +140,12 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def property_mark(name: str) -> str:
-    """Return the bytes before the value of a property."""
+    """Return the bytes that precede a property's value."""
     return name + NAME_VALUE_SEPARATOR
 
 
 class PropertiesText(msgspec.Struct, frozen=True, gc=False):
-    """Encoded properties, which can be read and changed without decoding them."""
+    """Encoded properties that can be read and changed without decoding them."""
 
     text: str
 
@@ -157,7 +154,7 @@ class PropertiesText(msgspec.Struct, frozen=True, gc=False):
         return self.text.startswith(mark) or PROPERTY_SEPARATOR + mark in self.text
 
     def get(self, name: str) -> str:
-        """Return the last value of a property; empty if it is missing."""
+        """Return the last value of a property, or an empty text if the property is missing."""
         mark = property_mark(name)
         at = self.text.rfind(PROPERTY_SEPARATOR + mark)
         if at < 0 and not self.text.startswith(mark):
@@ -171,7 +168,7 @@ class PropertiesText(msgspec.Struct, frozen=True, gc=False):
         return PropertiesText(PROPERTY_SEPARATOR.join(kept))
 
     def plus(self, properties: Mapping[str, str]) -> PropertiesText:
-        """Return the text with more properties appended and no final separator."""
+        """Return the text with properties appended and no separator at the end."""
         text, more = self.text.removesuffix(PROPERTY_SEPARATOR), join_properties(properties)
         return PropertiesText(f"{text}{PROPERTY_SEPARATOR}{more}" if text and more else text or more)
 
@@ -180,7 +177,7 @@ _DELAYS: Final = TIMER_NAMES | {DELAY}
 
 
 class MessageType(IntEnum):
-    """The type of a message, with the numbers used in traces (``MessageType``)."""
+    """The types of messages, with the numbers used in traces (``MessageType``)."""
 
     NORMAL = 0
     TRANS_HALF = 1
@@ -189,7 +186,7 @@ class MessageType(IntEnum):
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
-    """Return the type of a message with these properties."""
+    """Return a message's type according to its properties."""
     if properties.get(TRAN_MSG) == "true":
         return MessageType.TRANS_HALF
     return MessageType.NORMAL if _DELAYS.isdisjoint(properties) else MessageType.DELAY

@@ -1,4 +1,4 @@
-"""Encodes and decodes stored records (``MessageDecoder``), whose fields are in :mod:`cometmq.message.layout`."""
+"""Encodes and decodes stored records (``MessageDecoder``); see :mod:`cometmq.message.layout` for their fields."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from cometmq.message.properties import decode_properties
 
 MESSAGE_MAGIC: Final = 0xDAA320A7 - (1 << 32)
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
-"""RocketMQ 5's magic for topics longer than 127 bytes; CometMQ reads but does not write it."""
+"""The magic that RocketMQ 5 uses for topics longer than 127 bytes; CometMQ reads it but does not write it."""
 BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
-"""Magic of the filler at the end of a log file: ``int32 remaining size, int32 magic``."""
+"""The magic of the filler at the end of a log file: ``int32 remaining size, int32 magic``."""
 
 END_FILE_MIN_BLANK_BYTES: Final = 8
 MIN_RECORD_BYTES: Final = RECORD.size + TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
@@ -44,7 +44,7 @@ HEAD_PACKERS: Final = {
     for born in _HOST_BYTES
     for stored in _HOST_BYTES
 }
-"""Packs the part of a record before its body, by the sizes of its born host and store host."""
+"""Structs that pack the part of a record before the body, by the sizes of its born host and store host."""
 _HEAD_READERS: Final = {bits: layout.struct().unpack_from for bits, layout in RECORDS.items()}
 _MAGIC_AND_FLAG: Final = RECORD.struct("magic", "sys_flag").unpack_from
 _MAGIC_FLAG_AND_BODY_LENGTH: Final = RECORD.struct("magic", "sys_flag", "body_length").unpack_from
@@ -60,7 +60,7 @@ class RecordError(CometMQError):
 
 
 class StoredRecord(msgspec.Struct, frozen=True, dict=True):
-    """One stored record, in the order of its layout; ``body`` is compressed if the sysFlag says so."""
+    """A stored record, with its fields in layout order; ``body`` is compressed if the sysFlag says so."""
 
     size: int
     body_crc: int
@@ -91,7 +91,7 @@ class StoredRecord(msgspec.Struct, frozen=True, dict=True):
 
 
 def body_crc(body: Buffer) -> int:
-    """Return the CRC32 of a body in the form used in records, which has 31 bits."""
+    """Return a body's CRC32 as stored in records, reduced to 31 bits."""
     return crc32(body) & CRC_MASK
 
 
@@ -119,7 +119,7 @@ def encode_record(
     topic_bytes = topic.encode()
     properties = properties_text.encode()
     if len(topic_bytes) > 127 or len(properties) > 32_767:
-        raise ValueError("a topic has at most 127 bytes and properties 32,767")
+        raise ValueError("the topic is longer than 127 bytes or the properties are longer than 32,767 bytes")
     hosts = len(born_host) + len(store_host)
     size = RECORD_WITHOUT_HOSTS_BYTES + hosts + len(body) + len(topic_bytes) + len(properties)
     return b"".join(
@@ -151,7 +151,7 @@ def encode_record(
 
 
 Parts = tuple[int, int, int, int, int, int]
-"""Positions in a buffer: the start and end of a record's body, topic and properties."""
+"""The start and end of a record's body, topic and properties in a buffer."""
 
 
 def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
@@ -185,7 +185,7 @@ def parts_of(buffer: Buffer, at: int, end: int) -> Parts | None:
 
 
 def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> StoredRecord:
-    """Decode the record that begins at byte ``at`` of ``buffer``.
+    """Decode the record that starts at byte ``at`` in ``buffer``.
 
     :raises RecordError: bytes are missing, the magic is wrong, the lengths do not add up to the size, the topic is not
         UTF-8, or (with ``check_crc``) the body is damaged. In properties, bytes that are not UTF-8 become U+FFFD, as in
@@ -193,23 +193,23 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
     """
     room = len(buffer) - at
     if room < MIN_RECORD_BYTES:
-        raise RecordError(f"{max(room, 0)} bytes are too few for a record")
+        raise RecordError(f"the remaining {max(room, 0)} bytes are too few for a record")
     magic, sys_flag = _MAGIC_AND_FLAG(buffer, at)
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
         raise RecordError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record")
     size: int = _INT(buffer, at)[0]
     if not MIN_RECORD_BYTES <= size <= room:
-        raise RecordError(f"a record of {size} bytes exceeds the remaining {room}")
+        raise RecordError(f"a record of {size} bytes does not fit in the remaining {room} bytes")
     parts = parts_of(buffer, at, at + size)
     if parts is None:
-        raise RecordError(f"the body, the topic or another part does not fit into a record of {size} bytes")
+        raise RecordError(f"the body, the topic or another part does not fit in a record of {size} bytes")
     body_at, body_end, topic_at, topic_end, properties_at, end = parts
     if end != at + size:
         raise RecordError(f"the lengths inside a record of {size} bytes do not add up")
     head = _HEAD_READERS[sys_flag & HOSTS_V6](buffer, at)
     body = bytes(buffer[body_at:body_end])
     if check_crc and body_crc(body) != head[2]:
-        raise RecordError("the body does not match its CRC")
+        raise RecordError("the record's body does not match its CRC")
     try:
         topic = str(buffer[topic_at:topic_end], "utf-8")
     except UnicodeDecodeError as error:
@@ -220,7 +220,7 @@ def decode_record(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Sto
 
 
 def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[StoredRecord]:
-    """Yield the records of a pull response.
+    """Yield the records in a pull response.
 
     :raises RecordError: see :func:`decode_record`; or bytes are left over at the end.
     """

@@ -1,4 +1,4 @@
-"""NumPy types for the layouts, and field offsets for many records at the same time."""
+"""NumPy types for the layouts, and field offsets for many records at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _SHIFT: Final = (HOSTS_V6 & -HOSTS_V6).bit_length() - 1
 
 
 def dtype_of(layout: Layout, *names: str) -> np.dtype[np.void]:
-    """Return the NumPy type for the fields ``names`` (by default all) at their offsets in the layout; hosts are
-    bytes."""
+    """Return the NumPy type for the given fields (by default all) at their offsets in the layout; hosts are bytes."""
     chosen = names or tuple(layout.formats)
     return np.dtype(
         {
@@ -30,7 +29,7 @@ def dtype_of(layout: Layout, *names: str) -> np.dtype[np.void]:
 
 
 def offsets_of(offsets: Mapping[int, int], sys_flags: npt.NDArray[Any]) -> npt.NDArray[np.int_]:
-    """Return the offset of a field in each record.
+    """Return a field's offset in each record.
 
     :param offsets: the field's offsets by the bits :data:`~cometmq.message.layout.HOSTS_V6` of the sysFlag.
     """

@@ -27,7 +27,7 @@ TOPIC_UNIT_SUB: Final = 0x2
 
 
 class CompressionType(IntEnum):
-    """The compression type of a body; 0, which clients before 4.9.4 send, means zlib."""
+    """The compression type of a body. Type 0, which clients before 4.9.4 send, means zlib."""
 
     ZLIB_OLD = 0
     LZ4 = 1
@@ -36,15 +36,15 @@ class CompressionType(IntEnum):
 
 
 def with_transaction(sys_flag: int, kind: int) -> int:
-    """Set the transaction bits of a sysFlag to ``kind``, one of the ``TRANSACTION_`` values."""
+    """Return a sysFlag with its transaction bits set to ``kind``, one of the ``TRANSACTION_`` values."""
     return sys_flag & ~TRANSACTION_MASK | kind
 
 
 def compression_type(sys_flag: int) -> int:
-    """Return the compression type in a sysFlag, a number of :class:`CompressionType`."""
+    """Return the compression type in a sysFlag, as a number."""
     return (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
 
 
 def with_compression(sys_flag: int, kind: CompressionType) -> int:
-    """Set the bits of a sysFlag for a body compressed with ``kind``."""
+    """Return a sysFlag with the bits for a body compressed with ``kind``."""
     return (sys_flag & ~COMPRESSION_TYPE_MASK) | COMPRESSED | (kind << COMPRESSION_TYPE_SHIFT)

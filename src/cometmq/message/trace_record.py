@@ -1,4 +1,4 @@
-r"""The records of a message trace, in the format that RocketMQ's clients write (``TraceDataEncoder``).
+r"""The records of a message trace, in the format used by RocketMQ's clients (``TraceDataEncoder``).
 
 The body of a trace message is a sequence of records, each ended by 0x02, with fields separated by 0x01::
 
@@ -27,7 +27,7 @@ _CLEAN: Final = str.maketrans({FIELD_SEPARATOR: " ", RECORD_SEPARATOR: " "})
 
 
 class Pub(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a sent message."""
+    """The trace record of a sent message."""
 
     time_ms: int
     region: str | None
@@ -40,20 +40,20 @@ class Pub(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int
     cost_ms: int
     msg_type: int
-    """See :class:`~cometmq.message.properties.MessageType`; other clients have more types."""
+    """The message type; see :class:`~cometmq.message.properties.MessageType`. Other clients use more types."""
     offset_msg_id: str
     success: bool
     client_host: str | None = None
 
 
 class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a message that a listener is about to receive."""
+    """The trace record of a message about to be passed to a listener."""
 
     time_ms: int
     region: str | None
     group: str
     request_id: str
-    """The id that is also in the SubAfter record for the same call."""
+    """The request id, which is also in the SubAfter record of the same call."""
     msg_id: str
     retry_times: int
     keys: str | None
@@ -61,7 +61,7 @@ class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of the result that a listener returned."""
+    """The trace record of a listener call's result."""
 
     request_id: str
     msg_id: str
@@ -75,7 +75,7 @@ class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a half message that was committed or rolled back."""
+    """The trace record of a half message's commit or rollback."""
 
     time_ms: int
     region: str | None
@@ -113,7 +113,7 @@ def _texts(record: TraceRecord) -> Iterator[tuple[str, str]]:
 
 
 def decode_trace(body: bytes) -> list[TraceRecord]:
-    """Decode the records of a trace message; ignore everything else."""
+    """Decode the records in a trace message, and ignore everything else."""
     records: list[TraceRecord] = []
     for text in body.decode(errors="replace").split(RECORD_SEPARATOR):
         kind, *fields = text.split(FIELD_SEPARATOR)

@@ -1,1 +1,1 @@
-"""Server metrics: metric families, Prometheus' text format, and the port that serves metrics and health checks."""
+"""Server metrics: metric families, Prometheus' text format, and the HTTP port for metrics and health checks."""

@@ -1,4 +1,4 @@
-"""Alert rules for Prometheus. Each links to a heading of docs/alerts.md, which says what to do."""
+"""Prometheus alert rules. Each links to the section of docs/alerts.md that explains what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RUNBOOK: Final = "docs/alerts.md"
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule that fires when ``expression`` has been true for ``minutes``."""
+    """An alert rule, which fires when ``expression`` has been true for ``minutes``."""
 
     name: str
     expression: str
@@ -32,7 +32,7 @@ ALERTS: Final = (
         "rocketmq_broker_permission < 6",
         5,
         "warning",
-        "broker {{ $labels.node_id }} may not be read or written",
+        "broker {{ $labels.node_id }} has been closed for reading or writing",
     ),
     Alert(
         "CometMQMessagesNotStored",
@@ -60,7 +60,7 @@ ALERTS: Final = (
         "predict_linear(cometmq_disk_used_ratio[6h], 86400) > 0.9 and cometmq_disk_used_ratio > 0.5",
         60,
         "warning",
-        "the disk of broker {{ $labels.node_id }} is full within a day",
+        "the disk of broker {{ $labels.node_id }} will be full within a day",
     ),
     Alert(
         "CometMQSlowFlushes",
@@ -81,7 +81,7 @@ ALERTS: Final = (
         "cometmq_advertised_address_wrong > 0",
         10,
         "critical",
-        "clients do not find broker {{ $labels.node_id }} at {{ $labels.address }}",
+        "clients cannot find broker {{ $labels.node_id }} at {{ $labels.address }}",
     ),
     Alert(
         "CometMQNoSlave",
@@ -111,28 +111,28 @@ ALERTS: Final = (
         "sum by (node_id, consumer_group) (rocketmq_consumer_connections) > 0",
         15,
         "warning",
-        "nobody consumes for group {{ $labels.consumer_group }}",
+        "group {{ $labels.consumer_group }} has no consumers",
     ),
     Alert(
         "CometMQDeadLetters",
         "increase(rocketmq_send_to_dlq_messages_total[10m]) > 0",
         0,
         "warning",
-        "group {{ $labels.consumer_group }} gives up messages of {{ $labels.topic }}",
+        "group {{ $labels.consumer_group }} gives up on messages in {{ $labels.topic }}",
     ),
     Alert(
         "CometMQTransactionsOpen",
         "rocketmq_half_messages > 1000",
         15,
         "warning",
-        "producers do not end their transactions at {{ $labels.node_id }}",
+        "producers do not end their transactions on {{ $labels.node_id }}",
     ),
     Alert(
         "CometMQTimerLate",
         "rocketmq_timer_dequeue_latency_milliseconds > 10000",
         5,
         "warning",
-        "delayed messages of {{ $labels.node_id }} are late",
+        "delayed messages on {{ $labels.node_id }} are late",
     ),
     Alert(
         "CometMQRequestsFail",
@@ -140,7 +140,7 @@ ALERTS: Final = (
         '(rate(rocketmq_rpc_latency_milliseconds_count{result!="success"}[5m])) > 1',
         10,
         "warning",
-        "{{ $labels.request_code }} at {{ $labels.node_id }} is answered {{ $labels.response_code }}",
+        "{{ $labels.request_code }} on {{ $labels.node_id }} fails with {{ $labels.response_code }}",
     ),
     Alert(
         "CometMQAuditEntriesLost",
@@ -154,13 +154,13 @@ ALERTS: Final = (
         "cometmq_unsent_bytes > 134217728",
         5,
         "warning",
-        "clients of {{ $labels.node_id }} do not read their answers",
+        "clients of {{ $labels.node_id }} do not read their responses",
     ),
 )
 
 
 def rules() -> dict[str, Any]:
-    """Return the rules in the form of Prometheus' rule files."""
+    """Return the alert rules in the format of Prometheus rule files."""
     return {
         "groups": [
             {

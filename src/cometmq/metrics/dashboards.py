@@ -16,7 +16,7 @@ _OF: Final = 'cluster=~"$cluster",node_id=~"$broker"'
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel: its expressions with their legends, and Grafana's name of the unit."""
+    """A dashboard panel: its expressions and legends, and its unit in Grafana's notation."""
 
     title: str
     queries: tuple[tuple[str, str], ...]
@@ -46,7 +46,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Bps",
             ),
             Panel(
-                "Topics with most messages in",
+                "Topics with the most incoming messages",
                 ((f"topk(10, {_rate('rocketmq_messages_in_total', 'topic', _OF_USERS)})", "{{topic}}"),),
                 "mps",
             ),
@@ -87,7 +87,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "ms",
             ),
             Panel(
-                "Sent and not consumed",
+                "In flight to consumers",
                 (
                     (
                         f"topk(10, sum by (consumer_group) (rocketmq_consumer_inflight_messages{{{_OF}}}))",
@@ -129,7 +129,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "reqps",
             ),
             Panel(
-                "Latency of sends, 99 %",
+                "Send latency, 99 %",
                 (
                     (
                         _quantile(0.99, "rocketmq_rpc_latency_milliseconds", ',request_code="send_message_v2"'),
@@ -166,7 +166,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             ),
             Panel("Delayed messages", ((f"sum by (topic) (rocketmq_timing_messages{{{_OF}}})", "{{topic}}"),)),
             Panel(
-                "Delayed messages late by",
+                "Delay of overdue messages",
                 ((f"rocketmq_timer_dequeue_latency_milliseconds{{{_OF}}}", "{{node_id}}"),),
                 "ms",
             ),
@@ -183,7 +183,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel("Processor", ((_rate("cometmq_cpu_seconds_total", "node_id"), "{{node_id}}"),), "percentunit"),
             Panel("Memory", ((f"cometmq_resident_memory_bytes{{{_OF}}}", "{{node_id}}"),), "bytes"),
             Panel(
-                "Lateness of the event loop, 99 %",
+                "Event loop delay, 99 %",
                 ((_quantile(0.99, "cometmq_event_loop_delay_seconds"), "{{node_id}}"),),
                 "s",
             ),
@@ -196,7 +196,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the dashboard in Grafana's import format; Grafana asks for the data source."""
+    """Return the dashboard in Grafana's import format. Grafana asks for the data source on import."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS:

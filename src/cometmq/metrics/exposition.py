@@ -19,7 +19,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 OVERFLOW_LABEL: Final = "otel_metric_overflow"
-"""Label of the series that sums all samples that have no series of their own; the name is OpenTelemetry's."""
+"""Label of the series that sums all samples with no series of their own, named as in OpenTelemetry."""
 
 
 def in_slices(samples: Iterable[Sample]) -> Steps:
@@ -30,7 +30,7 @@ def in_slices(samples: Iterable[Sample]) -> Steps:
 
 
 def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
-    """Yield the text of samples in pieces of about a millisecond, sorted by family name.
+    """Yield the exposition text in pieces that each take about a millisecond, sorted by family name.
 
     Pieces are empty while samples are collected.
 
@@ -66,10 +66,7 @@ def exposition(steps: Steps, common: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _template(differing: Sequence[str], common: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
-    """Return a template of labels, sorted by name, with ``%s`` for the values that differ.
-
-    Also return the positions of these values in a sample.
-    """
+    """Return a label template with ``%s`` for the values that differ, and these values' positions in a sample."""
     fixed = {name: _escaped(value).replace("%", "%%") for name, value in common.items()}
     names = sorted({*fixed, *differing})
     text = ",".join([f'{name}="{"%s" if name in differing else fixed[name]}"' for name in names])
@@ -98,5 +95,5 @@ def _histogram_lines(family: Family, labels: str, value: Value) -> str:
 
 @cache
 def _bounds(family: Family) -> tuple[str, ...]:
-    """Return the bounds of a histogram as text."""
+    """Return a histogram's bounds as text."""
     return (*(str(float(bound)) for bound in family.bounds), "+Inf")

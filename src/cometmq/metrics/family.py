@@ -1,4 +1,4 @@
-"""Metric families, their samples, and histograms that count by additions only.
+"""Metric families, their samples, and histograms that count by addition only.
 
 The terms are Prometheus': a *family* has a name, a kind and labels; a *sample* is a value for one set of label values.
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Kind(Enum):
-    """The kinds of metrics, with Prometheus' names."""
+    """The kinds of metrics, under Prometheus' names."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -22,13 +22,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """One metric. A counter's name ends with ``_total``; the name of a time or size ends with its unit."""
+    """A metric family. A counter's name ends with ``_total``; the name of a duration or size ends with its unit."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    """Names of the labels that differ between samples; labels of the entire server are not included."""
+    """Names of the labels that differ between samples; the server-wide labels are not included."""
     bounds: tuple[float, ...] = ()
     """The upper bounds of a histogram's buckets, in the unit of its name."""
 
@@ -41,7 +41,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds: Final = bounds
         self.counts: Final = [0] * (len(bounds) + 1)
-        """Number of values in each bucket, not cumulative; the last bucket has the values above all bounds."""
+        """Number of values in each bucket, not cumulative; the last bucket counts the values above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -52,8 +52,8 @@ class Histogram:
 
 Value = float | Histogram
 Sample = tuple[Family, tuple[str, ...], Value]
-"""A family, label values in the order of its labels, and a value."""
+"""A sample: its family, the label values in the order of the family's labels, and the value."""
 OVERFLOW: Final[tuple[str, ...]] = ()
-"""Replaces label values: the sample is the sum of all samples that have no series of their own."""
+"""Replaces the label values of the sample that sums all samples with no series of their own."""
 Steps = Iterator[list[Sample]]
-"""Lists of samples. Each takes about a millisecond to collect, and the server answers other requests in between."""
+"""Lists of samples that each take about a millisecond to collect; the server handles other requests in between."""

@@ -1,4 +1,4 @@
-"""The monitoring port: ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP."""
+"""The monitoring port, which serves ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Scrape:
 
 
 class MonitorServer:
-    """Answers GET and HEAD, and refuses anything else.
+    """An HTTP server for metrics and health checks; it accepts only GET and HEAD.
 
     :param metrics: yields the current metrics in pieces; other work runs between the pieces.
     :param not_ready: returns the reason why the server cannot serve clients now, or an empty text.
@@ -62,18 +62,18 @@ class MonitorServer:
         self._open: set[asyncio.StreamWriter] = set()
         self._running = TaskSet()
         self._waiting: list[_Scrape] = []
-        """Scrapes that arrived during a collection; all of them get the result of the next collection."""
+        """Scrapes that arrived during a collection and wait for the next one, whose result they share."""
         self._is_collecting = False
 
     @property
     def port(self) -> int:
-        """The port of the server, which may have been chosen by the system."""
+        """The port on which the server listens; the system may have chosen it."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def url(self) -> str:
-        """The URL of the metrics; empty if nothing listens."""
+        """The URL of the metrics; empty if the server is not listening."""
         if self._server is None:
             return ""
         host, _ = socket.getnameinfo(self._server.sockets[0].getsockname(), _NUMERIC)  # an IPv6 address with its zone
@@ -141,7 +141,7 @@ class MonitorServer:
             elif isinstance(event, h11.Request):
                 request = event
             elif isinstance(event, h11.Data):
-                raise h11.RemoteProtocolError("a request for metrics must not have a body", error_status_hint=413)
+                raise h11.RemoteProtocolError("a metrics request must not have a body", error_status_hint=413)
             elif isinstance(event, h11.EndOfMessage):
                 return request
             else:  # closed
@@ -177,7 +177,9 @@ class MonitorServer:
         await self._finish(connection, writer)
 
     async def _collect(self) -> None:
-        """Collect metrics once for all waiting scrapes, and again for scrapes that arrived during the collection."""
+        """Collect metrics once for all waiting scrapes, and once more for scrapes that arrived during the
+        collection.
+        """
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
@@ -204,7 +206,7 @@ class MonitorServer:
             scrape.end()
 
     async def _has_room(self, scrape: _Scrape, deadline: float, group_size: int) -> bool:
-        """Wait until the client has read enough; if the client is too slow, end its scrape and return False."""
+        """Wait until the client has read enough data; if it is too slow, end its scrape and return False."""
         left = deadline - self._clock.monotonic()
         try:
             await wait_for(

@@ -1,4 +1,4 @@
-"""The metrics keys of nameserver and broker, with the names that Apache's 5.x broker uses."""
+"""The metrics keys for nameservers and brokers, under the names that Apache's 5.x broker uses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ DISABLE: Final = "DISABLE"
 PROM: Final = "PROM"
 OTLP_GRPC: Final = "OTLP_GRPC"
 OTLP_HTTP: Final = "OTLP_HTTP"
-"""An exporter type that only CometMQ has; Apache's brokers use only gRPC."""
+"""An exporter type that only CometMQ supports; Apache's brokers export only over gRPC."""
 
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """The metrics options of a server, as a base class for configurations. It has no slots, since another base class
-    has them.
-    """
+    """The metrics options of a server, as a base class for configurations."""
 
     metrics_exporter_type: str = option(
         DISABLE,
@@ -52,12 +50,12 @@ class MetricsOptions:
 
     @property
     def metric_labels(self) -> dict[str, str]:
-        """Labels from ``metrics_label``."""
+        """The labels in ``metrics_label``."""
         return _pairs(self.metrics_label)
 
     @property
     def exporter_headers(self) -> dict[str, str]:
-        """Headers from ``metrics_grpc_exporter_header``."""
+        """The headers in ``metrics_grpc_exporter_header``."""
         return _pairs(self.metrics_grpc_exporter_header)
 
     @property

@@ -1,4 +1,4 @@
-"""Pushes metrics to an OpenTelemetry collector at intervals (OTLP), as Apache's broker does with ``OTLP_GRPC``.
+"""Pushes metrics to an OpenTelemetry collector at intervals (OTLP), like Apache's broker with ``OTLP_GRPC``.
 
 The families are those of ``/metrics``, under the names of Apache's instruments: without the unit, which is a separate
 field. They are collected on the event loop in slices, and a thread sends them.
@@ -31,10 +31,10 @@ _NAMES_WITH_UNIT: Final = ("rocketmq_storage_flush_behind_bytes", "rocketmq_stor
 """Apache's instruments whose names end with the unit."""
 _OVERFLOW_ATTRIBUTE: Final = "otel.metric.overflow"
 _BATCH_POINTS: Final = 5_000
-"""Maximum number of values in a request; collectors accept 4 MB."""
+"""Maximum number of values in an export request; collectors accept 4 MB."""
 
 Snapshot = tuple[Family, tuple[str, ...], float | tuple[tuple[int, ...], float]]
-"""An immutable copy of a sample; a histogram is copied as its counts and its sum."""
+"""An immutable copy of a sample; a histogram is copied as its counts and sum."""
 
 
 class Exporter(Protocol):
@@ -48,7 +48,7 @@ class Exporter(Protocol):
 
 
 class OtlpSender:
-    """Collects and sends metrics every ``metricGrpcExporterIntervalInMills``, and once more when it stops.
+    """Collects and sends metrics every ``metricGrpcExporterIntervalInMills`` milliseconds, and once more when stopped.
 
     :param steps: yields the current samples.
     :raises ConfigError: the target or a package is missing.
@@ -89,9 +89,9 @@ class OtlpSender:
             was_taken = False
         target = self._options.metrics_grpc_exporter_target
         if was_taken and self._is_failing:
-            _log.info("metrics are sent to %s again", target)
+            _log.info("sending metrics to %s works again", target)
         elif not was_taken and not self._is_failing:
-            _log.warning("metrics cannot be sent to %s; retrying", target)
+            _log.warning("cannot send metrics to %s; retrying", target)
         self._is_failing = not was_taken
 
     async def _collected(self) -> list[Snapshot]:
@@ -110,7 +110,7 @@ class OtlpSender:
 
 
 def exporter_of(options: MetricsOptions) -> Exporter:
-    """Create the OpenTelemetry SDK's exporter for these options.
+    """Create the OpenTelemetry SDK exporter for these options.
 
     :raises ConfigError: the target or a package is missing.
     """
@@ -118,7 +118,7 @@ def exporter_of(options: MetricsOptions) -> Exporter:
     if not target:
         raise ConfigError(
             f"metricsExporterType={kind} needs metricsGrpcExporterTarget",
-            next_step="set it to the collector's address, such as http://127.0.0.1:4317 (4318 with OTLP_HTTP)",
+            next_step="set it to the collector's address, for example http://127.0.0.1:4317 (4318 with OTLP_HTTP)",
         )
     package = "grpc" if kind == OTLP_GRPC else "http"
     try:
@@ -140,7 +140,7 @@ def exporter_of(options: MetricsOptions) -> Exporter:
 
 
 def instrument_of(family: Family) -> tuple[str, str]:
-    """Return the name and unit of Apache's instrument for a family."""
+    """Return the name and unit of Apache's instrument for a metric family."""
     name = family.name
     unit = next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
     if not unit or not name.startswith("rocketmq_") or name in _NAMES_WITH_UNIT:
@@ -149,7 +149,7 @@ def instrument_of(family: Family) -> tuple[str, str]:
 
 
 def metrics_data(samples: list[Snapshot], common: Mapping[str, str], began_ns: int, now_ns: int) -> MetricsData:
-    """Convert samples to the form of the OpenTelemetry SDK.
+    """Convert samples to the OpenTelemetry SDK's data format.
 
     :param common: attributes that every sample has.
     """

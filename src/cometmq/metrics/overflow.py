@@ -1,4 +1,4 @@
-"""Limits the number of series in each family: the first sets of labels have their own series, all others share one.
+"""Limits the number of series in each metric family: the first label sets get their own series, all others share one.
 
 The rule and the label of the shared series are those of OpenTelemetry, which Apache's brokers use: a set of labels
 keeps its series as long as it exists. A shared counter never decreases, even when some of its members vanish.
@@ -15,15 +15,15 @@ from cometmq.metrics.family import OVERFLOW, Family, Histogram, Kind, Sample, St
 
 @dataclass(slots=True)
 class _SharedCounter:
-    """The shared series of a counter, over all scrapes."""
+    """The shared series of a counter, tracked across scrapes."""
 
     before: Sequence[float]
-    """Sums in the last scrape."""
+    """Sums at the last scrape."""
     vanished: Sequence[float]
-    """Sums of the members that have vanished."""
+    """Sums of the members that have disappeared."""
 
     def monotonic_sums(self, now: Sequence[float]) -> list[float]:
-        """Return the sums to report, including those of vanished members."""
+        """Return the sums to report, including those of members that have disappeared."""
         self.vanished = [
             lost + max(old - new, 0) for lost, old, new in zip(self.vanished, self.before, now, strict=True)
         ]
@@ -32,7 +32,7 @@ class _SharedCounter:
 
 
 class SeriesLimit:
-    """Remembers, over all scrapes, which sets of labels have their own series.
+    """Tracks, across scrapes, which label sets have their own series.
 
     :param limit: returns the maximum number of series in a family.
     """
@@ -40,12 +40,12 @@ class SeriesLimit:
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
         self._own: Final[dict[Family, dict[tuple[str, ...], int]]] = {}
-        """Number of the last scrape that contained each set of labels."""
+        """Number of the last scrape that contained each label set."""
         self._rest: Final[dict[Family, _SharedCounter]] = {}
         self._answers = 0
 
     def limit_series(self, steps: Steps) -> Steps:
-        """Yield the samples that have their own series, then the sums of all other samples."""
+        """Yield the samples that have their own series, followed by the sums of all other samples."""
         self._answers += 1
         answer, limit = self._answers, self._limit()
         sums: dict[Family, list[float]] = {}

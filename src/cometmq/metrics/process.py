@@ -1,4 +1,4 @@
-"""Metrics of a server process: memory, processor time, descriptors, connections."""
+"""Process metrics: memory, processor time, file descriptors and connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def of_process(boot_ms: int) -> Iterator[Sample]:
-    """Return the memory (where the system reports it), processor time, descriptors and start time of the process.
+    """Return the process's memory (if the system reports it), processor time, descriptors and start time.
 
     :param boot_ms: start time of the server, in milliseconds since 1970.
     """

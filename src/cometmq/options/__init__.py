@@ -1,4 +1,6 @@
-"""Options for configuration files, Spark and command lines: value forms, declarations, and Apache's files."""
+"""Options for configuration files, Spark and command lines: how they are declared, parsed and read from Apache's
+files.
+"""
 
 from cometmq.options.apache_files import ConfigError as ConfigError
 from cometmq.options.apache_files import changed as changed

@@ -1,4 +1,4 @@
-"""Reads configurations in Apache's ``key=value`` format into frozen dataclasses of options.
+"""Reads configuration files in Apache's ``key=value`` format into frozen dataclasses of options.
 
 Each process has one dataclass, which is its configuration reference: every field has a default, a range, a meaning and
 a mark whether it may change at run time (:func:`~cometmq.options.declared.option`).
@@ -23,19 +23,19 @@ from cometmq.properties_file import MalformedEscapeError, format_pairs, parse_pr
 T = TypeVar("T")
 _SHOWN_CHARS: Final = 1_000
 _NAMED_KEYS: Final = 50
-"""Maximum number of unknown keys for which a similar key is suggested; finding one takes a millisecond."""
+"""Maximum number of unknown keys for which a similar key is suggested; each search takes about a millisecond."""
 _HARDLY_MEANT: Final = re.compile(r"""\s$|\s[#!]|^["'].*["']$""", re.DOTALL)
-"""Matches a text that ends in a blank, contains something like a comment, or is in quotes."""
+"""Matches a value that is probably a mistake: it ends in a blank, is quoted, or contains what looks like a comment."""
 NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
-"""The accepted spellings for configurations that have no Apache keys."""
+"""The key spellings for a configuration that has no Apache keys."""
 
 
 class ConfigError(OptionError):
-    """A configuration is invalid. The message names the place, the value and the allowed range."""
+    """A configuration is invalid. The error message contains the place, the value and the allowed range."""
 
 
 def parse_value(found: Option, text: str) -> Any:
-    """Parse a text from an admin request, from the command line, or from a file if Apache does not have the key.
+    """Parse an option's text from an admin request, the command line, or a file (for keys that Apache does not have).
 
     :raises ConfigError: the value is not allowed.
     """
@@ -50,8 +50,7 @@ def parse_value(found: Option, text: str) -> Any:
 
 
 def read_as_apache(found: Option, text: str, java: Option) -> tuple[Any, str]:
-    """Return the value that Apache's server reads from a text in its file (``MixAll.properties2Object``), and a
-    warning.
+    """Return a value as Apache's server would read it from its file (``MixAll.properties2Object``), and a warning.
 
     A boolean is false unless the text is ``true``; a number or name that Java cannot read is ignored. The warning is
     empty if the value is the one that the text states.
@@ -93,8 +92,8 @@ def _refusal(found: Option, text: str) -> str:
 def _warning(found: Option, text: str, value: Any) -> str:
     used = format_value(value)
     if found.secret or not used:
-        return f"{_refusal(found, text)}; it is not used"
-    return f"{_refusal(found, text)}; " + ("it is used all the same" if used == text else f"{used} is used")
+        return f"{_refusal(found, text)}; the value is ignored"
+    return f"{_refusal(found, text)}; " + ("the value is used anyway" if used == text else f"{used} is used")
 
 
 def _oddity(found: Option, text: str, value: Any) -> str:
@@ -104,7 +103,7 @@ def _oddity(found: Option, text: str, value: Any) -> str:
     if not text and found.default:
         return f"{found.key} is empty" + (f"; {value} is used" if value else "")
     if _HARDLY_MEANT.search(value):
-        return f"the value of {found.key} is {value[:_SHOWN_CHARS]!r}: blanks, comments and quotes are part of it"
+        return f"{found.key} has the value {value[:_SHOWN_CHARS]!r}, including any blanks, comments and quotes"
     return ""
 
 
@@ -116,7 +115,7 @@ def load_file(
     apache: Mapping[str, Option],
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
-    """Read a process's configuration file (see :func:`load_options`); if there is none, use defaults and overrides.
+    """Read a process's configuration file (see :func:`load_options`); without a file, use the defaults and overrides.
 
     Changes at run time are written to the same file; its path becomes ``config_store_path``. The file and ``overrides``
     take precedence over ``defaults``, which are attribute values.
@@ -136,8 +135,7 @@ def load_file(
 
 
 def _read_value(option: Option, value: str, java: Option | None, place: str) -> tuple[Any, str]:
-    """Return the value of an option, and a warning if the value is not used as written. Errors name the option's
-    place."""
+    """Return an option's value, and a warning if the value is not used as written."""
     try:
         return (parse_value(option, value), "") if java is None else read_as_apache(option, value, java)
     except ConfigError as error:
@@ -154,8 +152,7 @@ def load_options(
     apache: Mapping[str, Option] = NO_OPTIONS,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> tuple[T, list[str]]:
-    """Read a configuration file into ``config_type``; the file takes precedence over the attribute values in
-    ``defaults``.
+    """Read a configuration file into ``config_type``; values in the file take precedence over ``defaults``.
 
     ``apache`` contains the keys of Apache's server, whose values are read in the same way as by Apache; keys that are
     not options are stored in ``config_type.unused`` and have no effect. ``overrides`` are attribute values from the
@@ -178,14 +175,14 @@ def load_options(
         warning = ""
         if (found := known.get(key)) is not None:
             if key == found.apache.also and found.key in entries:
-                warnings.append(f"{place}: {key} ignored, since {found.key} is given too")
+                warnings.append(f"{place}: {key} ignored because {found.key} is set too")
                 continue
             values[found.name], warning = _read_value(found, value, apache.get(found.key), place)
         elif (foreign := apache.get(key)) is not None:
             try:
                 unused[key] = format_value(parse_value(foreign, value))
             except ConfigError as error:
-                warning = f"{error.message}; ignored, since it has no effect here"
+                warning = f"{error.message}; ignored, because it has no effect here"
         elif (unknown := unknown + 1) <= _NAMED_KEYS:
             near = nearest(key, known.keys() | apache.keys())
             hint = f"; did you mean {near}?" if near else ""
@@ -202,8 +199,8 @@ def load_options(
 
 
 def no_effect(keys: Iterable[str]) -> str:
-    """Return a warning about Apache's keys that have no effect here."""
-    return f"keys of Apache's without effect here: {', '.join(keys)}"
+    """Return a warning about Apache's keys that have no effect in CometMQ."""
+    return f"Apache keys that have no effect here: {', '.join(keys)}"
 
 
 def format_properties(config: Any, apache: Mapping[str, Option] = NO_OPTIONS) -> str:
@@ -216,7 +213,6 @@ def format_properties(config: Any, apache: Mapping[str, Option] = NO_OPTIONS) ->
 
 
 def _shown(config: Any, apache: Mapping[str, Option]) -> dict[str, str]:
-    """Return the keys and their values as text."""
     options = options_of(type(config))
     texts = {key: format_value(getattr(config, found.name)) for key, found in options.items() if not found.secret}
     unused: Mapping[str, str] = config.unused
@@ -249,7 +245,7 @@ class Change(Generic[T]):
 
 
 def changed(config: T, updates: str, *, apache: Mapping[str, Option] = NO_OPTIONS) -> Change[T]:
-    """Apply the properties text in an admin request.
+    """Apply the properties in an admin request to a configuration.
 
     Only options marked ``runtime`` may change. A key with an unchanged value is accepted, since tools send back all
     keys that they have read. Apache's keys that have no effect are stored in ``config.unused``.
@@ -258,7 +254,7 @@ def changed(config: T, updates: str, *, apache: Mapping[str, Option] = NO_OPTION
         long; nothing is applied.
     """
     if len(updates) > MAX_CONFIG_UPDATE_BYTES:
-        raise ConfigError(f"{len(updates)} characters of properties; the maximum is {MAX_CONFIG_UPDATE_BYTES}")
+        raise ConfigError(f"the properties have {len(updates)} characters; the maximum is {MAX_CONFIG_UPDATE_BYTES}")
     known = spellings_of(type(config))
     unused: dict[str, str] = dict(config.unused)  # type: ignore[attr-defined]
     values: dict[str, Any] = {}

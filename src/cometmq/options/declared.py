@@ -1,4 +1,4 @@
-"""Options: fields of frozen dataclasses that users set in configuration files, in Spark or on a command line."""
+"""Options: fields of frozen dataclasses that users set in configuration files, in Spark or on the command line."""
 
 from __future__ import annotations
 
@@ -12,44 +12,46 @@ from typing import Any, Final, Literal
 from cometmq.options.forms import FLAG, INT_MAX, TEXT, Form, number, whole
 
 Outside = Literal["replaced", "kept", "refused"]
-"""The treatment of a value in a file that the option does not allow but Apache's servers read. The value is replaced by
-the nearest number or by the default, or keeps its effect in Apache, or is refused because those servers do not start
-with it either."""
+"""The treatment of a value that CometMQ's option does not allow but Apache's servers can read.
+
+The value is replaced by the nearest number or by the default, keeps its effect in Apache, or is rejected because
+Apache's servers do not start with it either.
+"""
 _METADATA: Final = "option"
 _NEAR_ENOUGH: Final = 0.6
 _LONGEST_COMPARED: Final = 127
-"""Maximum length of a key that is compared with known keys, since the time for this grows with the length."""
+"""Maximum length of a key that is compared with the known keys; comparing longer keys would take too long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApacheRules:
-    """The rules for a key of Apache's configuration files."""
+    """The rules for a key in Apache's configuration files."""
 
     also: str = ""
-    """Another accepted spelling; if both are given, the key takes precedence."""
+    """Another spelling of the key, which is ignored if the key itself is set."""
     outside: Outside = "replaced"
     empty: str = ""
-    """The value that an empty text means."""
+    """The value that an empty text stands for."""
     stripped: bool = False
-    """If true, blanks around the text are ignored; Apache's server accepts such blanks, but then does not work."""
+    """If true, blanks around the value are ignored. Apache's server accepts such a value but then does not work."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a configuration, a Spark operation or a command."""
+    """An option of a configuration, a Spark operation or a command."""
 
     form: Form[Any]
     doc: str = ""
     key: str = ""
-    """The name in files, in Spark and in admin answers, which is by default the attribute's name in camel case."""
+    """The name in files, in Spark and in admin responses; by default the attribute's name in camel case."""
     name: str = ""
     """The name of the dataclass attribute."""
     default: Any = None
-    """The default of the attribute, or ``MISSING`` if it has none."""
+    """The attribute's default value, or ``MISSING`` if it has none."""
     runtime: bool = False
     """True if the value may change while the process runs."""
     secret: bool = False
-    """True if the value must never appear in an answer or a log."""
+    """True if the value must never appear in a response or a log."""
     apache: ApacheRules = ApacheRules()
     flags: tuple[str, ...] = ()
     """The option's names on a command line."""
@@ -87,7 +89,7 @@ def option(
 
 
 def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = False) -> Any:
-    """Declare a field with an option, or with any other object that :func:`declared` should return."""
+    """Declare a dataclass field with any object, for example an option, that :func:`declared` returns."""
     values: dict[str, Any] = {"metadata": {_METADATA: meaning}, "repr": not secret, "hash": False if secret else None}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=default.copy, **values)
@@ -95,8 +97,7 @@ def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = 
 
 
 def declared(of: type) -> Mapping[str, Any]:
-    """Return, by attribute, the objects with which the fields of a dataclass were declared; options get their names and
-    defaults."""
+    """Return the objects with which a dataclass's fields were declared, by attribute."""
     return _declared(of)
 
 
@@ -114,13 +115,13 @@ def _declared(of: type) -> Mapping[str, Any]:
 
 
 def options_of(of: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass by key, in the order in which they are declared, but with TLS options last."""
+    """Return a dataclass's options by key, in declaration order, with the TLS options last."""
     found = [meaning for meaning in declared(of).values() if isinstance(meaning, Option)]
     return types.MappingProxyType({of.key: of for of in sorted(found, key=lambda of: of.name.startswith("tls_"))})
 
 
 def spellings_of(of: type) -> dict[str, Option]:
-    """Return the options of a dataclass by all accepted spellings."""
+    """Return a dataclass's options by every accepted spelling."""
     known = options_of(of)
     return {**known, **{found.apache.also: found for found in known.values() if found.apache.also}}
 

@@ -1,5 +1,4 @@
-"""Value forms. A form defines how a text is parsed to a value, which values are allowed, and how they are described in
-words.
+"""Value forms, which define how option values are parsed and described, and which values are allowed.
 
 Configuration files, Spark options and command lines share these forms.
 """
@@ -39,12 +38,12 @@ class OptionError(CometMQError):
 
 @dataclass(frozen=True)
 class Form(Generic[T]):
-    """The form of an option's values, which parses and describes them."""
+    """The form of an option's values, with their parser and their description."""
 
     words: str
-    """The allowed values in words, for example ``true or false``."""
+    """The allowed values as text, for example ``true or false``."""
     read: Callable[[str], T]
-    """Parses a text to a value; raises ValueError, or an OptionError or PathError that gives a specific reason."""
+    """A function that parses a text; it raises ValueError, or an OptionError or PathError with a specific reason."""
     show: Callable[[T], str] = str
     choices: tuple[str, ...] = ()
     """All allowed texts, if they can be listed."""
@@ -53,12 +52,12 @@ class Form(Generic[T]):
     pattern: str = ""
     """A regular expression that the complete text must match; empty if any text is allowed."""
     keeps_blanks: bool = False
-    """True if blanks around the text are part of the value."""
+    """True if leading and trailing blanks are part of the value."""
     name: str = "text"
-    """A word that stands for the value in the help of commands."""
+    """The placeholder for the value in command help."""
 
     def allows(self, value: Any) -> bool:
-        """Return whether a value is within the range."""
+        """Return whether a value is in the allowed range."""
         return not (
             (self.pattern and not re.fullmatch(self.pattern, value))
             or (self.minimum is not None and not value >= self.minimum)
@@ -71,7 +70,7 @@ class Form(Generic[T]):
         return self.minimum is not None or self.maximum is not None
 
     def nearest(self, value: Any) -> Any:
-        """Return the allowed number that is nearest to a number outside the range."""
+        """Return the allowed number nearest to a number outside the range."""
         is_below = self.minimum is not None and not value >= self.minimum
         return self.minimum if is_below else self.maximum
 
@@ -92,13 +91,13 @@ class Form(Generic[T]):
 
 
 def whole(minimum: int | None = None, maximum: int | None = None) -> Form[int]:
-    """Return the form of a whole number."""
+    """Return the form for a whole number."""
     words = f"a whole number{_range(minimum, maximum)}"
     return Form(words, parse_int, minimum=minimum, maximum=maximum, name="integer")
 
 
 def number(minimum: float | None = None, maximum: float | None = None) -> Form[float]:
-    """Return the form of a number."""
+    """Return the form for a number."""
     return Form(f"a number{_range(minimum, maximum)}", parse_float, minimum=minimum, maximum=maximum, name="number")
 
 
@@ -110,17 +109,17 @@ def _range(minimum: float | None, maximum: float | None) -> str:
 
 
 def text(pattern: str = "", words: str = "text") -> Form[str]:
-    """Return the form of a text that matches a regular expression."""
+    """Return the form for a text that matches a regular expression."""
     return Form(words, str, pattern=pattern)
 
 
 def one_of(*choices: str) -> Form[str]:
-    """Return the form of a text that must be one of the given texts."""
+    """Return the form for a text that must be one of the given choices."""
     return named({choice: choice for choice in choices})
 
 
 def named(values: Mapping[str, T], *, fold: Callable[[str], str] = str) -> Form[T]:
-    """Return the form of a value that is chosen by its name; ``fold`` converts the user's text to the name."""
+    """Return the form for a value chosen by name; ``fold`` normalizes the user's text to a name."""
 
     def read(text: str) -> T:
         if (name := fold(text)) not in values:
@@ -140,7 +139,7 @@ PATH: Final = Form("a path", local_text, pattern=r"[^\x00]*", keeps_blanks=True)
 
 
 def checked(words: str, check: Callable[[str], str | None]) -> Form[str]:
-    """Return the form of a text that must be accepted by a function."""
+    """Return the form for a text that is validated by a function."""
 
     def read(text: str) -> str:
         if fault := check(text):
@@ -156,7 +155,7 @@ def _read_positive(text: str) -> float:
     return value
 
 
-POSITIVE: Final = Form("a number above 0", _read_positive, minimum=0, name="number")
+POSITIVE: Final = Form("a number greater than 0", _read_positive, minimum=0, name="number")
 SECONDS: Final = Form(
     "a number of seconds of at least 0",
     lambda text: round(parse_float(text) * 1000),
@@ -164,7 +163,7 @@ SECONDS: Final = Form(
     minimum=0,
     name="seconds",
 )
-"""The form of a duration in milliseconds."""
+"""The form for a duration in seconds, which is converted to milliseconds."""
 MEBIBYTES: Final = Form(
     "a whole number of MiB of at least 1",
     lambda text: parse_int(text) << 20,
@@ -172,7 +171,7 @@ MEBIBYTES: Final = Form(
     minimum=1 << 20,
     name="integer",
 )
-"""The form of a size in bytes."""
+"""The form for a size in MiB, which is converted to bytes."""
 
 
 def _read_size(text: str) -> int:
@@ -203,11 +202,11 @@ DURATION: Final = Form(
     maximum=10_000_000 * _UNITS_MS["d"],
     name="duration",
 )
-"""The form of a duration in milliseconds that is limited to the range of dates."""
+"""The form for a duration in milliseconds, limited to the range of dates."""
 
 
 def moment(*, utc: bool = False, ago: bool = False, before_1970: bool = False) -> Form[int]:
-    """Return the form of a time in milliseconds since 1970.
+    """Return the form for a time in milliseconds since 1970.
 
     :param utc: if true, a time that has no offset is in UTC, otherwise in local time.
     :param ago: if true, durations are also accepted: ``90s`` means 90 seconds ago.
@@ -222,7 +221,7 @@ def moment(*, utc: bool = False, ago: bool = False, before_1970: bool = False) -
             time = datetime.fromisoformat(text)
             time_ms = int((time.replace(tzinfo=UTC) if utc and time.tzinfo is None else time).timestamp() * 1000)
         if time_ms < 0 and not before_1970:
-            raise OptionError(f"must not be before 1970, as {text} is")
+            raise OptionError(f"must be in 1970 or later, not {text}")
         return time_ms
 
     hour_ago = ", 1h for an hour ago" if ago else ""

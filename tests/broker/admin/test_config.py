@@ -122,7 +122,7 @@ async def test_every_key_of_apaches_that_names_no_file_is_taken_shown_and_said_t
     assert len(sent) > 400
     for key, value in sent.items():
         answer = await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=f"{key}={value}".encode())
-        assert (answer.code, answer.remark) == (0, f"keys of Apache's without effect here: {key}")
+        assert (answer.code, answer.remark) == (0, f"Apache keys that have no effect here: {key}")
     shown = await config_of(wire)
     secret = {key for key, found in keys_without_effect(BrokerConfig, BROKER).items() if found.secret}
     assert {key: shown.get(key) for key in sent if key not in secret} == {

@@ -230,7 +230,7 @@ def test_keys_that_mean_nothing_here_outlive_a_restart(deploy: Callable[..., Dep
         deployment.address, "updateBrokerConfig", "-b", broker, "-k", "maxTransferCountOnMessageInDisk", "-v", "9"
     )
     deployment.broker.stop()
-    assert "keys of Apache's without effect here: sendMessageThreadPoolNums\n" in deployment.logs()
+    assert "Apache keys that have no effect here: sendMessageThreadPoolNums\n" in deployment.logs()
     written = (deployment.broker.directory / "broker.conf").read_text()
     assert "maxTransferCountOnMessageInDisk=9\n" in written
     deployment.settings.update(re.findall("^(.+?)=(.*)$", written, re.MULTILINE))  # the harness writes it anew
