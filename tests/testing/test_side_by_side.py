@@ -69,8 +69,8 @@ print("directory", cluster.data.exists())
 def test_a_cluster_on_another_loop_or_a_closed_one_says_so_and_leaves_no_files() -> None:
     done = subprocess.run([sys.executable, "-c", CLOSED_LOOP], capture_output=True, text=True, timeout=240, check=True)
     on_another, closed, directory = done.stdout.splitlines()
-    assert on_another.startswith("this cluster runs on another event loop (use and stop it on the loop")
-    assert closed.startswith("this cluster runs on another event loop, which is closed (")
+    assert on_another.startswith("this cluster belongs to another event loop (use and stop it on the loop")
+    assert closed.startswith("this cluster belongs to another event loop, which is closed (")
     assert closed.endswith("(asyncio_default_fixture_loop_scope))")
     assert directory == "directory False"
 

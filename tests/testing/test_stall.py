@@ -37,7 +37,9 @@ async def in_a_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:
 
 async def test_a_bare_send_to_a_dead_broker_names_the_call_and_the_next_step() -> None:
     began = time.monotonic()
-    with pytest.raises(StalledClockError, match=r"Producer\.send waits .*clock\.run_until\(producer\.send\(…\), 60\)"):
+    with pytest.raises(
+        StalledClockError, match=r"Producer\.send is waiting .*clock\.run_until\(producer\.send\(…\), 60\)"
+    ):
         await in_a_cluster(refused)
     assert is_in_time(time.monotonic() - began, 10)
     task = asyncio.current_task()
@@ -51,9 +53,9 @@ async def test_a_bare_poll_and_a_bare_sleep_are_named() -> None:
             await consumer.subscribe("orders")
             await consumer.poll(5)
 
-    with pytest.raises(StalledClockError, match=r"LitePullConsumer\.poll waits .*consumer\.poll"):
+    with pytest.raises(StalledClockError, match=r"LitePullConsumer\.poll is waiting .*consumer\.poll"):
         await in_a_cluster(poll)
-    with pytest.raises(StalledClockError, match=r"clock\.sleep waits"):
+    with pytest.raises(StalledClockError, match=r"clock\.sleep is waiting"):
         await in_a_cluster(lambda cluster: cluster.clock.sleep(1))
 
 
@@ -88,4 +90,4 @@ def test_the_fixture_fails_the_test_with_the_sentence(pytester: pytest.Pytester)
     )
     outcome = pytester.runpytest_subprocess("-p", "cometmq.pytest_plugin", "-p", "no:cacheprovider")
     outcome.assert_outcomes(failed=1)
-    outcome.stdout.fnmatch_lines(["*StalledClockError: Producer.send waits for time to pass*"])
+    outcome.stdout.fnmatch_lines(["*StalledClockError: Producer.send is waiting for time to pass*"])

@@ -1,1 +1,1 @@
-"""Load generator: measures the throughput and latency of sending to and reading from a cluster."""
+"""Load generator: measures the throughput and latency of sending messages to a cluster and reading them."""

@@ -1,4 +1,4 @@
-"""Reads a topic without using a group, so that no offsets are committed and other consumers miss no message."""
+"""Reads a topic without a consumer group, so that no offsets are committed and other consumers are not affected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 
 PULLED_AT_ONCE: Final = 1024
-"""Number of messages requested per pull; Apache's brokers return 32 by default."""
+"""Number of messages requested per pull; Apache's brokers return at most 32 by default."""
 WAIT_SECONDS: Final = 5.0
 
 Take = Callable[[Sequence[MessageExt]], None]
@@ -35,7 +35,7 @@ class Readers:
         self._places: list[tuple[PullConsumer, MessageQueue]] = []
 
     async def start(self) -> None:
-        """Open the connections, and divide the queues among them.
+        """Open the connections and divide the queues among them.
 
         :raises RouteNotFoundError: the topic does not exist.
         """
@@ -54,7 +54,7 @@ class Readers:
         }
 
     async def read(self, ranges: dict[MessageQueue, tuple[int, int]], take: Take, *, wait_s: float = 0.0) -> None:
-        """Read every queue from its start to its end offset, and pass the messages to ``take``."""
+        """Read every queue from its start offset to its end offset, and pass the messages to ``take``."""
         await asyncio.gather(
             *(self._queue(consumer, queue, *ranges[queue], take, wait_s) for consumer, queue in self._places)
         )
@@ -72,7 +72,7 @@ class Readers:
 
 
 async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
-    """Read the stored messages of a topic, up to ``plan.count`` or for ``plan.seconds``; return the number read.
+    """Read a topic's stored messages, up to ``plan.count`` or for ``plan.seconds`` seconds; return the number read.
 
     :raises BenchError: the topic is empty.
     """
@@ -111,18 +111,18 @@ async def consume(plan: Plan, namesrv: str, progress: Progress) -> int:
 
 
 class Arrivals:
-    """Records the received messages of a round trip, with the time since each message was due."""
+    """Records the messages received in a round trip, with their latencies."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._seen = bytearray()
         self.duplicates = 0
         self.foreign = 0
-        """Number of messages that are not part of the load, since other clients may write to the topic too."""
+        """Number of messages that are not part of the load, because other clients wrote to the topic too."""
         self.arrived = asyncio.Event()
 
     def take(self, messages: Sequence[MessageExt]) -> None:
-        """Record the messages of one pull."""
+        """Record the messages from one pull."""
         now = SYSTEM_CLOCK.monotonic()
         for message in messages:
             body = message.body
@@ -143,7 +143,7 @@ class Arrivals:
 
 
 async def follow(readers: Readers, arrivals: Arrivals, starts: dict[MessageQueue, tuple[int, int]]) -> None:
-    """Read new messages until cancelled."""
+    """Read new messages until the task is cancelled."""
     endless = {queue: (end, 1 << 62) for queue, (_, end) in starts.items()}
     try:
         await readers.read(endless, arrivals.take, wait_s=WAIT_SECONDS)

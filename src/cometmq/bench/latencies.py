@@ -1,4 +1,4 @@
-"""A latency histogram of fixed size, accurate to 1 % for any number of values."""
+"""A fixed-size latency histogram that is accurate to 1 % for any number of values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Final, NamedTuple
 
 _EXACT_BITS: Final = 7
 _EXACT: Final = 1 << _EXACT_BITS
-"""Number of microseconds up to which each value has a separate bucket. Above it, every power of two has this number of
-buckets, as in HdrHistogram.
-"""
+"""Number of microseconds up to which each value has its own bucket; each further power of two has as many buckets."""
 _BUCKETS: Final = _EXACT * 32
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 
@@ -22,7 +20,7 @@ class Bar(NamedTuple):
 
 
 class Latencies:
-    """Counts latencies in microseconds. Latencies above 2^37 µs (38 hours) are counted together."""
+    """A histogram of latencies in microseconds. Latencies above 2^37 µs (38 hours) share one bucket."""
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
@@ -48,11 +46,11 @@ class Latencies:
 
     @property
     def mean_us(self) -> float:
-        """The mean latency; 0 if there are no latencies."""
+        """The mean latency, or 0 if no latency was counted."""
         return self._sum_us / self.count if self.count else 0.0
 
     def percentile_us(self, percent: float) -> int:
-        """Return the latency that the given percentage of latencies does not exceed; 0 if there are no latencies."""
+        """Return a percentile of the latencies, or 0 if no latency was counted."""
         wanted = self.count * percent / 100
         seen = 0
         for index, count in enumerate(self._counts):
@@ -67,9 +65,7 @@ class Latencies:
         return {"mean": round(self.mean_us / 1000, 3), **ends, "max": self.max_us / 1000}
 
     def bars(self, most: int = 16) -> list[Bar]:
-        """Return the histogram with limits that grow by a constant factor, from the smallest
-        latency to the greatest.
-        """
+        """Return the histogram's bars in ascending order, with limits that grow by a constant factor."""
         filled = [(*_limits(index), count) for index, count in enumerate(self._counts) if count]
         if not filled:
             return []
@@ -89,7 +85,7 @@ class Latencies:
 
 
 def _limits(index: int) -> tuple[int, int]:
-    """Return the smallest latencies of a bucket and of the next bucket."""
+    """Return the smallest latencies of a bucket and of the next one."""
     shift = max(0, index // _EXACT - 1)
     place = index - shift * _EXACT
     return place << shift, (place + 1) << shift

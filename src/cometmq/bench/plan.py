@@ -1,4 +1,4 @@
-"""A load: its messages, its rate and its results."""
+"""A benchmark load: its messages, rate and results."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from cometmq.bench.latencies import Latencies
 from cometmq.errors import CometMQError
 
 STAMP: Final = struct.Struct(">Qd")
-"""The beginning of a round-trip body: the number of the message, and the monotonic time at which it was due."""
+"""The struct at the start of a round-trip body: the message number, and the monotonic time at which it was due."""
 MAX_COUNT: Final = 1_000_000_000
 MAX_ROUND_TRIPS: Final = 100_000_000
-"""Maximum number of messages in a round trip, which stores one bit for each message to record whether it has arrived.
-"""
+"""Maximum number of messages in a round trip, which uses one bit per message to record its arrival."""
 
 
 class BenchError(CometMQError):
-    """The load cannot run, or the stored messages are not the messages that were sent."""
+    """The load cannot run, or the stored messages differ from the messages that were sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A load, which ends after ``count`` messages or after ``seconds``, whichever is set."""
+    """The settings of a load, which ends after ``count`` messages or after ``seconds``, whichever is set."""
 
     topic: str
     count: int | None
     seconds: float | None
     size: int = 1024
     rate: float | None = None
-    """Messages per second over all connections; ``None`` for as many as possible."""
+    """Messages per second over all connections; ``None`` means as many as possible."""
     connections: int = 1
     in_flight: int = 64
-    """Number of requests in flight on each connection."""
+    """Number of requests in flight per connection."""
     batch: int = 1
     """Number of messages per request."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """The counts of a running load, which views read."""
+    """The counters of a running load, for progress displays."""
 
     sent: int = 0
     """Number of messages that brokers have acknowledged."""
@@ -51,9 +50,9 @@ class Progress:
     first_failure: str = ""
     latencies: Latencies = field(default_factory=Latencies)
     recent: Latencies = field(default_factory=Latencies)
-    """The latencies since the last view. Each view replaces them with an empty histogram."""
+    """The latencies since the last display. Each display replaces them with an empty histogram."""
     begin: float = 0.0
-    """Monotonic start and end times."""
+    """Monotonic start time of the load."""
     end: float = 0.0
 
     def count_latency(self, seconds: float) -> None:
@@ -83,4 +82,4 @@ class Progress:
 
 
 ShowProgress = Callable[[Progress], None]
-"""Function that is called a few times per second while the load runs."""
+"""A function that is called a few times per second while the load runs."""

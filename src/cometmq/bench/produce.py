@@ -1,4 +1,4 @@
-"""Sends a load, and measures the time from the moment a message was due until its broker has stored it."""
+"""Sends a load, and measures latency from the time each message was due until its broker has stored it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cometmq.message.message import Message
 
 GROUP: Final = "cometmq-bench"
 MAX_FAILURES: Final = 100
-"""Number of failures after which the load ends, since measurements of an unreachable broker are useless."""
+"""Number of failures after which the load is aborted, because measuring an unreachable broker is pointless."""
 _YIELD_EVERY: Final = 64
-"""Number of sends after which responses are handled, if nothing else is pending."""
+"""Number of sends after which responses are handled even if nothing else is pending."""
 
 
 async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool = False) -> None:
-    """Send the load of a plan, and count in ``progress``.
+    """Send a load according to its plan, and record the results in ``progress``.
 
     If a rate is set, latency is measured from the time at which a message was due, not from the time at which it was
     sent. If a broker stops for a second, all messages of that second are late.
@@ -49,7 +49,7 @@ async def produce(plan: Plan, namesrv: str, progress: Progress, *, stamped: bool
 
 
 class _Load:
-    """Assigns the next messages of the load to its connections, and keeps its rate."""
+    """Distributes the load's next messages among its connections, and keeps to its rate."""
 
     def __init__(self, plan: Plan, progress: Progress, *, stamped: bool) -> None:
         self._plan = plan
@@ -61,7 +61,7 @@ class _Load:
         self.now: Callable[[], float] = SYSTEM_CLOCK.monotonic
 
     def _claim_next(self) -> int:
-        """Return the number of messages in the next request, or 0 at the end."""
+        """Return the number of messages for the next request, or 0 at the end."""
         plan = self._plan
         if self._progress.failed >= MAX_FAILURES:
             return 0
@@ -72,7 +72,7 @@ class _Load:
         return max(0, left)
 
     async def run(self, producer: Producer) -> None:
-        """Send over one connection until no messages are left."""
+        """Send messages over one connection until none are left."""
         in_flight = _InFlight(self._plan.in_flight)
         requests = 0
         try:
@@ -152,7 +152,7 @@ class _InFlight:
         self._changed.set()
 
     async def free(self) -> None:
-        """Wait until another request may be sent."""
+        """Wait until another request can be sent."""
         await self._wait_for_at_most(self._limit - 1)
 
     async def empty(self) -> None:

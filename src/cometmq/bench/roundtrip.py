@@ -1,4 +1,4 @@
-"""Sends and reads at the same time, and measures each message from the moment it was due until it was received."""
+"""Sends and reads at the same time, and measures latency from the time each message was due until it is received."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cometmq.bench.produce import produce
 from cometmq.clock import SYSTEM_CLOCK
 
 LAST_SECONDS: Final = 10.0
-"""Missing messages count as lost if no new message arrives for this number of seconds."""
+"""Seconds without a new message after which the missing messages count as lost."""
 
 
 async def round_trip(plan: Plan, namesrv: str, progress: Progress) -> dict[str, int]:
-    """Send the load of a plan and read it; return the numbers of lost, duplicate and foreign messages."""
+    """Send a load and read it back; return the numbers of lost, duplicate and foreign messages."""
     sending = Progress()
     async with AsyncExitStack() as stack:
         readers = Readers(plan, namesrv, stack)
@@ -48,7 +48,7 @@ async def round_trip(plan: Plan, namesrv: str, progress: Progress) -> dict[str, 
 
 
 async def _mirror(sending: Progress, shown: Progress) -> None:
-    """Show the counts of the sender next to those of the reader."""
+    """Show the sender's counters next to the reader's."""
     while True:
         shown.sent, shown.failed, shown.body_bytes = sending.sent, sending.failed, sending.body_bytes
         shown.begin = sending.begin

@@ -1,4 +1,4 @@
-"""Runs a load of one kind on a topic, and finally counts the stored messages."""
+"""Runs one kind of load on a topic, then counts the stored messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cometmq.clock import SYSTEM_CLOCK
 
 SHOW_SECONDS: Final = 0.25
 FILL_COUNT: Final = 200_000
-"""Default number of messages in a topic that is created for reading."""
+"""Default number of messages written to a topic that is created for reading."""
 FILL_BATCH: Final = 32
 
 
 class Kind(StrEnum):
-    """Kinds of loads."""
+    """The kinds of loads."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a load, and any errors."""
+    """A load's result and any errors."""
 
     result: dict[str, Any]
     progress: Progress
@@ -50,7 +50,7 @@ class Target:
 
 
 async def run(kind: Kind, plan: Plan, target: Target, namesrv: str, show: ShowProgress) -> Outcome:
-    """Run a load, and call ``show`` at intervals.
+    """Run a load, calling ``show`` at intervals.
 
     :raises BenchError: the load cannot run.
     :raises CometMQError: the cluster does not respond, or rejects a request.
@@ -110,7 +110,7 @@ async def _run_round_trip(plan: Plan, target: Target, namesrv: str, show: ShowPr
 
 
 async def _fill(plan: Plan, namesrv: str) -> None:
-    """Fill a topic that is created for reading.
+    """Fill a topic that was created for reading.
 
     :raises BenchError: a message could not be sent.
     """
@@ -118,18 +118,18 @@ async def _fill(plan: Plan, namesrv: str) -> None:
     progress = Progress()
     await produce(filling, namesrv, progress)
     if progress.failed:
-        raise BenchError(f"the topic could not be filled: {progress.first_failure}")
+        raise BenchError(f"cannot fill the topic: {progress.first_failure}")
 
 
 def _failures(progress: Progress) -> list[str]:
     if not progress.failed:
         return []
-    return [f"{progress.failed:,} messages were not sent, the first because {progress.first_failure}"]
+    return [f"{progress.failed:,} messages were not sent; the first error is: {progress.first_failure}"]
 
 
 @asynccontextmanager
 async def _show_progress(progress: Progress, show: ShowProgress) -> AsyncIterator[None]:
-    """Call ``show`` at intervals while the block runs."""
+    """Call ``show`` at intervals while the ``with`` block runs."""
 
     async def repeat() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The topic for a load; it is created for the load and deleted afterwards, unless the user names a topic."""
+"""The topic for a load. Unless the user names a topic, one is created for the load and deleted afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX: Final = "bench-"
 
 @asynccontextmanager
 async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_existing: bool) -> AsyncIterator[str]:
-    """Provide a topic to write to. A topic whose name is not given is created, and is deleted at the end.
+    """Provide a topic for a load. If no name is given, create one and delete it at the end.
 
     :param named: name of the topic, or ``None`` for a temporary topic.
     :param into_existing: allow a topic that already exists.
@@ -26,7 +26,7 @@ async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_exis
     exists = named is not None and await _exists(admin, topic)
     if exists and not into_existing:
         raise BenchError(
-            f"topic {topic} exists, and its consumers would receive the messages of the load",
+            f"topic {topic} already exists, and its consumers would receive the load's messages",
             next_step="omit the topic to use a temporary one, or add --into-existing",
         )
     if not exists:
@@ -39,7 +39,7 @@ async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_exis
 
 
 async def stored(admin: Admin, topic: str) -> int:
-    """Return the number of messages that were ever stored in a topic: the sum of its queues' end offsets."""
+    """Return the number of messages ever stored in a topic: the sum of its queues' end offsets."""
     return sum(offsets.max_offset for offsets in (await admin.topic_stats(topic)).offset_table.values())
 
 

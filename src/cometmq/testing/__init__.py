@@ -1,4 +1,4 @@
-"""The test kit: run CometMQ inside a test, or next to it as processes that the test may kill.
+"""The test kit: runs CometMQ inside a test, or in separate processes that the test can kill.
 
 * :class:`Cluster` runs a nameserver and brokers on the test's own event loop, with a clock that the test may move
   (:class:`VirtualClock`). It kills a broker as SIGKILL does, pauses it, disturbs the :class:`Link` to it, and checks

@@ -1,4 +1,4 @@
-"""Clocks for tests: a clock that only the test moves, and a clock that can be stopped for a single process."""
+"""Test clocks: a clock that only the test moves, and a clock that can be stopped for a single process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 _LOOK_SECONDS: Final = 0.005
 """Real seconds between two checks of a condition."""
 SIMULATED_SECONDS: Final = 150.0
-"""Seconds that pass on a virtual clock before it skips to an alarm: longer than any lease or time-out."""
+"""Seconds that pass on a virtual clock before it skips to the next alarm; this exceeds all leases and timeouts."""
 AFTER_ALARM_SECONDS: Final = 10.0
-"""Seconds that pass after an alarm before the clock skips again: longer than a client's pauses between retries."""
+"""Seconds that pass after an alarm before the clock skips again; this exceeds the pauses between a client's retries."""
 LONG_SLEEP_SECONDS: Final = 1800.0
-"""A timer that is longer than this belongs to a waiting caller; housekeeping timers last at most 15 minutes."""
+"""Seconds above which a timer belongs to a waiting caller; housekeeping timers last at most 15 minutes."""
 
 
 class _VirtualTimer:
@@ -41,13 +41,11 @@ class _VirtualTimer:
 _Heap = list[tuple[float, int, _VirtualTimer]]
 
 _ROUNDING_MS: Final = 0.25
-"""Tolerance in milliseconds for reaching a date, since sums of rounded seconds may fall slightly short of it."""
+"""Tolerance in milliseconds when comparing dates, because sums of rounded seconds may fall slightly short."""
 _FLOAT_MS: Final = 1e-4
-"""Milliseconds by which the date is ahead of its alarms; this is more than the rounding error of the sums."""
+"""Milliseconds by which the date is ahead of its alarms, which must exceed the rounding error of sums."""
 _LOOP_LOOK_TIMERS: Final = 256
-"""Maximum number of timers that fire in a row. Then the event loop runs once even if it is idle, since its own timers
-may be due.
-"""
+"""Maximum number of timers to fire in a row; then the event loop runs once, because its own timers may be due."""
 
 
 class VirtualClock:
@@ -66,13 +64,13 @@ class VirtualClock:
         self._start_ms = start_ms
         self._elapsed = 0.0
         self._skipped = 0.0
-        """Seconds by which the date is ahead of monotonic time."""
+        """Seconds by which the date is ahead of monotonic time because of skipped time."""
         self._timers: _Heap = []
         self._alarms: _Heap = []
-        """Alarms, ordered by the date's seconds since the start."""
+        """Pending alarms, ordered by time."""
         self._order = itertools.count()
         self._at_rest = 0
-        """Number of timers in a row that left the event loop idle."""
+        """Number of consecutive timers that left the event loop idle."""
 
     def now_ms(self) -> int:
         """Return the milliseconds since 1970-01-01 UTC."""
@@ -83,17 +81,17 @@ class VirtualClock:
         return self._elapsed
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` after ``delay_s`` seconds; skipped seconds do not count."""
+        """Call ``callback(*args)`` after ``delay_s`` seconds, not counting skipped seconds."""
         timer = _VirtualTimer(delay_s, callback, args)
         return self._add_timer(self._timers, self._elapsed + max(0.0, delay_s), timer)
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` when the date reaches ``when_ms``; for a past date, call it at the next move."""
+        """Call ``callback(*args)`` when the date reaches ``when_ms``, or at the next move if that date has passed."""
         timer = _VirtualTimer((when_ms - self.now_ms()) / 1000, callback, args)
         return self._add_timer(self._alarms, (when_ms - self._start_ms - _ROUNDING_MS) / 1000, timer)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait ``seconds``; skipped seconds do not count."""
+        """Wait ``seconds`` seconds, not counting skipped seconds."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -108,7 +106,7 @@ class VirtualClock:
 
     # --- moving -------------------------------------------------------------------------------
     def advance(self, seconds: float) -> None:
-        """Advance the time and fire the timers that fall due, in order, including timers that these timers set."""
+        """Advance the time and fire all timers that fall due, in order, including timers set by these timers."""
         target = self._elapsed + seconds
         while self.next_in() <= target - self._elapsed:
             self._fire_next()
@@ -143,11 +141,10 @@ class VirtualClock:
             task.cancel()
             await asyncio.wait([task])
         self._elapsed = max(self._elapsed, target)
-        raise TimeoutError(f"it took longer than {within_s:g} s on the virtual clock")
+        raise TimeoutError(f"the work took longer than {within_s:g} s on the virtual clock")
 
     async def step(self, within_s: float) -> bool:
-        """Move to the next timer or alarm within ``within_s`` seconds; return False if no timer or alarm is due in that
-        time.
+        """Move to the next timer or alarm within ``within_s`` seconds; return False if none is due in that time.
 
         The event loop must be idle before the call, and is idle after it.
         """
@@ -178,7 +175,7 @@ class VirtualClock:
 
     # --- timers -------------------------------------------------------------------------------
     def next_in(self) -> float:
-        """Return the seconds until the next timer or alarm; ``inf`` if there is none."""
+        """Return the number of seconds until the next timer or alarm, or ``inf`` if there is none."""
         self._drop_cancelled()
         due = self._timers[0][0] if self._timers else math.inf
         if self._alarms:
@@ -186,12 +183,12 @@ class VirtualClock:
         return max(0.0, due - self._elapsed)
 
     def next_alarm_in(self) -> float:
-        """Return the seconds until the date of the next alarm; ``inf`` if there is none."""
+        """Return the number of seconds until the date of the next alarm, or ``inf`` if there is none."""
         self._drop_cancelled()
         return max(0.0, self._alarms[0][0] - self._skipped - self._elapsed) if self._alarms else math.inf
 
     def has_timer_over(self, seconds: float) -> bool:
-        """Return True when a timer (not an alarm) was set for longer than ``seconds``."""
+        """Return whether any timer (not an alarm) was set for longer than ``seconds``."""
         return any(timer.delay_s > seconds and not timer.cancelled for _, _, timer in self._timers)
 
     def _add_timer(self, heap: _Heap, due: float, timer: _VirtualTimer) -> TimerHandle:
@@ -238,7 +235,7 @@ class _StoppableTimer:
 
 
 class StoppableClock:
-    """The clock of one process, which can be stopped while time continues for the other processes (SIGSTOP, SIGCONT).
+    """The clock of one process, which can be stopped while time continues for other processes (SIGSTOP, SIGCONT).
 
     While the clock is stopped, no timer fires. When it continues, the timers that have become due fire in order.
     """
@@ -249,11 +246,11 @@ class StoppableClock:
         self.overdue: list[_StoppableTimer] = []
 
     def stop(self) -> None:
-        """Stop the clock: no timer fires until :meth:`go_on`."""
+        """Stop the clock: timers do not fire until :meth:`go_on` is called."""
         self.stopped = True
 
     def go_on(self) -> None:
-        """Continue, and fire the timers that became due during the stop."""
+        """Continue the clock, and fire the timers that became due while it was stopped."""
         self.stopped = False
         overdue, self.overdue = self.overdue, []
         for timer in overdue:
@@ -264,23 +261,25 @@ class StoppableClock:
         return self._clock.now_ms()
 
     def monotonic(self) -> float:
-        """Return the seconds since an arbitrary start, including the time during which the clock was stopped."""
+        """Return the seconds since an arbitrary start, including the time while the clock was stopped."""
         return self._clock.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` after ``delay_s`` seconds, or when a stopped clock continues."""
+        """Call ``callback(*args)`` after ``delay_s`` seconds, or when the clock continues if it is stopped at that
+        time.
+        """
         timer = _StoppableTimer(self, callback, args)
         timer.inner = self._clock.call_later(delay_s, timer.fire)
         return timer
 
     def call_at(self, when_ms: int, callback: Callable[..., object], *args: Any) -> TimerHandle:
-        """Call ``callback(*args)`` at a date, or when a stopped clock continues."""
+        """Call ``callback(*args)`` at a date, or when the clock continues if it is stopped at that time."""
         timer = _StoppableTimer(self, callback, args)
         timer.inner = self._clock.call_at(when_ms, timer.fire)
         return timer
 
     async def sleep(self, seconds: float) -> None:
-        """Wait ``seconds``, or until a stopped clock continues."""
+        """Wait ``seconds`` seconds, and longer if the clock is stopped at the end."""
         woken = asyncio.Event()
         timer = self.call_later(seconds, woken.set)
         try:
@@ -290,7 +289,7 @@ class StoppableClock:
 
 
 async def wait_until(clock: Clock, holds: Callable[[], object], within: float | timedelta) -> bool:
-    """Wait until ``holds()`` is true and return True; return False after ``within`` seconds of ``clock``.
+    """Wait until ``holds()`` is true and return True, or return False after ``within`` seconds on ``clock``.
 
     A :class:`VirtualClock` is moved: time passes for :data:`SIMULATED_SECONDS`; then the date skips to the next alarm
     or to the end, whichever is earlier. After an alarm, time passes again for :data:`AFTER_ALARM_SECONDS`. While

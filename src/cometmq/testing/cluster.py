@@ -1,4 +1,4 @@
-"""A nameserver and brokers on the running event loop."""
+"""A test cluster: a nameserver and brokers on the running event loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 HOST: Final = "127.0.0.1"
 
 LINK_HOST: Final = "127.0.0.2"
-"""The loopback address of a broker behind a link. The broker has the same port as on :data:`HOST`."""
+"""The loopback address of a broker behind a link; the port is the same as on :data:`HOST`."""
 
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": "16777216",
@@ -51,17 +51,17 @@ SMALL_STORE: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "diskSpaceWarningLevelRatio": "100",
 }
-"""Keys for small store files, independent of the free disk space; ``broker_keys`` can override each of them.
+"""Broker keys for small store files, independent of the free disk space; ``broker_keys`` overrides them.
 
 Messages are rejected only if a write fails because the disk is full.
 """
 
 SEND_SECONDS: Final = 60.0
-"""Seconds by which a virtual clock is moved for a rejected send: longer than all attempts take."""
+"""Seconds by which a virtual clock is moved after a rejected send: longer than all retries take."""
 
 
 def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
-    """Return the keys of ``broker.conf`` that differ for each broker of a cluster."""
+    """Return the ``broker.conf`` keys that differ between the brokers of a cluster."""
     return {
         "brokerName": f"broker-{index}",
         "brokerIP1": HOST,
@@ -73,11 +73,11 @@ def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> d
 
 
 class OtherLoopError(CometMQError):
-    """A cluster was used on a different event loop from the one that started it."""
+    """A cluster was used on an event loop other than the one that started it."""
 
 
 class Cluster:
-    """A nameserver and brokers inside this process, on free ports of the loopback.
+    """A nameserver and brokers inside this process, on free loopback ports.
 
     Use it as ``async with Cluster() as cluster: Producer("group", cluster.namesrv_address)``.
 
@@ -129,7 +129,7 @@ class Cluster:
         }
         self._namesrv: NameServer | None = None
         self._producer: Producer | None = None
-        """The producer of :meth:`send`."""
+        """The producer behind :meth:`send`."""
         self._watch: StallWatch | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._with_links = links
@@ -154,13 +154,13 @@ class Cluster:
 
     @property
     def stalled(self) -> StalledClockError | None:
-        """The error with which the test was cancelled because it waited for a virtual clock that nobody moved."""
+        """The error with which the test was cancelled because nobody moved its virtual clock, or None."""
         return None if self._watch is None else self._watch.error
 
     @property
     def namesrv(self) -> NameServer:
         """The nameserver."""
-        assert self._namesrv is not None, "the cluster is not started"
+        assert self._namesrv is not None, "the cluster has not been started"
         return self._namesrv
 
     @property
@@ -170,7 +170,7 @@ class Cluster:
 
     @property
     def grpc_address(self) -> str:
-        """``host:port`` of the first broker's endpoint for clients of RocketMQ 5.
+        """``host:port`` of the first broker's gRPC endpoint for RocketMQ 5 clients.
 
         :raises ValueError: the cluster has no such endpoints.
         """
@@ -179,12 +179,12 @@ class Cluster:
         return f"{HOST}:{self._grpc_ports[0]}"
 
     def endpoint(self, index: int) -> BrokerEndpoint:
-        """Return the gRPC endpoint of one broker; raise KeyError if the broker has none."""
+        """Return a broker's gRPC endpoint; raise KeyError if the broker has none."""
         return self._endpoints[index]
 
     @property
     def security(self) -> Security:
-        """The credentials and TLS of a client that may do everything; ``replace(security, …)`` creates variants."""
+        """Credentials and TLS for a client with all permissions; ``replace(security, …)`` creates variants."""
         return self._secured.security
 
     @property
@@ -193,21 +193,21 @@ class Cluster:
         return [self._running[index] for index in sorted(self._running)]
 
     def broker(self, index: int) -> Broker:
-        """Return the broker with this number; raise KeyError if it is stopped."""
+        """Return the broker with this index; raise KeyError if it is stopped."""
         return self._running[index]
 
     @property
     def size(self) -> int:
-        """The number of brokers, including those that are not running."""
+        """The number of brokers, including stopped ones."""
         return len(self._ports)
 
     @property
     def running(self) -> Set[int]:
-        """The numbers of the running brokers."""
+        """The indexes of the running brokers."""
         return self._running.keys()
 
     def client_instance(self) -> ClientInstance:
-        """Return an instance that lets a client use this cluster and its clock: ``Producer(group, instance=…)``.
+        """Return a client instance for this cluster and its clock: ``Producer(group, instance=…)``.
 
         :raises OtherLoopError: this is not the cluster's event loop.
         """
@@ -215,16 +215,16 @@ class Cluster:
         return ClientInstance(self.namesrv_address, security=self.security, clock=self.clock)
 
     def has_topic(self, topic: str) -> bool:
-        """Return True when the nameserver knows the topic."""
+        """Return whether the nameserver knows the topic."""
         return self.namesrv.routes.route(topic) is not None
 
     async def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Create a topic with ``queues`` queues on every broker. When the call returns, clients can use the topic."""
+        """Create a topic with ``queues`` queues on every broker. Clients can use the topic when the call returns."""
         async with Admin(instance=self.client_instance()) as admin:
             await admin.create_topic(topic, queues=queues)
 
     async def send(self, message: Message) -> SendResult:
-        """Send a message as another application would. While a broker rejects the message, a virtual clock is moved."""
+        """Send a message as another application would. Move a virtual clock while a broker rejects the message."""
         if self._producer is None:
             self._producer = Producer("cometmq-testing", instance=self.client_instance())
             await self._producer.start()
@@ -246,11 +246,11 @@ class Cluster:
         return Inbox(self, topics, expression=expression, expression_type=expression_type, group=group, answer=answer)
 
     def store_root(self, index: int) -> Path:
-        """The directory of one broker's store."""
+        """The directory of a broker's store."""
         return self._roots[index]
 
     async def start(self) -> None:
-        """Start the nameserver, then every broker and its slaves. When the call returns, they are registered."""
+        """Start the nameserver, then all brokers and their slaves. They are registered when the call returns."""
         self._loop = asyncio.get_running_loop()
         if isinstance(self.clock, VirtualClock):
             self._watch = StallWatch(self.clock)
@@ -296,14 +296,14 @@ class Cluster:
     def _demand_own_loop(self) -> None:
         if self._loop is not None and self._loop is not asyncio.get_running_loop():
             raise OtherLoopError(
-                "this cluster runs on another event loop" + (", which is closed" if self._loop.is_closed() else ""),
+                "this cluster belongs to another event loop" + (", which is closed" if self._loop.is_closed() else ""),
                 next_step="use and stop it on the loop that started it; with pytest-asyncio give fixtures "
                 "the loop scope of the tests (asyncio_default_fixture_loop_scope)",
             )
 
     async def start_broker(self, index: int) -> Broker:
-        """Start a stopped broker on its store and port."""
-        assert index not in self._running, f"broker {index} is running"
+        """Start a stopped broker with its existing store and port."""
+        assert index not in self._running, f"broker {index} is already running"
         broker = self._running[index] = await self._start_or_stop(
             Broker(self._config(index), clock=self._broker_clock(index))
         )
@@ -330,13 +330,13 @@ class Cluster:
         await self._running.pop(index).stop()
 
     async def restart_broker(self, index: int) -> Broker:
-        """Stop a broker cleanly and start it again on the same store and port."""
+        """Stop a broker cleanly and start it again with the same store and port."""
         await self.stop_broker(index)
         return await self.start_broker(index)
 
     async def kill_broker(self, index: int) -> None:
-        """Kill a broker as SIGKILL does: connections break, the broker does not unregister, and nothing more is written
-        to its files.
+        """Kill a broker like SIGKILL: its connections break, it does not unregister, and its files are no longer
+        written.
 
         Its directory remains in the state of that moment, including the ``abort`` file, and :meth:`start_broker`
         recovers from it. Unlike in a power failure, pages that are not flushed survive.
@@ -354,16 +354,16 @@ class Cluster:
 
     # --- slaves -------------------------------------------------------------------------------
     def slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Return a slave of the broker with this number; raise KeyError if it does not exist or is stopped."""
+        """Return a slave of the broker with this index; raise KeyError if the slave does not exist or is stopped."""
         broker = self._slaves[index, number].broker
         if broker is None:
             raise KeyError(f"slave {number} of broker {index} is not running")
         return broker
 
     async def start_slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Start a stopped slave on its store and port."""
+        """Start a stopped slave with its existing store and port."""
         slave = self._slaves[index, number]
-        assert slave.broker is None, f"slave {number} of broker {index} is running"
+        assert slave.broker is None, f"slave {number} of broker {index} is already running"
         config = self._configured(index, slave.port, slave.root, {"brokerRole": "SLAVE", "brokerId": str(number)})
         slave.broker = await self._start_or_stop(Broker(config, clock=self.clock))
         return slave.broker
@@ -382,13 +382,13 @@ class Cluster:
         await stop_as_killed(broker, self._slaves[index, number].root)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a stopped slave, which then copies everything from its master."""
+        """Remove a stopped slave's store, so that the slave copies everything from its master when it starts."""
         slave = self._slaves[index, number]
-        assert slave.broker is None, f"slave {number} of broker {index} is running"
+        assert slave.broker is None, f"slave {number} of broker {index} is still running; stop it first"
         shutil.rmtree(slave.root, ignore_errors=True)
 
     def has_replicated(self, index: int = 0, number: int = 1) -> bool:
-        """Return True if a slave has its master's complete log, topics and groups.
+        """Return whether a slave has its master's complete log, topics and groups.
 
         Wait for it with :func:`~cometmq.testing.wait_until`: the log arrives immediately; tables arrive three seconds
         after the start and then every ten seconds.
@@ -401,13 +401,13 @@ class Cluster:
         )
 
     async def promote_slave(self, index: int = 0, number: int = 1) -> Broker:
-        """Make a slave the master in place of a stopped or killed master; return the new master.
+        """Promote a slave to replace a stopped or killed master; return the new master.
 
         :meth:`start_slave` can then start the old master as the slave, on its store and port. If the old master had
         messages that the new master lacks, call :meth:`empty_slave` first; otherwise the slave logs that its store must
         be emptied.
         """
-        assert index not in self._running, f"broker {index} is running"
+        assert index not in self._running, f"broker {index} is still running; stop it first"
         slave = self._slaves[index, number]
         if slave.broker is not None:
             await self.stop_slave(index, number)
@@ -439,7 +439,7 @@ class Cluster:
         return self._links[index]
 
     def pause_broker(self, index: int) -> ExitStack:
-        """Stop a broker as SIGSTOP does: the broker answers no request, sends nothing and fires no timer.
+        """Suspend a broker like SIGSTOP: the broker answers no requests, sends nothing and fires no timers.
 
         Connections remain open, and new ones are accepted. A flush that has started may still finish. ``with
         cluster.pause_broker(0):`` resumes the broker at the end of the block, even if the test fails there. Otherwise
@@ -456,8 +456,8 @@ class Cluster:
         return until
 
     def resume_broker(self, index: int) -> None:
-        """Resume a paused broker, which then receives everything that was sent during the pause. Other faults of its
-        link remain.
+        """Resume a paused broker, which then receives everything sent during the pause. Other faults of its link
+        remain.
         """
         self._demand_links()
         self._broker_clocks[index].go_on()
@@ -489,8 +489,6 @@ def _parsed(kind: type[T], keys: Mapping[str, str]) -> T:
 
 
 class _Slave:
-    """Port and directory of one slave, and its broker while it runs."""
-
     def __init__(self, port: int, root: Path) -> None:
         self.port = port
         self.root = root

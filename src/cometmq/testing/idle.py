@@ -1,4 +1,4 @@
-"""Detects when an event loop is idle, so that a virtual clock may be moved.
+"""Detects when an event loop is idle, so that a virtual clock can be moved.
 
 A loop is idle when no callback is ready, no socket or pipe has an event, no thread of a pool works (a flush,
 ``asyncio.to_thread``, a consumer's plain listener) and no TLS handshake runs. The loop's own timers (``asyncio.sleep``)
@@ -28,11 +28,9 @@ from cometmq.errors import CometMQError
 from cometmq.remoting.tls.server import HandshakeThread
 
 SETTLE_SECONDS: Final = 10.0
-"""Real seconds after which a busy loop counts as never idle: many times the duration of a flush or of a listener's
-call.
-"""
+"""Real seconds after which a busy loop is considered never to become idle."""
 _THREAD_LOOK_SECONDS: Final = 0.0002
-"""Pause in real seconds between two checks while only threads work, since they need the interpreter lock."""
+"""Real seconds between two checks while only threads are working."""
 
 _WORKER: Final = pools._worker.__code__
 _settling: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
@@ -43,7 +41,7 @@ class NeverIdleError(CometMQError):
 
 
 def is_idle() -> bool:
-    """Return True if the running loop only waits for timers.
+    """Return whether the running loop is waiting only for timers.
 
     :raises NeverIdleError: the loop is not one of asyncio's own.
     """
@@ -106,8 +104,7 @@ def busy_pool_threads() -> list[Thread]:
 
 
 def _has_work(worker: Mapping[str, Any]) -> bool:
-    """Return whether the thread with these local variables, or another thread of its pool, has taken or been given
-    work.
+    """Return whether a thread with these local variables, or another thread in its pool, has work.
 
     Since Python 3.13, work is given to a waiting thread directly and does not enter the queue.
     """
@@ -119,7 +116,7 @@ def _private_fields(loop: asyncio.AbstractEventLoop) -> tuple[deque[Any], BaseSe
     ready, selector = getattr(loop, "_ready", None), getattr(loop, "_selector", None)
     if ready is None or selector is None:
         raise NeverIdleError(
-            f"{type(loop).__module__}.{type(loop).__qualname__} cannot be asked whether it is idle",
+            f"{type(loop).__module__}.{type(loop).__qualname__} does not support checking whether it is idle",
             next_step="use asyncio's own event loop with a virtual clock, not uvloop's",
         )
     return ready, selector
@@ -136,6 +133,6 @@ def _never_idle_error(limit_s: float) -> NeverIdleError:
     return NeverIdleError(
         f"the event loop did not become idle in {limit_s:g} s: "
         + ("; ".join(at_work) or f"its tasks keep calling each other ({', '.join(tasks)})"),
-        next_step="end what never waits (a loop of `asyncio.sleep(0)`, a pool thread that does not return), "
+        next_step="stop code that never waits (a loop of `asyncio.sleep(0)`, a pool thread that does not return), "
         "or use the real clock",
     )

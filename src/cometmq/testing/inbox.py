@@ -25,17 +25,17 @@ from cometmq.testing.clock import VirtualClock, wait_until
 _numbers = itertools.count(1)
 
 WITHIN_SECONDS: Final = 5.0
-"""Default time limit of an expectation, in seconds of the cluster's clock."""
+"""Default time limit for an expectation, in seconds on the cluster's clock."""
 _SAMPLE: Final = 1000
-"""Maximum number of messages in a topic that are searched for tags."""
+"""Maximum number of messages per topic that are searched for tags."""
 _BODY_BYTES: Final = 60
 _LISTED: Final = 20
 """Maximum number of messages or topics that an error text lists."""
 
 
 class ExpectationError(AssertionError):
-    """The expected messages did not arrive. The text lists the messages that arrived, and says where the missing
-    messages are.
+    """The expected messages did not arrive. The error lists the messages that arrived and says where the missing ones
+    are.
     """
 
 
@@ -54,24 +54,24 @@ class Servers(Protocol):
 
     @property
     def running(self) -> Set[int]:
-        """The numbers of the running brokers."""
+        """The indexes of the running brokers."""
 
     @property
     def size(self) -> int:
-        """The number of brokers, including those that are not running."""
+        """The number of brokers, including stopped ones."""
 
     def client_instance(self) -> ClientInstance:
         """Return a new instance for a client."""
 
     def has_topic(self, topic: str) -> bool:
-        """Return True when the nameserver knows the topic."""
+        """Return whether the nameserver knows the topic."""
 
     async def create_topic(self, topic: str, queues: int = 4) -> None:
         """Create a topic on every broker."""
 
 
 class Inbox:
-    """A member of a consumer group that collects its messages; see :meth:`cometmq.testing.Cluster.inbox`.
+    """A consumer that collects the messages of its group; see :meth:`cometmq.testing.Cluster.inbox`.
 
     ``async with cluster.inbox("orders") as inbox:`` reads ``orders`` from its first message. Each message is
     returned once, in the order of arrival.
@@ -97,7 +97,7 @@ class Inbox:
         self.topics: Final = tuple(topics)
         self.group: Final = group or f"inbox-{os.getpid()}-{next(_numbers)}"
         self.messages: Final[list[MessageExt]] = []
-        """All messages that have arrived, in order; a redelivered message appears again."""
+        """All messages that have arrived, in order of arrival; redelivered messages appear again."""
         self._expression = expression
         self._expression_type = expression_type
         self._answer = answer
@@ -131,7 +131,7 @@ class Inbox:
         return self.messages[self._handed_out :]
 
     async def expect(self, count: int, within: float | timedelta = WITHIN_SECONDS) -> list[MessageExt]:
-        """Return the next ``count`` messages; wait ``within`` seconds of the cluster's clock for them.
+        """Return the next ``count`` messages; wait for them for up to ``within`` seconds on the cluster's clock.
 
         A :class:`~cometmq.testing.VirtualClock` is moved as far as needed and no further; see
         :func:`~cometmq.testing.wait_until`. Further messages are returned by the next call.
@@ -145,12 +145,12 @@ class Inbox:
         return taken
 
     async def expect_none(self, within: float | timedelta = WITHIN_SECONDS) -> None:
-        """Let ``within`` seconds of the cluster's clock pass and check that no message arrives.
+        """Let ``within`` seconds pass on the cluster's clock and check that no message arrives.
 
         :raises ExpectationError: a message arrives, or was already waiting.
         """
         if await wait_until(self._cluster.clock, lambda: self.waiting, within):
-            lines = [f"no message was expected from {self._topics_text()}{_within_text(within)}, but these arrived:"]
+            lines = [f"expected no message from {self._topics_text()}{_within_text(within)}, but these arrived:"]
             raise ExpectationError("\n".join([*lines, *_describe_all(self.waiting)]))
 
     # --- the text of a failed expectation ---
@@ -163,13 +163,13 @@ class Inbox:
         places = _stored(self._cluster.brokers, self.group)
         lines = [
             f"{_quantity(count)} expected from {self._topics_text()}{_within_text(within)}, "
-            f"{len(waiting) or 'none'} arrived:"
+            f"but {len(waiting) or 'none'} arrived:"
         ]
         lines += _describe_all(waiting)
         if self._handed_out:
-            lines.append(f"  (and {self._handed_out} that earlier expectations returned)")
+            lines.append(f"  (in addition to {self._handed_out} returned earlier)")
         lines.append(
-            f"{_quantity(count - len(waiting))} missing. Messages on the running brokers, for group {self.group}:"
+            f"{_quantity(count - len(waiting))} missing. Messages on the running brokers for group {self.group}:"
         )
         lines += _describe_cluster(places, self.topics, self.group)
         lines += [f"→ {step}" for step in self._next_steps(places)]
@@ -186,13 +186,13 @@ class Inbox:
         left_out = sum(place.count for place in own) - len({message.offset_msg_id for message in self.messages})
         if self._expression != ALL and left_out > 0:
             tags = sorted({str(tag) for place in own for tag in place.tags})
-            yield f"the subscription {self._expression!r} filters messages out; the stored tags are {', '.join(tags)}"
+            yield f"the subscription {self._expression!r} filters out messages; the stored tags are {', '.join(tags)}"
         if dlq_topic(self.group) in places:
-            yield f"messages failed too often and are in {dlq_topic(self.group)}"
+            yield f"messages that failed too often are in {dlq_topic(self.group)}"
         if SCHEDULE_TOPIC in places:
             yield f"messages are delayed in {SCHEDULE_TOPIC}: wait longer with within=…{self._next_alarm()}"
         if TRANS_HALF_TOPIC in places:
-            yield f"half messages in {TRANS_HALF_TOPIC} wait for a commit or rollback, or for a check"
+            yield f"half messages in {TRANS_HALF_TOPIC} are waiting for a commit, a rollback or a check"
         others = [topic for topic in places if topic not in self.topics and topic[0] != "%" and topic != SCHEDULE_TOPIC]
         if not own:
             if others:
@@ -223,20 +223,19 @@ class _Stored:
 
     topic: str
     count: int
-    """Number of messages in its queues."""
+    """Number of messages in the topic's queues."""
     committed: int
     """Number of messages that the group has consumed."""
     tags: Counter[str | None]
-    """Tags of the first :data:`_SAMPLE` messages."""
+    """Tags of the topic's first :data:`_SAMPLE` messages."""
 
     @property
     def lag(self) -> int:
-        """Number of messages that the group has not consumed."""
         return self.count - self.committed
 
 
 def _stored(brokers: Iterable[Broker], group: str) -> dict[str, _Stored]:
-    """Return every topic that has messages on these brokers, by name."""
+    """Return all topics that have messages on these brokers, by name."""
     found: dict[str, _Stored] = {}
     for broker in brokers:
         for topic, queues in broker.store.queues().items():
@@ -263,7 +262,6 @@ def _tags(broker: Broker, topic: str, queue_id: int, first: int, end: int) -> It
 
 
 def _describe(message: MessageExt) -> str:
-    """Return a message as one line of text."""
     parts = [f"{message.topic} {message.broker_name}/{message.queue_id} at {message.queue_offset}"]
     if message.keys:
         parts.append(f"keys {' '.join(message.keys)}")
@@ -285,7 +283,7 @@ def _describe_all(messages: list[MessageExt]) -> Iterator[str]:
 
 
 def _describe_cluster(places: dict[str, _Stored], topics: Iterable[str], group: str) -> Iterator[str]:
-    """Yield a line for each topic: first the consumed topics with their retries and dead letters."""
+    """Yield a line for each topic, starting with the consumed topics and their retry and dead-letter topics."""
     first = [*topics, retry_topic(group), dlq_topic(group)]
     for topic in first:
         place = places.get(topic)

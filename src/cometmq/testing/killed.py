@@ -1,4 +1,4 @@
-"""Leave a broker's files as a kill would leave them."""
+"""Leaves a broker's files as if the broker had been killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.broker.controller import Broker
 
 
 async def stop_as_killed(broker: Broker, root: Path) -> None:
-    """Stop a broker whose connections are cut; then restore its directory to the state before the stop."""
+    """Stop a broker whose connections are cut, then restore its directory to the state before the stop."""
     left = root.with_name(f"{root.name}.killed")
     try:
         # No request is answered from here on, but worker threads finish the work that they have begun. A kill ends all
@@ -30,7 +30,7 @@ async def stop_as_killed(broker: Broker, root: Path) -> None:
 
 
 def _state(root: Path) -> dict[str, tuple[int, int, int]]:
-    """Return inode, size and time of the last change of each file."""
+    """Return the inode, size and modification time of each file."""
     found = {}
     for directory, _, names in os.walk(root):
         for name in names:
@@ -42,6 +42,6 @@ def _state(root: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def _copy_if_there(source: str, target: str) -> None:
-    """Copy a file, unless a worker thread removes it first."""
+    """Copy a file, unless a worker thread has removed it."""
     with suppress(FileNotFoundError):
         shutil.copy2(source, target)

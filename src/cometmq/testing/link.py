@@ -1,4 +1,4 @@
-"""A TCP relay between clients and a server that a test can disturb.
+"""A TCP relay between clients and a server, with faults that a test can inject.
 
 The link does not know frames; it passes bytes on as they arrive. A fault affects all connections of the link, including
 future ones, until :meth:`Link.restore`. Fault model: an end stops answering (:meth:`Link.pause`); the network loses all
@@ -29,7 +29,7 @@ BOTH = (Direction.TO_SERVER, Direction.TO_CLIENT)
 
 
 class Link:
-    """A relay from ``listen`` to ``target`` on the running event loop; ``clock`` times the delays."""
+    """A relay from ``listen`` to ``target`` on the running event loop; ``clock`` is used to time delays."""
 
     def __init__(self, listen: Address, target: Address, *, clock: Clock) -> None:
         self._listen = listen
@@ -45,8 +45,8 @@ class Link:
 
     @property
     def port(self) -> int:
-        """The port in use."""
-        assert self._server is not None, "the link is not started"
+        """The port on which the link listens."""
+        assert self._server is not None, "the link has not been started"
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
@@ -55,14 +55,14 @@ class Link:
         return len(self._pairs)
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         :raises OSError: the port is taken.
         """
         self._server = await asyncio.get_running_loop().create_server(lambda: _Pair(self).client, *self._listen)
 
     async def stop(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and close every connection."""
         if self._server is None:
             return
         self._server.close()
@@ -73,36 +73,36 @@ class Link:
 
     # --- faults -------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Hold all bytes in both directions. Connections remain open, new ones are accepted, and nothing is lost."""
+        """Hold back all bytes in both directions. Connections remain open, new ones are accepted, and nothing is
+        lost.
+        """
         self._paused = True
         self._apply_pause()
 
     def resume(self) -> None:
-        """End a pause and pass on the held bytes."""
+        """End a pause and pass on the bytes that were held back."""
         self._paused = False
         self._apply_pause()
 
     def drop(self, *directions: Direction) -> None:
-        """Lose all bytes in these directions, by default in both; connections remain open."""
+        """Drop all bytes in the given directions, by default in both; connections remain open."""
         self._dropped = frozenset(directions or BOTH)
 
     def delay(self, seconds: float) -> None:
-        """Delay all bytes in both directions by ``seconds`` of the clock."""
+        """Delay all bytes in both directions by ``seconds`` on the clock."""
         self._delay_s = seconds
 
     def cut_after(self, size_bytes: int, direction: Direction) -> None:
-        """Let ``size_bytes`` more bytes pass in a direction, then break the connection that carries the next byte,
-        once.
-        """
+        """Let ``size_bytes`` more bytes pass in one direction, then break the connection that carries the next byte."""
         self._cut_after[direction] = size_bytes
 
     def cut(self) -> None:
-        """End every connection immediately; new connections are accepted."""
+        """Break every connection immediately; new connections are accepted."""
         for pair in list(self._pairs):
             pair.abort()
 
     def restore(self) -> None:
-        """End every fault. Held bytes are passed on; dropped bytes remain lost."""
+        """End all faults. Bytes that were held back are passed on; dropped bytes remain lost."""
         self._dropped, self._delay_s = frozenset(), 0.0
         self._cut_after.clear()
         self.resume()
@@ -113,7 +113,7 @@ class Link:
 
     # --- bytes --------------------------------------------------------------------------------
     def opened(self, pair: _Pair) -> None:
-        """Connect to the server for a new client."""
+        """Connect to the server on behalf of a new client."""
         self._pairs.add(pair)
         self._tasks.start(self._connect(pair))
 
@@ -126,11 +126,11 @@ class Link:
         pair.pause_reading(paused=self._paused)
 
     def ended(self, pair: _Pair) -> None:
-        """Forget a pair whose ends are closed or about to close."""
+        """Forget a connection that is closed or about to close at both ends."""
         self._pairs.discard(pair)
 
     def take(self, pair: _Pair, direction: Direction, data: bytes | None) -> None:
-        """Handle bytes from one end; None means its end of file."""
+        """Handle the bytes received at one end; None means end of file."""
         if direction in self._dropped:
             return
         if data is not None and direction in self._cut_after:
@@ -150,17 +150,15 @@ class Link:
 
 
 class _Pair:
-    """One connection: the client's end and the server's end."""
-
     def __init__(self, link: Link) -> None:
         self.link = link
         self.client = _End(self, Direction.TO_SERVER)
         self.server = _End(self, Direction.TO_CLIENT)
         self.due: dict[Direction, float] = {}
-        """Arrival time of the last delayed bytes by direction; later bytes do not overtake them."""
+        """Arrival time of the last delayed bytes by direction, so that later bytes do not overtake them."""
 
     def pass_on(self, direction: Direction, data: bytes | None) -> None:
-        """Write to the receiving end of a direction; None closes the connection once all earlier bytes are written."""
+        """Write to the receiving end of a direction; None closes the connection after all earlier bytes are written."""
         end = self.server if direction is Direction.TO_SERVER else self.client
         if end.transport is None or end.transport.is_closing():
             return
@@ -172,27 +170,23 @@ class _Pair:
             self.link.ended(self)
 
     def abort(self) -> None:
-        """Abort both ends."""
         self.client.abort()
         self.server.abort()
         self.link.ended(self)
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Stop or resume reading from both ends; reading from the client begins once the server is connected."""
+        """Stop or resume reading from both ends; reading from the client starts once the server is connected."""
         self.client.pause_reading(paused=paused or self.server.transport is None)
         self.server.pause_reading(paused=paused)
 
 
 class _End(asyncio.Protocol):
-    """One socket of a pair; ``direction`` is the direction of the bytes that it receives."""
-
     def __init__(self, pair: _Pair, direction: Direction) -> None:
         self._pair = pair
         self._direction = direction
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         self.transport = cast(asyncio.Transport, transport)
         if self is self._pair.client:
             # the loops of Python 3.11.2 and older begin to read after this call in any case
@@ -200,25 +194,20 @@ class _End(asyncio.Protocol):
             self._pair.link.opened(self._pair)
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on."""
         self._pair.link.take(self._pair, self._direction, data)
 
     def eof_received(self) -> bool:
-        """Pass the end of file on."""
         self._pair.link.take(self._pair, self._direction, None)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Reset the other end too, unless the link drops that direction."""
         if exc is not None:
             self._pair.link.take(self._pair, self._direction, None)
 
     def pause_writing(self) -> None:
-        """Stop reading from the other end, because this end is slow."""
         self._other.pause_reading(paused=True)
 
     def resume_writing(self) -> None:
-        """Read from the other end again, because this end has caught up."""
         self._other.pause_reading(paused=False)
 
     @property
@@ -226,12 +215,10 @@ class _End(asyncio.Protocol):
         return self._pair.server if self is self._pair.client else self._pair.client
 
     def abort(self) -> None:
-        """Abort the connection."""
         if self.transport is not None:
             self.transport.abort()
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Stop or resume reading."""
         if self.transport is None or self.transport.is_closing():
             return
         if paused and self.transport.is_reading():

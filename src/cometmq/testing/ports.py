@@ -1,4 +1,4 @@
-"""Find free ports for the servers of a test."""
+"""Finds free ports for test servers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from cometmq.broker.ports import FAST_PORT_DISTANCE
 
 _FIRST: Final = 20_000
 _LAST: Final = 31_999
-"""Range of ports to try. It is below the ports of Linux's outgoing connections, which could occupy a port before its
-server does.
-"""
+"""Last port to try. It is below the ports that Linux assigns to outgoing connections."""
 _ATTEMPTS: Final = 1_000
 _BESIDE: Final = (-FAST_PORT_DISTANCE, 0, HA_PORT_DISTANCE)
-"""A broker uses two more ports next to its own."""
+"""The ports that a broker uses, relative to its own port."""
 
 _KEPT: Final = 33
 _given: deque[dict[int, int]] = deque()
-"""Recently returned ports with their claims; the server of a port may not listen yet, or may be restarting."""
+"""Recently returned ports with their claims, since a port's server may not be listening yet."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a free port whose neighbours are free too, since a broker also uses them.
+    """Return a free port whose neighbors are free too, because a broker also uses them.
 
     On Linux this function returns these ports to no other process, even while no server listens.
 
@@ -41,11 +39,11 @@ def free_port(host: str = "127.0.0.1") -> int:
             if len(_given) > _KEPT:
                 _release(_given.popleft())
             return port
-    raise OSError(f"found no three free ports in a row between {_FIRST} and {_LAST}")
+    raise OSError(f"no three consecutive ports are free between {_FIRST} and {_LAST}")
 
 
 def _claim_all(host: str, ports: list[int]) -> dict[int, int]:
-    """Claim every port and return the claims; return no claims if a port is taken."""
+    """Claim all ports and return the claims; if a port is taken, return no claims."""
     claims: dict[int, int] = {}
     for port in ports:
         claim = _claim(port)
@@ -58,9 +56,7 @@ def _claim_all(host: str, ports: list[int]) -> dict[int, int]:
 
 
 def _claim(port: int) -> int | None:
-    """Claim a port among this machine's processes. Return the descriptor of a socket that is named after the port; None
-    if the port is taken.
-    """
+    """Claim a port on this machine and return the descriptor of its socket, or None if the port is already claimed."""
     if any(port in claims for claims in _given):
         return None
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

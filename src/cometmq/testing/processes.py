@@ -1,4 +1,4 @@
-"""Run a nameserver and brokers as processes that a test may kill at any moment."""
+"""Runs a nameserver and brokers as processes that a test can kill at any moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READY_MARK: Final = b" ready: "
 """Text in the line that a server prints when it is ready."""
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
-"""Time limits in seconds: many times the usual duration, since a machine under full load is slow."""
+"""Time limits in seconds, generous because a machine under full load is slow."""
 _SERVER: Final = """
 import os, runpy, signal, threading
 
@@ -35,20 +35,18 @@ def end_with_the_starter():
 threading.Thread(target=end_with_the_starter, daemon=True).start()
 runpy.run_module("cometmq", run_name="__main__", alter_sys=True)
 """
-"""``python -m cometmq`` with a thread that kills it when the process that started it ends.
+"""``python -m cometmq`` with a thread that kills the server when its parent process ends.
 
 That process holds the other end of the server's standard input, which is closed when the process ends for any reason.
 """
 
 
 class ProcessFailedError(CometMQError):
-    """A server did not start or stop; the error text ends with the server's last output."""
+    """A server did not start or stop; the error ends with the server's last output."""
 
 
 class ServerProcess:
-    """One ``python -m cometmq …`` server, which can be started, stopped and killed repeatedly. The server ends when
-    this process ends.
-    """
+    """One ``python -m cometmq …`` server, which can be started, stopped and killed repeatedly."""
 
     popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
     """The thread that starts the process."""
@@ -61,7 +59,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while it is not running."""
+        """The server's process id, or None if the server is not running."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> None:
@@ -96,7 +94,7 @@ class ServerProcess:
             raise ProcessFailedError(f"{self.name} stopped with exit code {code}: {self.last_output()}")
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, as a crash would."""
+        """Kill the server with SIGKILL."""
         process = self._process
         if process is None:
             return
@@ -106,7 +104,7 @@ class ServerProcess:
         self._forget(process)
 
     def last_output(self) -> str:
-        """Return the last lines of its stderr."""
+        """Return the last lines that the server wrote to stderr."""
         return self.log.read_text(errors="replace")[-2000:].strip() if self.log.exists() else ""
 
     def _wait_ready(self, process: subprocess.Popen[bytes]) -> None:
@@ -134,7 +132,7 @@ class ServerProcess:
 
 
 class ProcessCluster:
-    """A nameserver and brokers as processes, on free ports of the loopback; they end with this process.
+    """A nameserver and brokers as processes on free loopback ports; they end when this process ends.
 
     Use it as ``with ProcessCluster() as cluster:``; a coroutine calls its methods with ``asyncio.to_thread``, so that
     the event loop keeps running.
@@ -170,7 +168,7 @@ class ProcessCluster:
         }
         made = secure_cluster(self.data, (HOST,), tls=tls, accounts=accounts)
         self.security: Final = made.security
-        """The credentials and TLS of a client that may do everything."""
+        """Credentials and TLS for a client with all permissions."""
         self._keys = {**SMALL_STORE, **made.keys, **(broker_keys or {})}
         further = [word for key, value in made.keys.items() for word in ("-o", f"{key}={value}")]
         kv_path = self.data / "namesrv" / "kvConfig.json"
@@ -181,7 +179,7 @@ class ProcessCluster:
         )
         self.brokers: Final = [self._broker(index) for index in range(brokers)]
         self.slaves: Final = {place: self._slave(*place) for place in self._slave_ports}
-        """Slaves by the number of their broker and their own number, which starts at 1."""
+        """Slaves by broker index and slave number, which starts at 1."""
 
     def __enter__(self) -> Self:
         try:
@@ -211,17 +209,17 @@ class ProcessCluster:
         return [f"{HOST}:{port}" for port in self._ports]
 
     def store_root(self, index: int) -> Path:
-        """The directory of one broker's store."""
+        """The directory of a broker's store."""
         return self._roots[index]
 
     def start(self) -> None:
-        """Start the nameserver, then every broker and its slaves. When the call returns, they are registered."""
+        """Start the nameserver, then all brokers and their slaves. They are registered when the call returns."""
         self.namesrv.start()
         for broker in (*self.brokers, *self.slaves.values()):
             broker.start()
 
     def stop(self) -> None:
-        """Stop everything cleanly."""
+        """Stop all processes cleanly."""
         for server in (*self.slaves.values(), *self.brokers, self.namesrv):
             server.stop()
 
@@ -235,7 +233,7 @@ class ProcessCluster:
         self.brokers[index].kill()
 
     def start_broker(self, index: int) -> None:
-        """Start a stopped or killed broker on its store and port, and wait until it is ready."""
+        """Start a stopped or killed broker with its existing store and port, and wait until it is ready."""
         self.brokers[index].start()
 
     def restart_broker(self, index: int) -> None:
@@ -248,20 +246,22 @@ class ProcessCluster:
         self.slaves[index, number].kill()
 
     def start_slave(self, index: int = 0, number: int = 1) -> None:
-        """Start a stopped or killed slave on its store and port, and wait until it is ready."""
+        """Start a stopped or killed slave with its existing store and port, and wait until it is ready."""
         self.slaves[index, number].start()
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a stopped slave, which then copies everything from its master."""
-        assert self.slaves[index, number].pid is None, f"slave {number} of broker {index} is running"
+        """Remove a stopped slave's store, so that the slave copies everything from its master when it starts."""
+        assert self.slaves[index, number].pid is None, (
+            f"slave {number} of broker {index} is still running; stop it first"
+        )
         shutil.rmtree(self._slave_roots[index, number], ignore_errors=True)
 
     def promote_slave(self, index: int = 0, number: int = 1) -> None:
-        """Make a slave the master in place of a stopped or killed master.
+        """Promote a slave to replace a stopped or killed master.
 
         :meth:`start_slave` can then start the old master as the slave, on its store and port.
         """
-        assert self.brokers[index].pid is None, f"broker {index} is running"
+        assert self.brokers[index].pid is None, f"broker {index} is still running; stop it first"
         place = index, number
         self.slaves[place].stop()
         self._ports[index], self._slave_ports[place] = self._slave_ports[place], self._ports[index]

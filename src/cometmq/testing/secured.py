@@ -1,4 +1,4 @@
-"""Set up TLS and accounts for a test cluster: files, server keys, and the security of its clients."""
+"""Sets up TLS and accounts for a test cluster: files, server keys and client credentials."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cometmq.remoting.tls.certificates import Authority
 from cometmq.remoting.tls.contexts import Tls
 
 OPERATOR: Final = "cometmq-testing"
-"""The account of the cluster's servers and of its own clients."""
+"""The account that the cluster's servers and clients use."""
 _DAYS: Final = 3_650
-"""Days for which the certificates are valid; TLS uses the real clock, which tests do not move."""
+"""Number of days for which the certificates are valid; TLS uses the real clock, which tests do not move."""
 
 
 @dataclass(frozen=True)
 class ClusterSecurity:
-    """The keys of every server, and the security of a client that may do everything."""
+    """The keys for every server, and the credentials for a client with all permissions."""
 
     keys: Mapping[str, str]
     security: Security
@@ -32,8 +32,8 @@ class ClusterSecurity:
 def secure_cluster(
     directory: Path, hosts: Sequence[str], *, tls: bool, accounts: Sequence[Mapping[str, Any]] | None
 ) -> ClusterSecurity:
-    """Write the security files of a cluster; ``accounts`` are entries of ``plain_acl.yml``, None if accounts are not
-    checked.
+    """Write a cluster's security files. ``accounts`` are entries of ``plain_acl.yml``, or None to disable account
+    checks.
     """
     keys: dict[str, str] = {}
     credentials: Credentials | None = None

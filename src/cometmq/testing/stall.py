@@ -1,4 +1,4 @@
-"""Fails a test that waits for a virtual clock that nobody moves, so that it does not run into its time limit.
+"""Fails a test that waits for a virtual clock that nobody moves, instead of letting it run into its time limit.
 
 A test is stalled when :data:`STALLED_CHECKS` checks in a row, timed by the real clock, find the event loop idle, the
 virtual clock unmoved, and the loop's main task inside a call of CometMQ's client or asleep on the clock. That task is
@@ -25,7 +25,7 @@ from cometmq.testing.idle import NeverIdleError, is_idle
 CHECK_SECONDS: Final = 0.25
 """Real seconds between two checks."""
 STALLED_CHECKS: Final = 16
-"""Number of checks in a row that find the test idle; together they take four seconds."""
+"""Number of consecutive checks that must find the test idle."""
 _DRIVE_SECONDS: Final = 0.001
 
 _ROOT: Final = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ class StallWatch:
         self._looks = 0
         self._seen = (0.0, 0)
         self.error: StalledClockError | None = None
-        """The error of a stalled test; None while the test is not stalled."""
+        """The error for a stalled test; None unless the test is stalled."""
         self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ class StallWatch:
         if task is None or waits is None:
             return
         self.error = StalledClockError(
-            f"{waits} waits for time to pass, but nothing has moved the virtual clock for "
+            f"{waits} is waiting for time to pass, but nothing has moved the virtual clock for "
             f"{CHECK_SECONDS * STALLED_CHECKS:g} s of real time",
             next_step=f"let time pass while it waits: `await clock.run_until({_as_called(waits)}(…), 60)`",
         )
@@ -98,9 +98,7 @@ def _main_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
 
 
 def awaited_call(task: asyncio.Task[Any]) -> str | None:
-    """Return the name of the client or clock function in which a task waits; None if the task waits
-    for something else.
-    """
+    """Return the client or clock function in which a task is waiting, or None if the task waits for something else."""
     for call in _calls(task.get_coro()):
         if call.cr_code.co_filename.startswith(_CLIENT):
             return call.__qualname__  # the name of the method, even if a wrapper runs

@@ -29,7 +29,7 @@ THREAD: Final = "cometmq-cluster"
 def run_on_loop(
     method: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, object]],
 ) -> Callable[Concatenate[SyncCluster, P], None]:
-    """Wrap a coroutine method of the cluster. The result runs the method on the cluster's loop and waits for it."""
+    """Wrap a coroutine method of the cluster so that it runs on the cluster's loop and the caller waits for it."""
 
     @functools.wraps(method)
     def call(self: SyncCluster, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -108,7 +108,9 @@ class SyncCluster:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def run(self, work: Callable[[Cluster], R]) -> R:
-        """Call a function with the cluster, on the cluster's loop: ``run(lambda cluster: cluster.link(0).cut())``."""
+        """Call a function on the cluster's loop and pass it the cluster: ``run(lambda cluster:
+        cluster.link(0).cut())``.
+        """
 
         async def call() -> R:
             return work(self.cluster)
@@ -153,11 +155,11 @@ class SyncCluster:
     promote_slave = run_on_loop(Cluster.promote_slave)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
-        """Remove the store of a stopped slave."""
+        """Remove a stopped slave's store."""
         self.run(lambda cluster: cluster.empty_slave(index, number))
 
     def pause_broker(self, index: int) -> ExitStack:
-        """Stop a broker as SIGSTOP does; see :meth:`Cluster.pause_broker`."""
+        """Suspend a broker like SIGSTOP; see :meth:`Cluster.pause_broker`."""
         self.run(lambda cluster: cluster.pause_broker(index))
         until = ExitStack()
         until.callback(self.resume_broker, index)
