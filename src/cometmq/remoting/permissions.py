@@ -152,7 +152,7 @@ BodyNeeds = Callable[[bytes], Iterable[Need]]
 
 @dataclass(frozen=True, eq=False)
 class Permission:
-    """The permissions that requests with a code need; combine two with ``&``."""
+    """The permissions required by requests with one code; two can be combined with ``&``."""
 
     named: tuple[_FieldResource, ...] = ()
     fixed: tuple[Need, ...] = ()
