@@ -103,7 +103,7 @@ def test_damage_is_found_and_named(store: Path, storage: Storage, tmp_path: Path
     with pytest.raises(BackupError) as raised:
         verify_backup(backup)
     for words in (
-        f"{sealed[0]} has other content",
+        f"{sealed[0]} has changed",
         f"{sealed[1]} is missing",
         "config/topics.json is missing",
         "more does not belong to it",
@@ -248,6 +248,6 @@ def test_damage_that_restoring_finds_leaves_nothing(store: Path, storage: Storag
     name = next(name for name, file in files.items() if name.startswith(part) and file.data > 100)
     key = backup.key_of(name, files[name])
     storage.put(key, storage.read(key)[:-1] + b"?")
-    with pytest.raises(BackupError, match=f"is damaged: {name} has other content"):
+    with pytest.raises(BackupError, match=f"is damaged: {name} has changed"):
         restore_backup(backup, tmp_path / "into")
     assert [path.name for path in tmp_path.iterdir()] == ["backups"]

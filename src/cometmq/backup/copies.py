@@ -1,4 +1,4 @@
-"""File copies and checksums. Copies share blocks with the original if the file system supports it."""
+"""Copies files and computes checksums. Copies share blocks with the original if the file system supports it."""
 
 from __future__ import annotations
 

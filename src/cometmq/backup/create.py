@@ -48,7 +48,7 @@ class Options:
     store: Path
     """The broker's ``storePathRootDir``."""
     target: BackupPlace
-    """Place for the backup. It must be missing or empty."""
+    """Place of the new backup, which must be missing or empty."""
     commit_log: Path | None = None
     """The broker's ``storePathCommitLog``, if that directory is not below the store."""
     previous: BackupPlace | None = None
@@ -64,7 +64,7 @@ class Options:
 
 @dataclass(slots=True)
 class Made:
-    """The result: the new backup, and the number of bytes that it shares."""
+    """A new backup, and the number of bytes that it shares."""
 
     manifest: Manifest
     copied_bytes: int = 0
@@ -82,7 +82,7 @@ class _Work:
     added: Callable[[str], None]
     files: dict[str, StoredFile] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
-    """Total size of the files, by the way they were added."""
+    """Total size of the files, by how they were added."""
 
 
 def create_backup(
@@ -203,7 +203,7 @@ def _copy_index(work: _Work, directory: Path) -> None:
 
 
 def _copy_series(work: _Work, root: Path, files: Sequence[Path]) -> None:
-    """Add files of which the broker writes only to the last."""
+    """Add files of which the broker writes only to the last one."""
     for number, path in enumerate(files, 1):
         name = path.relative_to(root).as_posix()
         if number < len(files):

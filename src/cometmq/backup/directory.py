@@ -52,7 +52,7 @@ class DirectoryBackup(BackupPlace):
 
     @classmethod
     def all_in(cls, directory: Path) -> list[BackupPlace]:
-        """Return the complete backups in a directory; an unreadable one has none."""
+        """Return the complete backups in a directory. If the directory is unreadable, there are none."""
         try:
             found = [path for path in directory.iterdir() if (path / MANIFEST).is_file()]
         except OSError:
@@ -135,7 +135,7 @@ class DirectoryBackup(BackupPlace):
         return _wrong_content(digest, file)
 
     def delete(self) -> None:
-        """Delete the manifest first, so that no partial backup looks complete, and then the directory."""
+        """Delete the manifest and then the directory, so that a partly deleted backup does not look complete."""
         (self.directory / MANIFEST).unlink()
         flush_directory(self.directory)
         shutil.rmtree(self.directory)
@@ -161,9 +161,9 @@ def _wrong_size(path: Path, file: StoredFile) -> str:
     except FileNotFoundError:
         return "is missing"
     if path.is_symlink() or not path.is_file():
-        return "is no file"
+        return "is not a file"
     return "" if size == file.size else f"has {size:,} bytes instead of {file.size:,}"
 
 
 def _wrong_content(digest: str | None, file: StoredFile) -> str:
-    return "" if digest == file.sha256 else "has other content than when it was stored"
+    return "" if digest == file.sha256 else "has changed since it was stored"

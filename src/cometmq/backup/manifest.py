@@ -106,6 +106,6 @@ def _check(manifest: str, name: str, file: StoredFile) -> None:
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
-        raise BackupError(f"{manifest} is damaged: it names the file {name[:200]!r}")
+        raise BackupError(f"{manifest} is damaged: it contains the invalid path {name[:200]!r}")
     if not (0 <= file.data <= file.size and _DIGEST.fullmatch(file.sha256)):
         raise BackupError(f"{manifest} is damaged: invalid numbers for {name}")

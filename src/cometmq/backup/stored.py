@@ -118,7 +118,9 @@ class StoredBackup(BackupPlace):
             with self._storage.open_writer(key) as upload:
                 _copy(file, upload, end, again)
                 if again.digest() != digest.digest():
-                    raise BackupError(f"{path} changes, although the broker has finished it", next_step="try again")
+                    raise BackupError(
+                        f"{path} is changing, although the broker should no longer write to it", next_step="try again"
+                    )
         return Added(added, "copied")
 
     def remove(self, name: str) -> None:
@@ -231,7 +233,7 @@ class StoredBackup(BackupPlace):
             raise
         except StorageError as error:
             return f"cannot be read: {error.message}"
-        return "" if digest.hexdigest() == file.sha256 else "has other content than when it was stored"
+        return "" if digest.hexdigest() == file.sha256 else "has changed since it was stored"
 
     def _key(self, name: str) -> str:
         return f"{self._backup}/{STORE}/{name}"

@@ -57,7 +57,8 @@ def restore_backup(backup: BackupPlace, target: Path, *, report: Callable[[str],
     target = local_path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BackupError(
-            f"{target} is not empty; nothing was restored", next_step="move the old store away and repeat the command"
+            f"{target} is not empty; nothing was restored",
+            next_step="move the old store to another directory and repeat the command",
         )
     manifest = backup.read_manifest()
     beside = target.absolute().with_name(f".{target.name}.restoring")

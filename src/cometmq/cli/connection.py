@@ -1,4 +1,4 @@
-"""Connects a command to a cluster: the ``-n`` option, a short-lived :class:`Admin`, and name checks."""
+"""Connects commands to a cluster: the ``-n`` option, a short-lived :class:`Admin`, and name checks."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ CONTEXT_OPTION: Final[dict[str, Any]] = {
 }
 """Arguments for the ``--context`` option."""
 context_option = click.option("--context", **CONTEXT_OPTION)
-"""The ``--context`` option of all commands that connect. Options that are parsed after it read the environment that it
-sets.
+"""The ``--context`` option of all commands that connect. It sets environment variables, which options parsed later can
+read.
 """
 NAMESRV_OPTION: Final[dict[str, Any]] = {
     "envvar": NAMESRV_VARIABLE,
@@ -150,7 +150,7 @@ def _administer(namesrv: str, work: Callable[[Admin], Awaitable[T]], *, partly: 
 
 
 def explain_connect_error(error: RemotingConnectError, namesrv: str) -> CometMQError:
-    """If the nameserver could not be reached, return a clearer error, unless TLS was the cause."""
+    """Return a clearer error if the nameserver could not be reached, unless TLS was the cause."""
     if isinstance(error.cause, ssl.SSLError):
         return error
     if error.address in namesrv_addresses(namesrv):
@@ -161,7 +161,7 @@ def explain_connect_error(error: RemotingConnectError, namesrv: str) -> CometMQE
 
 
 async def ask_cometmq_broker(name: str, asking: Awaitable[T], what: str, next_step: str) -> T:
-    """Await a request that only CometMQ's brokers support.
+    """Await a request that only CometMQ brokers support.
 
     :param what: the action, named in the error message.
     :raises CometMQError: the broker is not a CometMQ broker.

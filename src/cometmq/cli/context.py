@@ -107,7 +107,7 @@ def use(name: str) -> None:
 @command.command("list")
 @output_option
 def list_contexts(output: str) -> None:
-    """List the contexts; * marks the current context."""
+    """List all contexts. The current context is marked with *."""
     contexts = read_contexts()
     name = chosen_name(None, contexts)
     rows = [_row(known, found, current=known == name) for known, found in contexts.contexts.items()]

@@ -1,4 +1,4 @@
-"""Contexts: named connections to clusters, stored in one file per user. The file contains no secrets."""
+"""Contexts: named connections to clusters. They are stored in one file per user, which contains no secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTEXT_VARIABLE: Final = "COMETMQ_CONTEXT"
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 """Environment variable that contains the nameserver's address. Apache's clients read the same variable."""
 NO_CONTEXT: Final = "none"
-"""The name that means that no context is used."""
+"""Name that stands for no context."""
 MAX_CONTEXTS: Final = 1_000
 MAX_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -52,12 +52,12 @@ class ContextError(CometMQError):
 
 
 class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A context: the connection to a cluster, and the output format for its commands. Paths are absolute."""
+    """A named connection to a cluster, and the output format for its commands. All paths are absolute."""
 
     nameservers: str
     description: str = ""
     output: str = ""
-    """Output format; empty for a table."""
+    """Output format, or empty for a table."""
     credentials_file: str = ""
     """Path of a credentials file, with the format of ``tools.yml``."""
     access_key_env: str = ""
@@ -86,7 +86,7 @@ class Connection(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return {name: value for name, value in found.items() if value}
 
     def tls_settings(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables from which clients read these TLS settings; there are none if TLS is off.
+        """Return the environment variables from which clients read these TLS settings. If TLS is off, there are none.
 
         :raises ContextError: a variable for a secret is not set.
         """
@@ -141,8 +141,7 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, contexts=dict(sorted({**self.contexts, name: connection}.items())))
 
     def without(self, name: str) -> Contexts:
-        """Return a copy with one context removed. If it was the current context, there is no current context
-        afterwards.
+        """Return a copy without the given context. If it was the current context, the copy has no current context.
 
         :raises ContextError: no context has this name.
         """
@@ -191,8 +190,8 @@ def context_names() -> list[str]:
 
 
 def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
-    """Read the contexts, apply ``change``, store the result and return it. Other processes must wait with their changes
-    until the result is stored.
+    """Read the contexts, apply ``change``, store the result and return it. Changes by other processes wait until the
+    result is stored.
 
     :raises ContextError: the file cannot be read or written.
     """
@@ -208,9 +207,7 @@ def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
 
 
 def chosen_name(option: str | None, contexts: Contexts) -> str | None:
-    """Return the context's name from the option or, if not set, from the environment, or the name of the current
-    context.
-    """
+    """Return the name of the context from the option, from the environment or from the contexts file, in this order."""
     name = option or os.environ.get(CONTEXT_VARIABLE) or contexts.current
     return None if not name or name == NO_CONTEXT else name
 

@@ -91,4 +91,4 @@ def _refuse_changes(_: str, request: RemotingCommand) -> None:
 
 
 READING_ONLY: Final = ClientRpcHook(before=_refuse_changes)
-"""The client hook that refuses all requests that are not read-only."""
+"""Client hook that refuses all requests that are not read-only."""

@@ -1,4 +1,4 @@
-"""Converts every failure of a command to one sentence with the next step, and an exit code."""
+"""Converts a command's failure to a sentence with the next step, and to an exit code."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ INTERRUPTED: Final = 130
 
 
 PARTLY: Final = "cometmq.partly"
-"""Key in click's ``context.meta``. It is set if a command shows only part of its result; the exit code is 3 in this
-case.
+"""Key in click's ``context.meta``. It is set if a command shows only part of its result, which makes the exit code 3.
 """
 
 
 class ReaderGoneError(Exception):
-    """The process that reads stdout has ended, for example ``head`` in ``cometmq consume … | head``. This is not a
-    failure.
+    """The process that reads stdout has ended, such as ``head`` in ``cometmq consume … | head``. This is not
+    a failure.
     """
 
 
 class PartlyDoneError(CometMQError):
-    """Only part of the work was done. The message states how much."""
+    """Only part of the work was done. The error states how much."""
 
 
 class WrongUseError(CometMQError):
@@ -109,5 +108,5 @@ def _print_failure(sentence: str, code: int) -> int:
 
 
 def _drop_stdout() -> None:
-    """Redirect stdout to /dev/null, so that the interpreter's final flush does not fail with a broken pipe."""
+    """Redirect stdout to /dev/null, so that the final flush at exit does not fail with a broken pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -20,7 +20,7 @@ def _local(value: Any, kind: click.ParamType[Any], param: click.Parameter | None
 
 
 class LocalPath(click.Path):
-    """A click path in the local file system. A path with another scheme is rejected."""
+    """Click type for a path in the local file system. Paths with other schemes are rejected."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert a value from the command line."""
@@ -28,7 +28,7 @@ class LocalPath(click.Path):
 
 
 class LocalFile(click.File):
-    """An open click file in the local file system."""
+    """Click type for an open file in the local file system."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert a value from the command line."""

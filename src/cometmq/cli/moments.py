@@ -1,4 +1,4 @@
-"""Parses times and durations in the forms that users type on the command line."""
+"""Parses times and durations from the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.options.forms import DURATION, Form, OptionError, moment
 T = TypeVar("T")
 
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
-"""Midnight of 1970-01-01, from which milliseconds are counted."""
+"""Start of 1970 in UTC, from which milliseconds are counted."""
 
 _SINCE: Final = "--since"
 _UNTIL: Final = "--until"

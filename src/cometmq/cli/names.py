@@ -1,4 +1,4 @@
-"""Types for the names of topics, groups and brokers on the command line, which shells can complete from the cluster."""
+"""Click types for names of topics, groups and brokers, which shells can complete by querying the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.several import users_topics
 
 COMPLETION_SECONDS: Final = 2.0
-"""Maximum duration of a completion. If it takes longer, nothing is shown."""
+"""Maximum duration of a completion. If it takes longer, no names are shown."""
 
 
 class Name(click.ParamType[str]):

@@ -1,6 +1,4 @@
-"""Writes a command's results: a table for people, or json, jsonl or csv for programs. Also contains the progress
-bar.
-"""
+"""Writes a command's results as a table, json, jsonl or csv. Also contains the progress bar."""
 
 from __future__ import annotations
 
@@ -62,15 +60,13 @@ class Column:
     title: str
     right: bool = False
     prose: bool = False
-    """True if the text may be wrapped on a narrow terminal."""
+    """True if the column may be wrapped on a narrow terminal."""
     time: bool = False
-    """True for a local time. Tables show it with a precision of seconds, other formats in full."""
+    """True for a column of local times. Tables show them with a precision of seconds, other formats in full."""
     state: bool = False
-    """True to colour the value on a terminal as good, notable or bad."""
+    """True to colour the column's values on a terminal as good, notable or bad."""
     items: int = 0
-    """Maximum number of list items that a table shows, followed by the number of further items; 0 for all items. Other
-    formats contain all items.
-    """
+    """Maximum number of list items that a table shows, or 0 for all items. Other formats always contain all items."""
 
 
 _GOOD: Final = frozenset({"ok", "in sync"})
@@ -91,7 +87,7 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: s
 
 
 def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
-    """Write one item with one property per line."""
+    """Write one item, with one property per line."""
     if output == "json":
         click.echo(json_text(row, indent=2))
     elif output == "jsonl":
@@ -104,12 +100,12 @@ def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
 
 
 def notify(sentence: str) -> None:
-    """Write a sentence for people to stderr, since stdout is for data."""
+    """Write a message for people to stderr, since stdout is for data."""
     click.echo(visible(sentence), err=True)
 
 
 def say(text: str) -> None:
-    """Write text unchanged to stderr. A full disk or a closed pipe does not stop a server."""
+    """Write text to stderr unchanged. Errors such as a full disk or a closed pipe are ignored."""
     with suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -161,9 +157,9 @@ def _cell(value: Any, column: Column) -> str:
 
 
 def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title: str, *, header: bool = True) -> None:
-    """Write rows of text to stdout as a table that never breaks a word or a number.
+    """Write rows of text to stdout as a table. Words and numbers are never broken.
 
-    If a row does not fit, each row becomes a record with one value per line.
+    If the rows do not fit, each row is written as a record with one value per line.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -189,7 +185,7 @@ def print_table(cells: Sequence[Sequence[str]], columns: Sequence[Column], title
 
 
 def _least_width(column: Column, cells: Sequence[str]) -> int:
-    """Return the minimum width that does not break any word in the title or any value, except prose."""
+    """Return the minimum column width at which no word is broken in the title and, except for prose, in the values."""
     from rich.cells import cell_len
 
     words = max((cell_len(word) for word in column.title.split()), default=0)
@@ -198,9 +194,7 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
 
 
 def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
-    """Distribute the width that exceeds the minimum widths among the columns, prose last. Rich itself would cut
-    columns.
-    """
+    """Distribute the width that remains after the minimum widths among the columns, prose last."""
     widths = list(least)
     for at in sorted(range(len(widths)), key=lambda at: columns[at].prose):
         more = min(max(0, natural[at] - least[at]), room)
@@ -212,7 +206,7 @@ def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Colu
 def _rows(
     console: Console, cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], *, header: bool
 ) -> list[str]:
-    """Return the rows as lines. Rich formats only wrapped or coloured cells, since it is slow for thousands of rows."""
+    """Return the rows as lines. Only wrapped or coloured cells are formatted by Rich, since it is slow."""
     from rich.cells import cell_len
 
     def is_plain(row: Sequence[str]) -> bool:
@@ -329,6 +323,6 @@ class Progress:
             self._bar.stop()
 
     def advance(self, steps: int) -> None:
-        """Count finished steps."""
+        """Advance the progress bar by finished steps."""
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, steps)

@@ -1,4 +1,4 @@
-"""Shows part of a long list: one page of the names that match a pattern."""
+"""Selects part of a long list: one page of the names that match a pattern."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Part:
 
     match: str | None = None
     limit: int = 0
-    """Number of names on a page; 0 for all names."""
+    """Number of names on a page, or 0 for all names."""
     number: int = 1
     """Number of the page, starting at 1."""
 

@@ -1,6 +1,4 @@
-"""Reads topic names for ``topic create`` and ``topic delete`` from arguments, which may contain ranges, and from
-files.
-"""
+"""Reads topic names for ``topic create`` and ``topic delete`` from arguments, including ranges, and from files."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from cometmq.cli.local_path import LocalFile
 
 _RANGE: Final = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _MAX_NAMES: Final = 100_000
-"""Maximum number of names in one command. It is more topics than a broker can handle well."""
+"""Maximum number of names in one command, which is more topics than a broker can handle well."""
 
 file_option: Final[Callable[[Callable[..., Any]], Callable[..., Any]]] = click.option(
     "--file", type=LocalFile("r"), help="Add the names in this file, one per line; - reads stdin."

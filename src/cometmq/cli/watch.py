@@ -42,7 +42,7 @@ class CommandRun(NamedTuple):
 
 
 class _Screen(io.TextIOWrapper):
-    """A stream that collects the text that is written to it. It claims to be a terminal if stdout is one."""
+    """A stream that collects the text written to it. It acts as a terminal if stdout is one."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         self._kept = io.BytesIO()
@@ -127,7 +127,7 @@ def _line(run: CommandRun) -> str:
 
 
 def _draw(words: Sequence[str], every: timedelta, run: CommandRun, *, first: bool) -> None:
-    """Overwrite the previous output with the new output, and count the lines that do not fit on the terminal."""
+    """Overwrite the previous output with the new output, and show how many lines do not fit on the terminal."""
     height = shutil.get_terminal_size().lines
     title = f"Every {every.total_seconds():g} s: cometmq {' '.join(words)}    {datetime.now().astimezone():%H:%M:%S}"
     lines = [title, "", *run.out.splitlines(), *run.err.splitlines()]

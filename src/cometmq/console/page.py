@@ -84,7 +84,7 @@ class Plan:
     table: Table | None = None
     warnings: Sequence[str] = ()
     typed: str = ""
-    """Text that the visitor must type to confirm; empty if none is needed."""
+    """Text that the visitor must type to confirm, or empty if none is needed."""
     asks_password: bool = False
     """True if the confirmation form has a field ``password`` for a new password. Plans and logs never contain the
     password.

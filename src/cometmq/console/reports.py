@@ -74,7 +74,7 @@ class ReportTable:
 
     caption: str
     heads: Sequence[str]
-    """Column titles; empty for a list of single values."""
+    """Column titles, or empty for a list of single values."""
     rows: Sequence[Sequence[Any]]
     total: int
     """Number of rows in the report. The page may show fewer rows."""

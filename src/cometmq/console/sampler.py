@@ -38,7 +38,7 @@ class BrokerLine:
     broker_id: int
     address: str
     status: BrokerStatus | None
-    """State of the broker; ``None`` if it does not answer."""
+    """State of the broker, or ``None`` if it does not answer."""
     problem: str = ""
 
     @property

@@ -194,7 +194,7 @@ class MessageStore:
         return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
 
     def unit_runs(self, queue: ConsumeQueue, offset: int, count: int) -> tuple[list[UnitRun], npt.NDArray[np.int64]]:
-        """Return the records of many units; see :func:`~cometmq.store.queue.get_message.unit_runs`."""
+        """Return the records of many units (see :func:`~cometmq.store.queue.get_message.unit_runs`)."""
         return unit_runs(self._log, queue, offset, count)
 
     def scan(self, physical_offset: int) -> Iterator[LogRecord]:

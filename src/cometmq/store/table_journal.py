@@ -111,7 +111,7 @@ class TableJournal:
         self._base: tuple[int, int] | None = None
         """CRC and length of the table file."""
         self._replaced_by: set[tuple[int, int]] = set()
-        """CRC and length of the files that have replaced it; a power cut may undo the replacements."""
+        """CRC and length of the files that have replaced the table file. A power failure may undo the replacements."""
         self._last = 0
         """Number of the most recently started journal."""
         self._fd: int | None = None

@@ -1,4 +1,4 @@
-"""Displays the counts of a running load, and its rates, percentiles and histogram at the end."""
+"""Displays a running benchmark's counts, and its rates, percentiles and histogram at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 class LiveView:
-    """Shows a running load's counts on stderr. If stderr is not a terminal, nothing is shown."""
+    """Shows the counts of a running benchmark on stderr, if stderr is a terminal."""
 
     def __init__(self, kind: Kind, plan: Plan) -> None:
         self._kind = kind
@@ -73,7 +73,7 @@ class LiveView:
 
 
 def show_outcome(kind: Kind, outcome: Outcome, output: str) -> None:
-    """Write a load's result to stdout."""
+    """Write the result of a benchmark to stdout."""
     if output != "table":
         show_one({"kind": kind.value, **outcome.result}, output)
         return

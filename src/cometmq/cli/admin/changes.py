@@ -1,4 +1,4 @@
-"""Shows old and new values of settings, and asks for confirmation before they are changed."""
+"""Shows the old and new values of settings, and asks for confirmation before changing them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def confirm_changes(what: str, changes: Sequence[Change], *, yes: bool, server: 
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` settings.
+    """Parse settings of the form ``KEY=VALUE``.
 
     :raises WrongUseError: a text has a different form, or a key has two values.
     """

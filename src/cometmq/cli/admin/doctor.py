@@ -86,7 +86,7 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
 
 
 def _watch(title: str, steps: int) -> Progress:
-    """Return a check's progress bar. Short checks have none."""
+    """Return a check's progress bar. For short checks, it is hidden."""
     return Progress(title, steps if steps > _FEW_STEPS else None)
 
 

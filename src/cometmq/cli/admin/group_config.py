@@ -1,4 +1,4 @@
-"""``cometmq group create`` and ``alter``: create and change groups; changes are shown first."""
+"""``cometmq group create`` and ``alter``: create groups, and change them after showing the changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _cluster_option = click.option("--cluster", help="Use only the brokers in this c
 
 
 class GroupExistsError(CometMQError):
-    """The group already exists with different settings."""
+    """A group already exists with different settings."""
 
 
 @click.command("create")

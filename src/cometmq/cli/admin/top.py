@@ -56,7 +56,7 @@ VIEWS: Final = tuple(_COLUMNS)
 
 @dataclass(frozen=True)
 class View:
-    """The view: the part of a snapshot that is shown, and the order of its rows."""
+    """The current view: which part of a snapshot is shown, and the order of its rows."""
 
     kind: str
     sort: str
@@ -64,7 +64,7 @@ class View:
     limit: int | None = None
 
     def rows(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return the sorted rows. Unknown values are last."""
+        """Return the rows in the view's order. Rows with unknown values are last."""
         key = _SORTS[self.kind].get(self.sort, _SORTS[self.kind]["rate"])
         rows = [
             row

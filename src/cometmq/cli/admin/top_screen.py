@@ -24,7 +24,7 @@ MAX_FILTER: Final = 127
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys that have been pressed since the last read."""
+    """Keys pressed since the last read."""
 
     view: str | None = None
     next_sort: bool = False
@@ -101,14 +101,14 @@ class Screen:
         self._pressed.set()
 
     async def wait(self, other: asyncio.Task[Any]) -> None:
-        """Wait until a key is pressed or a task is done."""
+        """Wait until a key is pressed or a task has finished."""
         key = asyncio.create_task(self._pressed.wait())
         await asyncio.wait((key, other), return_when=asyncio.FIRST_COMPLETED)
         key.cancel()
         self._pressed.clear()
 
     def take_keys(self) -> Keys:
-        """Return the keys, and reset those that act only once."""
+        """Return the pressed keys, and reset those that act only once."""
         keys = self.keys
         self.keys = replace(keys, view=None, next_sort=False)
         return keys

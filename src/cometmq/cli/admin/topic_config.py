@@ -1,4 +1,4 @@
-"""``cometmq topic create`` and ``alter``: create and change topics; changes are shown first."""
+"""``cometmq topic create`` and ``alter``: create topics, and change them after showing the changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _broker_option = click.option("--broker", type=BROKER, help="Use only this broke
 
 
 class TopicExistsError(CometMQError):
-    """The topic already exists with different settings."""
+    """A topic already exists with different settings."""
 
 
 @click.command("create")

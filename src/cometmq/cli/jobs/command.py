@@ -1,5 +1,5 @@
-"""Generates the commands of all jobs from their options classes. Each command runs its job, and writes the job's report
-at the end.
+"""Generates the commands of all jobs from their options classes. Each command runs its job and writes the
+job's report.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class JobOption(click.Option):
     """A click option that is generated from a field in an options class."""
 
     field: str = ""
-    """Name of the field, or a path such as ``selection.keys`` for a field in a nested class."""
+    """Name of the field, or its path, such as ``selection.keys``, if it is in a nested class."""
     key: str = ""
     """Source option that receives the field's value."""
 

@@ -264,7 +264,7 @@ _COMMANDS: Final = {
 
 
 class JobGroup(LazyGroup):
-    """The group of commands that run Spark. It explains Spark's start and interruptions on stderr."""
+    """Command group for commands that run Spark. It explains Spark's start and interruptions on stderr."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return one command, or None if no command has this name."""

@@ -277,7 +277,7 @@ def _conclude(group: str, outcomes: Counter[Outcome]) -> None:
         notify(done)
     elif failed == outcomes.total():
         raise CometMQError(
-            f"none of the {failed} dead letters was sent", next_step="repeat the command when the cause is fixed"
+            f"none of the {failed} dead letters was sent", next_step="fix the cause and repeat the command"
         )
     else:
         raise PartlyDoneError(f"{done}, failed: {failed}", next_step="repeat the command to send the others")

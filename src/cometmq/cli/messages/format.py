@@ -120,7 +120,7 @@ def printable_body(body: bytes) -> bytes:
 
 
 def json_line(message: MessageExt) -> bytes:
-    """Return one message as a JSON line; see :mod:`cometmq.cli.messages.json_line`."""
+    """Return a message as a JSON line (see :mod:`cometmq.cli.messages.json_line`)."""
     return json_text(message_row(message)).encode()
 
 

@@ -49,7 +49,7 @@ FIELDS: Final = (
     "delay_level",
     "deliver_at",
 )
-"""Fields of a message to send."""
+"""Fields that describe a message to send."""
 STORED_FIELDS: Final = (
     "topic",
     "broker",
@@ -67,7 +67,7 @@ STORED_FIELDS: Final = (
     "sys_flag",
     "prepared_transaction_offset",
 )
-"""Fields that state where and when a message is stored."""
+"""Fields that describe where and when a message was stored."""
 _OF_BROKERS: Final = (
     RESERVED_NAMES
     | TIMER_NAMES
@@ -155,7 +155,7 @@ def _body(given: Mapping[str, Any]) -> bytes:
     try:
         return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
     except UnicodeEncodeError as error:
-        raise LineError(f"the body contains {error.object[error.start]!a}, which is half of a character") from None
+        raise LineError(f"the body contains {error.object[error.start]!a}, which is only half of a character") from None
 
 
 def _keys(given: Any) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ def _keys(given: Any) -> tuple[str, ...]:
 
 def _texts(given: Any, field: str) -> dict[str, str]:
     if not isinstance(given, dict):
-        raise LineError(f"{field} must be an object whose values are strings")
+        raise LineError(f"{field} must be an object that contains only strings")
     return {str(name): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
 
 

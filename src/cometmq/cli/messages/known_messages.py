@@ -1,4 +1,4 @@
-"""Detects that a topic was deleted and recreated while it is being read, so that its offsets restart at 0.
+"""Detects topics that are deleted and recreated while they are being read, so that their offsets restart at 0.
 
 No two messages on a broker have the same offset in its log and the same store time. If a queue contains a different
 message at the offset that was read last, it is a new queue, and none of its messages has been read.
@@ -34,15 +34,15 @@ class KnownMessages:
         self._puller = puller
         self._known: dict[MessageQueue, _Identity] = {}
         self._went_back: dict[MessageQueue, int] = {}
-        """Queues in which a smaller offset followed a larger one, with the first such offset."""
+        """Queues in which a smaller offset followed a larger one, and that smaller offset."""
 
     async def begin(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Store the last message of each queue before reading begins."""
+        """Remember the last message in each queue before reading begins."""
         looks = await asyncio.gather(*(self._pull(queue, end - 1) for queue, end in ends.items() if end > 0))
         self.read(message for look in looks if look is not None for message in look.messages)
 
     def read(self, messages: Iterable[MessageExt]) -> None:
-        """Store messages that were read. Each queue's messages must be passed in order."""
+        """Remember messages that were read. Each queue's messages must be passed in order."""
         for message in messages:
             queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
             before, now = self._known.get(queue), _Identity.of(message)
@@ -51,9 +51,7 @@ class KnownMessages:
             self._known[queue] = now
 
     async def recreated_queues(self) -> list[MessageQueue]:
-        """Return the queues that were recreated and are not being read from their beginning, and forget their
-        messages.
-        """
+        """Return the recreated queues that are not being read from their beginning, and forget their messages."""
         queues = list(self._known)
         changed = await asyncio.gather(*map(self._is_recreated, queues))
         found = [queue for queue, is_other in zip(queues, changed, strict=True) if is_other]

@@ -1,4 +1,4 @@
-"""Reads the messages for ``cometmq consume``: from queues, as a member of a group, or the last messages."""
+"""Reads messages for ``cometmq consume``: from queues, as a member of a group, or the last messages."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Offset(click.ParamType[int | str]):
 
 @dataclass(frozen=True)
 class Reading:
-    """The messages that a command reads, and the positions at which it starts and stops."""
+    """Which messages a command reads, and where it starts and stops."""
 
     topic: str
     group: str | None = None
     expression: str = "*"
     expression_type: str = "TAG"
     queues: tuple[int, ...] = ()
-    """Numbers of the queues to read if there is no group; empty for all queues."""
+    """Numbers of the queues to read if there is no group, or empty for all queues."""
     offset: int | str = LATEST
     """Start position in every queue if there is no group. A new group also uses it, but only to start at the beginning
     or the end.
@@ -71,7 +71,7 @@ class Reading:
     until_end: bool = False
     is_traced: bool = False
     timeout_s: float | None = None
-    """Time limit for the requests before the first message, in seconds."""
+    """Time limit for the requests that precede the first message, in seconds."""
 
     def has(self, message: MessageExt) -> bool:
         """Return True if the message has the requested key and store time."""
@@ -144,7 +144,7 @@ class Follower:
         self._known = known
         self._look_at = SYSTEM_CLOCK.monotonic() + LIFE_SECONDS
         self._passed: set[MessageQueue] = set()
-        """Queues in which a message later than ``until_ms`` was read."""
+        """Queues from which a message later than ``until_ms`` has been read."""
         self._ends_are_last = reading.until_end or self._is_past_until()
         self.written = 0
 
@@ -193,7 +193,7 @@ class Follower:
             self.written += len(chosen)
 
     async def _is_at_end(self) -> bool:
-        """Return True if all requested messages are written, by this member and the other members of its group."""
+        """Return True if this member and the other members of its group have written all requested messages."""
         if not self._ends_are_last and self._is_past_until():
             self._ends = await _ends(self._consumer, self._ends)
             self._ends_are_last = True
@@ -251,7 +251,7 @@ async def _ends(
 
 
 async def _assign(consumer: LitePullConsumer, reading: Reading, queues: Sequence[MessageQueue]) -> None:
-    """Assign the queues and seek to the requested start."""
+    """Assign the queues, and seek to the requested start."""
     await consumer.assign(queues, reading.expression, expression_type=reading.expression_type)
     for queue in queues:
         offset = reading.offset

@@ -1,5 +1,5 @@
-"""Sends the messages for ``cometmq produce``: several calls run at the same time, results are shown in order, and a
-summary follows.
+"""Sends messages for ``cometmq produce``: several calls run at the same time, results are shown in order, and a summary
+follows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cometmq.quantity import quantity, size_text
 CALLS_IN_FLIGHT: Final = 16
 """Number of calls in flight. They keep the broker busy while the next messages are built."""
 ROUTE_SECONDS: Final = 3.0
-"""Seconds to wait until the nameserver knows a topic that a broker has just created."""
+"""Seconds to wait for the nameserver to learn about a topic that a broker has just created."""
 
 Outcomes = tuple[SendResult | BaseException, ...]
 
 
 @dataclass
 class Sent:
-    """The results of the calls that have finished."""
+    """Results of the send calls that have finished."""
 
     keep: bool
     started: float
@@ -46,7 +46,7 @@ class Sent:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, messages: list[Message], outcomes: tuple[SendResult | BaseException, ...]) -> None:
-        """Add the results of one call."""
+        """Add the results of one send call."""
         for message, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 self.failed += 1
@@ -58,9 +58,7 @@ class Sent:
                 self.rows.append(_row(outcome))
 
     def failure_of_all(self, namesrv: str) -> BaseException:
-        """Return the command's error: the failure itself, or an error that also states how many messages were sent
-        before it.
-        """
+        """Return the failure, or an error that also states how many messages were sent before the failure."""
         assert self.failure is not None
         cause = self.failure
         if isinstance(cause, RemotingConnectError):
@@ -88,7 +86,7 @@ async def send_all(
     *,
     one_by_one: bool,
 ) -> None:
-    """Send every list of messages from the source. Several calls run at the same time; results are in order.
+    """Send every list of messages from the source. Several calls run at the same time, but their results are in order.
 
     If sending creates the topic, this is reported, so that users notice a mistyped name immediately.
     """

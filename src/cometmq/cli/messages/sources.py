@@ -15,9 +15,9 @@ from cometmq.message.message import Message
 
 READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
-"""Maximum number of bytes in a line. It is more than the largest message needs, even as JSON."""
+"""Maximum number of bytes in a line, which is enough for the largest message, even as JSON."""
 STEPS_PER_SECOND: Final = 20
-"""Number of sending steps per second with --rate."""
+"""Number of steps per second in which --rate sends messages."""
 _FILLING: Final = b"CometMQ carries this load. "
 
 
@@ -72,7 +72,7 @@ class Pacer:
         self._next_at = clock.monotonic()
 
     def step(self, wanted: int) -> int:
-        """Return the number of ``wanted`` messages to send in one step, so that messages are sent evenly."""
+        """Return how many of ``wanted`` messages to send in one step, so that messages are sent evenly."""
         return wanted if self.per_second is None else max(1, min(wanted, int(self.per_second / STEPS_PER_SECOND)))
 
     async def wait(self, count: int) -> None:

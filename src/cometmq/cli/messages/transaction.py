@@ -107,7 +107,9 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
 
 
 async def _offset_id(admin: Admin, name: str) -> str:
-    """Return the offset id of a given-up transaction's newest message. Any other ``name`` is returned unchanged."""
+    """Return the offset id of the newest message of a given-up transaction, or ``name`` unchanged for any
+    other name.
+    """
     try:
         found = await admin.query_message(TRANS_CHECK_MAX_TIME_TOPIC, name, max_messages=64, unique_key=True)
     except RouteNotFoundError:  # no transaction was ever given up here

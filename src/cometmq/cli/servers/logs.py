@@ -27,23 +27,23 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class LogLine(logging.Formatter):
-    """Formats a log line as text. Untrusted text cannot forge another line."""
+    """Formats log lines as text. Untrusted text cannot forge additional lines."""
 
     def __init__(self, server: str = "") -> None:
         """Set the server name for each line, if several servers write to one destination."""
         super().__init__("%(asctime)s %(levelname)s %(server)s%(name)s: %(message)s", defaults={"server": server})
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """Format the line. Its traceback is formatted separately."""
+        """Format the line without its traceback."""
         return visible(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Format the traceback, which follows the line."""
+        """Format the traceback that follows the line."""
         return visible(super().formatException(ei), lines=True)
 
 
 class JsonLine(logging.Formatter):
-    """Formats a log line as a JSON object with time, level, logger, message and, after a failure, traceback."""
+    """Formats log lines as JSON objects with time, level, logger, message and, after a failure, a traceback."""
 
     def __init__(self, server: str = "") -> None:
         """Set the server name for each line, if several servers write to one destination."""
@@ -65,9 +65,9 @@ class JsonLine(logging.Formatter):
 
 
 class LogFile(WatchedFileHandler):
-    """Appends to a file, and creates a new one if it was renamed or removed.
+    """Appends log lines to a file, and creates a new file if it was renamed or removed.
 
-    Lines that cannot be written, for example because the disk is full, are written to stderr.
+    Lines that cannot be written to the file, for example because the disk is full, are written to stderr.
     """
 
     def emit(self, record: logging.LogRecord) -> None:

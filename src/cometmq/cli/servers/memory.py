@@ -21,7 +21,7 @@ _ARENA_MAX: Final = -8
 
 
 def use_one_heap() -> None:
-    """Make all threads allocate from one heap; call this before the first thread starts.
+    """Make all threads allocate from one heap. Must be called before the first thread starts.
 
     By default, glibc gives each thread its own heap, which never shrinks below the size that the thread once needed. In
     a broker with 20,000 topics, the threads that write tables and checkpoints kept 15 MB of free memory that way.

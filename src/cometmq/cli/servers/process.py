@@ -1,4 +1,4 @@
-"""Code that the server commands share: configuration keys, signals, services and the ready line."""
+"""Shared code of the server commands: configuration keys, signals, services and the ready line."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ DEFAULT_METRICS_PORT: Final = 5556
 DEFAULT_GRPC_PORT: Final = 8081
 """Port for RocketMQ 5 clients. Apache's proxy uses the same port."""
 OLD_DATA: Final = Path("cometmq-data")
-"""Store directory that earlier versions used, in the current directory. It is still used if it exists."""
+"""Store directory in the current directory that earlier versions used. It is still used if it exists."""
 DEFAULT_NAMESRV: Final = f"127.0.0.1:{DEFAULT_NAMESRV_PORT}"
 PORTS_PER_BROKER: Final = 10
 """Distance between the ports of two brokers that `serve` runs. Each broker also uses port - 2 and port + 1."""
 
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SAME_REQUEST_SECONDS: Final = 0.5
-"""Seconds after a first signal during which further signals count as the same request. For example, timeout(1) sends
-two signals.
+"""Number of seconds after a signal during which further signals are ignored. For example, timeout(1) sends two signals.
 """
 
 
@@ -80,7 +79,8 @@ data_option = click.option(
 
 
 class Stopping:
-    """The request to stop the process. The first SIGINT or SIGTERM sets it; the second ends the process immediately.
+    """The request to stop the process. The first SIGINT or SIGTERM sets it, and the second ends the process
+    immediately.
 
     On SIGHUP, a server recreates its log files and keeps running, unless the terminal that started it was closed.
     """
@@ -173,13 +173,13 @@ until_stdin_ends_option = click.option(
 begin_anew_option = click.option(
     "--begin-anew",
     is_flag=True,
-    help="Start even if the commit log is missing and all messages in the queues are lost.",
+    help="Start even if the commit log is missing, without the messages in the queues.",
 )
 """The option for commands that start brokers."""
 
 
 def stop_when_stdin_ends(stopping: Stopping) -> None:
-    """Ask this process to stop when its stdin ends, since the process that started it has then ended."""
+    """Ask this process to stop when its stdin is closed, which means that its parent process has ended."""
     loop = asyncio.get_running_loop()
 
     def on_readable() -> None:
@@ -201,7 +201,7 @@ class Service(Protocol):
 
 
 class PortInUseError(CometMQError):
-    """Another program is listening on a service's port."""
+    """A service's port is in use by another program."""
 
 
 @asynccontextmanager
@@ -248,7 +248,7 @@ listener_option = click.option(
     help="Additional nameserver port, or client network, for which this listener's addresses are used. May be "
     "repeated.",
 )
-"""The ``--listener`` option of commands that run a nameserver; it sets ``listeners``."""
+"""The ``--listener`` option of commands that run a nameserver, which sets ``listeners``."""
 
 
 def parse_overrides(config_type: type, settings: tuple[str, ...]) -> dict[str, Any]:

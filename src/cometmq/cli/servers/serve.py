@@ -183,7 +183,7 @@ class ServeOptions:
     data: Path
     host: str
     advertised: Mapping[str, Advertised]
-    """Addresses of the first broker for clients, by listener. Other brokers use higher ports."""
+    """Addresses at which clients reach the first broker, by listener. Other brokers use higher ports."""
     listeners: str
     port: int
     namesrv_port: int
@@ -198,7 +198,7 @@ class ServeOptions:
     reports: Path | None
     settings: tuple[str, ...]
     begin_anew: bool
-    """True to start brokers even if their log is missing. This applies only to the first start of each process."""
+    """True to start brokers even if their log is missing. It applies only to the first start of each process."""
     log_options: tuple[str, ...]
 
     def broker_keys(self, number: int, namesrv_address: str) -> tuple[str, ...]:
@@ -283,9 +283,8 @@ async def _start_nameserver(options: ServeOptions, services: AsyncExitStack) -> 
 
 
 async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console to this machine in its own process, because rendering a page takes several milliseconds and
-    would delay messages here. If it fails, only a warning is printed. The socket is created here, so that a restarted
-    console keeps its address and browsers wait for it.
+    """Serve the console to this machine in a separate process, because rendering pages would delay messages here. If it
+    fails, only a warning is printed. The socket is created here, so that a restarted console keeps its address.
     """
     if options.console_port is None:
         return

@@ -18,14 +18,14 @@ from cometmq.visible import visible
 _log = logging.getLogger(__name__)
 
 READY_MARK: Final = " ready: "
-"""Text in the line that a server prints when it is ready."""
+"""Text in the ready line of a server."""
 STOP_SECONDS: Final = 15.0
 """Seconds after which a child that does not stop is killed. Flushing several hundred MB to a slow disk takes less
 time.
 """
 STEADY_SECONDS: Final = 60.0
-"""Minimum number of seconds that a child must have run to be restarted immediately. For other children, the pause grows
-with each restart.
+"""Minimum number of seconds that a child must have run to be restarted immediately. Otherwise, the pause grows with
+each restart.
 """
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
@@ -35,7 +35,7 @@ class ChildFailedError(CometMQError):
 
 
 class Child:
-    """One supervised process. It ends when its stdin closes, so it never outlives its parent.
+    """A supervised process. It ends when its stdin is closed, so it never outlives its parent.
 
     :param at_first: additional arguments for the first start, which are left out on restarts.
     :param descriptors: open file descriptors that the child inherits under the same numbers.
@@ -60,7 +60,7 @@ class Child:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the process, and wait until it is ready. Afterwards, restart it whenever it dies.
+        """Start the process and wait until it is ready. Restart it whenever it dies later.
 
         :raises ChildFailedError: the process ended before it was ready.
         """
@@ -107,7 +107,7 @@ class Child:
     async def _watch(self) -> None:
         """Restart the process whenever it dies, immediately or after a pause, until this task is cancelled.
 
-        If a start fails (because memory, descriptors or the program are missing), it is also repeated.
+        Failed starts, for example because memory or descriptors are exhausted, are also retried.
         """
         pause = 0.0
         while True:
@@ -140,7 +140,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
-    """Wait until a process ends, and copy its output to stderr, so that its pipe never becomes full."""
+    """Copy a process's output to stderr until it ends, so that its pipe never becomes full."""
     reading = asyncio.create_task(_pass_on(process))
     try:
         return await process.wait()

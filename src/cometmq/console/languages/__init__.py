@@ -15,7 +15,7 @@ LANGUAGES: Final = {ENGLISH: "English", "zh": "中文"}
 
 @cache
 def catalogue(language: str) -> Mapping[str, str]:
-    """Return the catalogue of a language: English text → translated text; empty for English."""
+    """Return the catalogue of a language: English text → translated text, or empty for English."""
     if language == ENGLISH:
         return {}
     found: dict[str, str] = {}

@@ -36,7 +36,7 @@ class KeyLine:
     key: str
     value: str
     default: str | None
-    """Default value; ``None`` if it is unknown because the server is Apache's or the key has no effect."""
+    """Default value, or ``None`` if it is unknown because the server is Apache's or the key has no effect."""
     runtime: bool
     """True if it is known that the key can be changed at run time."""
 

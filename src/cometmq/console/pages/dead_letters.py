@@ -49,7 +49,7 @@ class LetterLine:
     origin_topic: str | None
     failures: int
     most: int | None
-    """Maximum number of times that the message could be redelivered; ``None`` if unknown."""
+    """Maximum number of times that the message could be redelivered, or ``None`` if unknown."""
 
     @classmethod
     def of(cls, letter: MessageExt) -> LetterLine:

@@ -17,7 +17,7 @@ class Visitor:
     """A visitor, with connections that use the visitor's permissions."""
 
     name: str
-    """Name of the visitor; empty if they are not logged in."""
+    """Name of the visitor, or empty if they are not logged in."""
     may_change: bool
     connections: Connections
     has_own_connections: bool = False

@@ -53,7 +53,7 @@ class Counted:
     """The number of dead letters that have the same value, for example the same tag."""
 
     value: str
-    """The shared value; empty for dead letters that have no value."""
+    """The shared value, or empty for dead letters that have no value."""
     letters: int
     groups: int
     """Number of consumer groups to which the dead letters belong."""
@@ -69,7 +69,7 @@ class Resent:
     sent_before: int
     failed: int
     first_failure: str
-    """Reason for the first failure; empty if no message failed."""
+    """Reason for the first failure, or empty if no message failed."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class DeadLetterReport(Report):
     tags: tuple[Counted, ...]
     keys: tuple[Counted, ...]
     reasons: tuple[Counted, ...]
-    """Dead letters by the property that contains the reason; empty if no property was given."""
+    """Dead letters by the property that contains the reason, or empty if no property was given."""
     over_time: tuple[tuple[int, int], ...]
     """Pairs: start of an interval in ms since 1970, and number of dead letters. Empty intervals are left out."""
     stretch_ms: int

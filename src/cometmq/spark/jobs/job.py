@@ -51,8 +51,8 @@ OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists"
 FILE: Final = dataclasses.replace(PATH, words="a file")
 OLD_PLACE: Final = dataclasses.replace(PLACE, words="a directory that exists, or a URL")
 SETTINGS: Final = Form("NAME=VALUE", _read_setting, name="NAME=VALUE", keeps_blanks=True)
-"""The option may be repeated; its value is a mapping. Every user can see a command's arguments, so the option accepts
-no secrets.
+"""The option may be repeated, and its value is a mapping. Every user can see a command's arguments, so the option
+accepts no secrets.
 """
 ACCESS: Final = dataclasses.replace(SETTINGS, words="NAME=VALUE, an option for credentials or TLS")
 STORAGE_HELP: Final = "Option of the object store, such as endpoint, region or profile. May be repeated."

@@ -53,7 +53,7 @@ class Latency:
     """Time from the producer's acknowledgement until a listener is first called."""
     wait_p99: int | None
     p50: int | None
-    """Time from sending until the first successful call ends; None if no call was successful."""
+    """Time from sending until the first successful call ends, or None if no call was successful."""
     p90: int | None
     p99: int | None
     max: int | None

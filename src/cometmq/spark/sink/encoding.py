@@ -374,7 +374,7 @@ class TaskIdentity:
     producer: str
     """Id of a stream's query, or of one batch write."""
     batch: int
-    """Number of the micro-batch in a stream; 0 for a batch write."""
+    """Number of the micro-batch in a stream, or 0 for a batch write."""
     partition: int
 
     def message_id(self, row: int) -> str:

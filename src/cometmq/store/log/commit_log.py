@@ -121,7 +121,7 @@ class CommitLog:
         self._reported_no_room = error is not None
 
     def next_segment(self) -> MappedFile:
-        """Append the next segment to the log; wait for it if it is not ready.
+        """Append the next segment to the log. Wait for it if it is not ready.
 
         :raises StoreError: the segment cannot be created.
         """
@@ -196,7 +196,7 @@ class CommitLog:
         segment.reserved = at + size
 
     def run_before_writes(self, work: Callable[[], None]) -> None:
-        """Run ``work`` before the next write to the log; writes fail as long as ``work`` raises ``OSError``."""
+        """Run ``work`` before the next write to the log. Writes fail as long as ``work`` raises ``OSError``."""
         self._owed = work
 
     def erase(self, start: int, end: int) -> None:

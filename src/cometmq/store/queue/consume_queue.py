@@ -273,7 +273,8 @@ class ConsumeQueue:
         return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
 
     def _last_real(self, low: int, at: int) -> tuple[int, int]:
-        """Return the last offset from ``low`` to ``at`` with a plausible unit, and its log offset; -1 if there is none.
+        """Return the last offset from ``low`` to ``at`` that has a plausible unit, and its log offset, or -1 if there
+        is none.
 
         A unit is not plausible if it is blank, or if its log offset is after that of the next unit.
         """

@@ -51,7 +51,7 @@ class ConsumeQueueTable:
         self._deletions = 0
         """Number of deletions so far."""
         self._durable_deletions = 0
-        """Number of deletions that are on disk; a crash would undo later ones."""
+        """Number of deletions that are on disk. A crash would undo later deletions."""
         self._until_durable: deque[tuple[int, Callable[[], None]]] = deque()
         """Functions to call, with the number of deletions that must be on disk before each call."""
         self.files = QueueFiles(str(root), descriptors.limit() // _SHARE_OF_DESCRIPTORS)

@@ -1,5 +1,4 @@
-"""Reads messages in a queue as slices of the log, found by their units; records are not decoded
-(``DefaultMessageStore.getMessage``).
+"""Reads a queue's messages as slices of the log, without decoding them (``DefaultMessageStore.getMessage``).
 
 Adjacent records become one slice; small records are instead copied into one chunk by the compiled core. Units that this
 process did not append are compared with the records they point to, so that only valid records leave the store. A

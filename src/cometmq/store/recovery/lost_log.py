@@ -53,10 +53,11 @@ def require_log(config: StoreConfig) -> None:
     if not found:
         return
     raise LostLogError(
-        f"the log in {config.commit_log} is missing or empty, but {len(found)} queues in {config.root} have messages, "
-        f"as queue {found[0][1]} of {found[0][0]}; nothing was changed",
-        next_step="mount its disk, name its directory (storePathCommitLog), or restore a backup; where the messages "
-        "are lost for good, one start with --begin-anew goes on without them",
+        f"the log in {config.commit_log} is missing or empty, but {len(found)} queues in {config.root} contain "
+        "messages, "
+        f"for example queue {found[0][1]} of {found[0][0]}; nothing was changed",
+        next_step="mount its disk, set its directory (storePathCommitLog), or restore a backup; if the messages are "
+        "permanently lost, start once with --begin-anew to continue without them",
     )
 
 

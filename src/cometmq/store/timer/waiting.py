@@ -92,7 +92,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A delayed message; ``message`` is ``None`` if its record is damaged."""
+    """A delayed message. ``message`` is ``None`` if its record is damaged."""
 
     due_ms: int
     serial: int

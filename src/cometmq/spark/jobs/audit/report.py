@@ -25,7 +25,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class QueueAudit:
-    """Each party's figures for one queue; ``None`` if a party has no figure."""
+    """Each party's figures for one queue, or ``None`` if a party has no figure."""
 
     broker: str
     queue_id: int
@@ -59,7 +59,7 @@ class Span:
     stored: int
     archived: int
     consumed: int
-    """Number of messages that the slowest group has consumed; 0 if there are no groups."""
+    """Number of messages that the slowest group has consumed, or 0 if there are no groups."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AuditReport(Report):
     archive: str | None
     groups: tuple[str, ...]
     produced: int | None
-    """Number of sends in the trace topic; ``None`` if the topic has no traces."""
+    """Number of sends in the trace topic, or ``None`` if the topic has no traces."""
     queues: tuple[QueueAudit, ...]
     spans: tuple[Span, ...]
     lateness: tuple[Lateness, ...]
@@ -179,7 +179,7 @@ class Parties:
     held_from: Mapping[Queue, int]
     """… and, for each queue, the first of these offsets that was not deleted during the audit."""
     totals: Mapping[Queue, QueueTotals]
-    """Totals from the archive's log; empty if there is no archive."""
+    """Totals from the archive's log, or empty if there is no archive."""
     consumed: Mapping[str, Mapping[Queue, int]]
     """Each group's next offsets."""
 

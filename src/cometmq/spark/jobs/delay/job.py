@@ -134,7 +134,7 @@ def _moment_of(source: MessageSource, clock: Clock) -> int:
 
 
 def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
-    """Return the time up to which a topic's messages are known; null if the topic does not exist."""
+    """Return the time up to which a topic's messages are known, or null if the topic does not exist."""
     if source.archive is None:
         return f.when(f.col("topic").isin(list(there)), f.lit(at_ms).cast("bigint"))
     newest: dict[str, int] = {}

@@ -58,7 +58,7 @@ class LateMessage:
 
     topic: str
     level: int
-    """Delay level; 0 for an arbitrary delay."""
+    """Delay level, or 0 for an arbitrary delay."""
     unique_key: str
     msg_id: str
     due_ms: int
@@ -80,11 +80,11 @@ class DueInterval:
     """The messages that are due in one interval: an hour in the next day, or a full day after that."""
 
     topic: str
-    """Name of the topic; empty for the total of all other topics."""
+    """Name of the topic, or empty for the total of all other topics."""
     begin_ms: int | None
-    """Start of the interval; ``None`` for messages that are already due and not yet too late."""
+    """Start of the interval, or ``None`` for messages that are already due and not yet too late."""
     end_ms: int | None
-    """End of the interval; ``None`` for all later messages."""
+    """End of the interval, or ``None`` for all later messages."""
     messages: int
 
 
@@ -98,7 +98,7 @@ class TimerCount:
     topic: str
     messages: int
     first_due_ms: int | None
-    """Number of messages by due time; Apache's brokers do not report this."""
+    """Number of messages by due time, which Apache's brokers do not report."""
     last_due_ms: int | None
 
 
@@ -127,7 +127,7 @@ class StuckMessage:
     broker: str
     topic: str
     level: int
-    """Delay level; 0 for an arbitrary delay."""
+    """Delay level, or 0 for an arbitrary delay."""
     unique_key: str
     msg_id: str
     """Message id of the waiting record, which ``cometmq message id`` can show."""

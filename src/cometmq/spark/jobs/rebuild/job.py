@@ -71,7 +71,7 @@ class QueueUnits:
     units: int
     """Number of the queue's messages in the log."""
     differ: int
-    """Number of units in the files that differ from the log; 0 for a queue that was rebuilt."""
+    """Number of units in the files that differ from the log, or 0 for a queue that was rebuilt."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True):
     step: int
     ranges: list[Range]
     ends: list[TargetEnd]
-    """End of every writable queue; the list index is the queue's number."""
+    """Ends of the writable queues. The list index is the queue's number."""
 
 
 class StepDone(msgspec.Struct, frozen=True):
@@ -166,8 +166,8 @@ class ReplayLedger:
         return str(self.directory.path(_mapping(step)))
 
     def mappings(self, steps: Iterable[int] | None = None) -> list[str]:
-        """Return the paths of the given steps' mappings; by default, of all finished steps. A step that sent no
-        messages has no mapping.
+        """Return the paths of the mappings of the given steps or, by default, of all finished steps. A step that sent
+        no messages has no mapping.
         """
         wanted = self._done.numbers() if steps is None else steps
         return [self.mapping_of(step) for step in wanted if self.directory.exists(_mapping(step))]

@@ -39,7 +39,7 @@ class Table:
     caption: str
     """Title on the page."""
     most: int | None = None
-    """Maximum number of rows that the text shows; ``None`` for all. The JSON contains all rows."""
+    """Maximum number of rows that the text shows, or ``None`` for all. The JSON contains all rows."""
     what: str = "rows"
     """Plural noun for the rows, for the line that counts the rows left out."""
 
@@ -61,7 +61,7 @@ class Notes:
     items: Sequence[str]
     title: str = ""
     next_steps: Sequence[str] = ()
-    """Next step for each item; empty if no step is known."""
+    """Next step for each item, or empty if no step is known."""
     urgent: bool = False
     """True to show the list at the top of the page, next to the verdict."""
 
