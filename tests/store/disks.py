@@ -26,9 +26,11 @@ class MeteredDisk(Disk):
     """A disk that is as full as the test says."""
 
     ratio = 0.1
+    queue_ratio = 0.1
+    """Of the queues, the index and the timer."""
 
     def used_ratio(self, path: Path) -> float:
-        return self.ratio
+        return self.ratio if path.name == "commitlog" else self.queue_ratio
 
 
 class NoFlushDisk(Disk):

@@ -126,6 +126,20 @@ async def test_a_full_disk_refuses_messages_until_it_has_room(bench: StoreBench,
     assert store.writable() is None
 
 
+async def test_a_full_disk_of_the_queues_counts_as_the_logs_does(bench: StoreBench, disk: MeteredDisk) -> None:
+    clock = clock_at(12)
+    store = await filled(bench, clock, disk)
+    age(store, 73, 1)
+    disk.queue_ratio = 0.76
+    clock.advance(30)
+    assert store.min_physical_offset == store.config.mapped_file_size_commit_log
+    disk.queue_ratio = 0.91
+    clock.advance(10)
+    refusal = store.writable()
+    assert isinstance(refusal, StoreFullError)
+    assert str(bench.root) in str(refusal)
+
+
 async def test_index_files_go_with_the_log(bench: StoreBench, disk: MeteredDisk) -> None:
     clock = clock_at(4)
     store = await filled(bench, clock, disk)

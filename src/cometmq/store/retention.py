@@ -93,18 +93,22 @@ class Retention:
             self.check_disk()
 
     def check_disk(self) -> float:
-        """Refuse or accept messages depending on the used share of the disk, and return that share."""
+        """Refuse or accept messages depending on the used share of the fullest disk, and return that share.
+
+        The log may be on another disk than the queues, the index and the timer.
+        """
         config = self.config
-        ratio = self._opened.disk.used_ratio(config.commit_log)
+        ratio, path = max((self._opened.disk.used_ratio(path), path) for path in (config.root, config.commit_log))
         if ratio * 100 > config.disk_space_warning_level_ratio:
             if self.refusal is None:
-                _log.error("the disk of %s is %.1f %% full; messages are refused", config.commit_log, ratio * 100)
+                _log.error("the disk of %s is %.1f %% full; messages are refused", path, ratio * 100)
             self.refusal = StoreFullError(
-                f"the disk is {ratio:.0%} full, messages are refused above {config.disk_space_warning_level_ratio} %",
+                f"the disk of {path} is {ratio:.0%} full, messages are refused above "
+                f"{config.disk_space_warning_level_ratio} %",
                 next_step="free some space; sending then works again",
             )
         elif self.refusal is not None:
-            _log.warning("the disk of %s has space again; messages are accepted", config.commit_log)
+            _log.warning("the disks of the store have space again; messages are accepted")
             self.refusal = None
         return ratio
 
