@@ -201,7 +201,7 @@ async def test_progress_that_fits_into_no_answer_is_refused_with_a_way_out(
     monkeypatch.setattr(cometmq.broker.admin.offsets, "MAX_FRAME_BYTES", 1_000)
     answer = await wire.call(RequestCode.GET_BROKER_CONSUME_STATS, ext={"isOrder": "false"})
     assert answer.code == 1
-    assert "ask for each group alone" in (answer.remark or "")
+    assert "query each group" in (answer.remark or "")
 
 
 async def test_progress_that_fits_into_no_answer_is_refused_before_it_is_made(

@@ -34,9 +34,9 @@ late.
 """
 _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
-    "cometmq doctor --cluster checks it from the machine of a client"
+    "cometmq doctor --cluster checks it from a client's machine"
 )
-_ELSEWHERE: Final = "nothing answers there on this machine"
+_ELSEWHERE: Final = "nothing answers at that address on this machine"
 """Result for a listener with a loopback address, which is normal for a tunnel or a port published on the client's
 host.
 """
@@ -152,7 +152,9 @@ def hints(config: BrokerConfig, addresses: Mapping[str, str], *, in_container: b
     if _is_loopback(host) and any(not _is_loopback(nameserver) for nameserver in nameservers):
         return [f"clients on other machines get the address {addresses['']}, which is their own machine; {_REMEDY}"]
     if in_container and not _is_loopback(host) and host == own_ip():
-        return [f"clients get the address {addresses['']} of this container, which others may not reach; {_REMEDY}"]
+        return [
+            f"clients get the address {addresses['']} of this container, which other machines may not reach; {_REMEDY}"
+        ]
     return []
 
 

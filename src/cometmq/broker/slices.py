@@ -1,4 +1,4 @@
-"""Long work in slices over many rounds of the event loop, so that other requests are answered in between.
+"""Runs long work in slices over many rounds of the event loop, so that other requests are answered in between.
 
 All sliced work on a loop shares a *lane*. New work runs its first slice immediately if the slices of this round have
 taken less than :data:`~cometmq.broker.limits.SLICES_SECONDS`; otherwise it waits for a later round. In each round new
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _ENDED: Final = object()
 
 Steps = Generator[None, None, Response]
-"""Work that yields after each slice and finally returns the request's response."""
+"""Work that yields after each slice and finally returns the response."""
 
 
 class _SliceQueue:
@@ -59,7 +59,7 @@ class _SliceQueue:
         self._spent_s += SYSTEM_CLOCK.monotonic() - began
 
     def add(self, step: Callable[[], bool]) -> None:
-        """Call ``step`` like :meth:`begin`, for work whose first slice is long, too."""
+        """Call ``step`` like :meth:`begin`, for work with a long first slice."""
         self._long.append(step)
         self._next_round()
 
@@ -112,8 +112,8 @@ def run_in_slices(
     at_once: bool = True,
     before_answer: Callable[[Callable[[], None]], None] = call_now,
 ) -> Response | None:
-    """Run the first slice; if the work is then complete, return the response, otherwise return ``None`` and run more
-    slices later.
+    """Run the first slice; return the response if the work is complete, otherwise return ``None`` and run more slices
+    later.
 
     The connection is not read until the response has been sent, so each client has only one sliced request in progress.
     Closing the connection cancels the work.
@@ -161,7 +161,7 @@ def run_in_slices(
 
 
 def do_in_slices(steps: Iterator[None]) -> None:
-    """Run background work in slices; run its first slice now if this round has time left."""
+    """Run background work in slices; run the first slice now if this round has time left."""
 
     def step() -> bool:
         try:
@@ -174,12 +174,12 @@ def do_in_slices(steps: Iterator[None]) -> None:
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """Split the items into lists that together have as many queues as one round handles."""
+    """Split items into lists with as many queues as one round handles."""
     return batches(items, QUEUES_PER_SLICE)
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of ``size``."""
+    """Split items into lists of ``size`` items."""
     batch: list[T] = []
     for item in items:
         batch.append(item)
@@ -193,8 +193,8 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def table_in_slices(
     version: DataVersion, field: str, table: Mapping[str, TopicConfig | SubscriptionGroupConfig]
 ) -> Steps:
-    """Yield after each slice, and return the body with all topics or groups. A row that changes meanwhile may be newer
-    than the version.
+    """Build the response with all topics or groups in slices. A row that changes meanwhile may be newer than the
+    version.
     """
     parts: list[bytes] = []
     for names in batches(list(table), TABLE_ROWS_PER_SLICE):
@@ -206,7 +206,7 @@ def table_in_slices(
 
 
 def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
-    """Yield after each slice, and return the JSON of a list without its brackets."""
+    """Encode a list in slices, and return its JSON without brackets."""
     parts: list[bytes] = []
     for some in slices(items):
         if parts:
@@ -216,5 +216,5 @@ def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
 
 
 def members(body: dict[Any, Any] | list[Any]) -> bytes:
-    """Return the JSON of a map or list without its brackets, for joining with other slices."""
+    """Return the JSON of a map or list without brackets."""
     return encode_body(body)[1:-1]

@@ -1,4 +1,4 @@
-"""The steps of stopping a broker, in reverse order of its start, each with its duration."""
+"""The steps for stopping a broker, in reverse order of its start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW_SECONDS: Final = 0.05
 
 
 class Stops:
-    """The steps that stop the started parts of a broker; false if there are none."""
+    """The steps for stopping a broker's parts; false if there are none."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class Stops:
         self._steps.push_async_callback(step)
 
     async def run(self) -> str:
-        """Execute all steps, even if one fails; return the names and durations of the slow ones.
+        """Execute all steps, even if one fails; return the names and durations of slow steps.
 
         An error in a step is raised after the last step.
         """

@@ -61,14 +61,14 @@ _TOKEN: Final = re.compile(
 _NEXT_STEPS: Final = {
     "!": "write <> for not equal",
     "'": "close the string with a quote; a quote inside it is written ''",
-    '"': "strings stand in single quotes",
+    '"': "write strings in single quotes",
     "&": "write AND",
     "|": "write OR",
-    "/": "close the comment with */; there is no division",
-    "*": "there is no arithmetic in selectors",
-    "%": "there is no arithmetic in selectors",
-    ";": "an expression has no terminator",
-    ".": "names of properties consist of A-Z a-z 0-9 _ $",
+    "/": "close the comment with */; selectors do not support division",
+    "*": "selectors do not support arithmetic",
+    "%": "selectors do not support arithmetic",
+    ";": "remove the semicolon",
+    ".": "property names consist of A-Z a-z 0-9 _ $",
 }
 
 
@@ -117,7 +117,7 @@ _WORDS: Final = {
     "FALSE": Literal(Kind.BOOLEAN, False),
     "NULL": Literal(Kind.NULL, None),
 }
-_SIMPLER: Final = "split the condition over several properties, or use IN for lists"
+_SIMPLER: Final = "split the expression over several properties, or use IN for lists"
 
 
 class Parsed(NamedTuple):

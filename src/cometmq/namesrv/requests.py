@@ -356,7 +356,7 @@ class NamesrvRequests:
 
     async def _change(self, change: Callable[[], None]) -> Response:
         if self._writer.is_full:
-            return Response(ResponseCode.SYSTEM_BUSY, remark="too many changes wait to be written, try again")
+            return Response(ResponseCode.SYSTEM_BUSY, remark="too many changes are waiting to be written, try again")
         try:
             change()
             await self._writer.write()

@@ -252,7 +252,7 @@ async def test_live_groups_and_subscriptions_are_bounded(
         answer = await other.call(RequestCode.HEART_BEAT, body=refused)
         assert (answer.code, answer.remark) == (
             ResponseCode.SYSTEM_ERROR,
-            "this broker holds too many groups and subscriptions already",
+            "this broker already has the maximum number of groups and subscriptions",
         )
     await beat(other, heartbeat("c2", "T", group="a", producer="p1"))
     await wire.close()

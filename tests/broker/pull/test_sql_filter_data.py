@@ -139,7 +139,7 @@ def test_other_bloom_parameters_begin_anew(path: Path) -> None:
     filters.save_last()
     other = opened(path, clock, small_config(path.parent, expect_consumer_num_use_filter=64))
     assert other.load() == [
-        "consumerFilter.json: made for other values of the Bloom filter; groups will register again"
+        "consumerFilter.json: ignored, since the Bloom filter parameters changed; groups will register again"
     ]
     assert len(other) == 0
     other.register("g", [sql("T", "a = 1")])

@@ -110,7 +110,7 @@ async def test_a_change_that_the_disk_does_not_take_is_an_error_and_succeeds_whe
     for _ in range(2):
         answer = await ask(wire)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "in force, but not on the disk (no space left on device)" in (answer.remark or "")
+        assert "in effect but not on disk (no space left on device)" in (answer.remark or "")
         assert "repeat the request" in (answer.remark or "")
         assert is_done(broker), "the change stays, whole"
     setattr(tables_disk, error, None)

@@ -120,9 +120,9 @@ def test_names_that_could_leave_the_store_are_left_out(tmp_path: Path, clock: Vi
     [
         ("{", "topics.json: cannot be used: .*; moved to"),
         ('{"topicConfigTable":[]}', "topicConfigTable is not a JSON object; moved to"),
-        ('{"topicConfigTable":{"T":{"perm":"x"}}}', "topic 'T' left out"),
+        ('{"topicConfigTable":{"T":{"perm":"x"}}}', "ignored topic 'T'"),
         ('{"topicConfigTable":{"T":{"topicName":"T","readQueueNums":-1}}}', "readQueueNums=-1"),
-        ('{"topicConfigTable":{"T":{"topicName":"T","perm":1e99}}}', "topic 'T' left out"),
+        ('{"topicConfigTable":{"T":{"topicName":"T","perm":1e99}}}', "ignored topic 'T'"),
     ],
 )
 def test_file_that_cannot_be_read_is_told_and_not_whole(

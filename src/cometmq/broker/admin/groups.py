@@ -127,7 +127,7 @@ class GroupAdmin:
         for group in groups:
             wrong = check_group(group.group_name)
             if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
-                wrong = f"retryQueueNums={group.retry_queue_nums}: allowed is 0 to {MAX_TOPIC_QUEUES}"
+                wrong = f"retryQueueNums={group.retry_queue_nums} must be from 0 to {MAX_TOPIC_QUEUES}"
             if wrong is not None:
                 return wrong
         for group in groups:

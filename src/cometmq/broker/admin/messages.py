@@ -194,14 +194,14 @@ class TimerAdmin:
     async def _read_in_thread(self, work: Coroutine[Any, Any, Body]) -> Response:
         if self._looking >= MAX_TIMER_LOOKS:
             work.close()
-            remark = f"{MAX_TIMER_LOOKS} requests look through the messages that wait already, try again"
+            remark = f"{MAX_TIMER_LOOKS} requests are already searching the delayed messages, try again"
             return Response(ResponseCode.SYSTEM_BUSY, remark=remark)
         self._looking += 1
         try:
             return Response(body=encode_body(await work))
         except OSError as error:
             _log.error("cannot read the delayed messages: %s", error)
-            remark = f"messages that wait cannot be looked through: {error.strerror}"
+            remark = f"cannot read the delayed messages: {error.strerror}"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         finally:
             self._looking -= 1

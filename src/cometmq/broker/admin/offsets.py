@@ -46,8 +46,8 @@ _OVERTAKEN: Final = 2**63 - 1
 _LEAST_QUEUE_BYTES: Final = 98
 """Minimum size in bytes of a queue's progress in a response."""
 _TOO_LARGE: Final = (
-    f"the progress of all groups is larger than an answer can be, {MAX_FRAME_BYTES} bytes: ask for each group alone, "
-    "as consumerProgress -g does"
+    f"the progress of all groups is larger than the maximum response of {MAX_FRAME_BYTES} bytes; query each group "
+    "separately, as consumerProgress -g does"
 )
 
 
@@ -125,7 +125,8 @@ class OffsetAdmin:
             for queue_id, offset in dict(self._broker.offsets.of_queues(header.src_group, topic)).items():
                 if not self._broker.offsets.commit(header.dest_group, topic, queue_id, offset):
                     return Response(
-                        ResponseCode.SYSTEM_ERROR, remark="this broker already holds too many consumer offsets"
+                        ResponseCode.SYSTEM_ERROR,
+                        remark="this broker already has the maximum number of consumer offsets",
                     )
         _log.info("%s clones offsets of %s to %s", connection.remote_address, header.src_group, header.dest_group)
         return Response()

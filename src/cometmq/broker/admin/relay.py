@@ -45,9 +45,7 @@ _log = logging.getLogger(__name__)
 
 RELAY_TIMEOUT_S: Final = 10.0
 _STATUS_TIMEOUT_S: Final = 5.0
-_BUSY: Final = Response(
-    ResponseCode.SYSTEM_BUSY, remark="too many requests wait for consumers' answers; try again later"
-)
+_BUSY: Final = Response(ResponseCode.SYSTEM_BUSY, remark="too many requests are waiting for consumers; try again later")
 _OLDEST_CALL_VERSION: Final = 62
 """V3_1_8_SNAPSHOT, the first client version that answers forwarded requests."""
 
@@ -101,7 +99,7 @@ class RelayAdmin:
         """Ask a consumer for its running state."""
         header = request.header
         if len(body) > MAX_RELAYED_BODY_BYTES:
-            remark = f"a body of {len(body)} bytes; at most {MAX_RELAYED_BODY_BYTES} are handed on to a consumer"
+            remark = f"the body has {len(body)} bytes; at most {MAX_RELAYED_BODY_BYTES} can be forwarded to a consumer"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         return await self._relay(request.code, header.consumer_group, header.client_id, header, body)
 
@@ -139,7 +137,9 @@ class RelayAdmin:
             )
         timeout = f"consumer <{group}> <{client_id}> Timeout"
         if channel.connection.unsent_bytes > WRITE_LOW_WATER_BYTES:
-            return Response(ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"{timeout}: it does not read its connection")
+            return Response(
+                ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"{timeout}: it is not reading from its connection"
+            )
         size = len(body) + sum(map(len, to_ext(header).values()))
         if not self._calls.has_room(1, size):
             return _BUSY

@@ -281,9 +281,9 @@ class TopicAdmin:
 def _refuse_numbers(header: TopicConfig) -> str | None:
     for what, number in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
         if not 0 <= number <= MAX_TOPIC_QUEUES:
-            return f"{what}={number}: allowed is 0 to {MAX_TOPIC_QUEUES}"
+            return f"{what}={number} must be from 0 to {MAX_TOPIC_QUEUES}"
     if header.perm & ~_PERM_BITS:
-        return f"perm={header.perm}: allowed is 0 to {_PERM_BITS}"
+        return f"perm={header.perm} must be from 0 to {_PERM_BITS}"
     if header.topic_filter_type not in _FILTER_TYPES:
-        return f"topicFilterType={header.topic_filter_type}: allowed is SINGLE_TAG or MULTI_TAG"
+        return f"topicFilterType={header.topic_filter_type} must be SINGLE_TAG or MULTI_TAG"
     return None

@@ -43,7 +43,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 _log = logging.getLogger(__name__)
 
-_NO_ROOM: Final = "this broker holds too many groups and subscriptions already"
+_NO_ROOM: Final = "this broker already has the maximum number of groups and subscriptions"
 
 
 def _heartbeat_needs(body: bytes) -> Iterator[Need]:
@@ -241,7 +241,7 @@ def _find_fault(data: HeartbeatData) -> str | None:
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
         return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"
     if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_HEARTBEAT_GROUPS:
-        return f"a heartbeat may name at most {MAX_HEARTBEAT_GROUPS} groups"
+        return f"a heartbeat may contain at most {MAX_HEARTBEAT_GROUPS} groups"
     for producer in data.producer_data_set:
         wrong = check_group(producer.group_name)
         if wrong is not None:
@@ -253,7 +253,7 @@ def _find_fault(data: HeartbeatData) -> str | None:
             return wrong
         kinds = (consumer.consume_type, consumer.message_model, consumer.consume_from_where)
         if max(map(len, kinds)) > MAX_KIND_CHARS:
-            return f"consumeType, messageModel and consumeFromWhere have at most {MAX_KIND_CHARS} characters"
+            return f"consumeType, messageModel and consumeFromWhere may have at most {MAX_KIND_CHARS} characters"
         if len(consumer.subscription_data_set) > MAX_HEARTBEAT_GROUPS:
             return f"a group may subscribe to at most {MAX_HEARTBEAT_GROUPS} topics"
         for subscription in consumer.subscription_data_set:
@@ -265,5 +265,5 @@ def _find_fault(data: HeartbeatData) -> str | None:
                 return f"a subscription may have at most {MAX_SUBSCRIPTION_CHARS} characters"
         filter_chars += _filter_chars(consumer)
     if filter_chars > MAX_HEARTBEAT_FILTER_CHARS:
-        return f"the SQL92 expressions of a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
+        return f"the SQL92 expressions in a heartbeat may have at most {MAX_HEARTBEAT_FILTER_CHARS} characters"
     return None

@@ -106,7 +106,9 @@ class ConsumerManageProcessor:
         if self._lives.deleted and self._is_of_deleted_topic(connection, header):
             return Response()
         if not self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset):
-            return Response(ResponseCode.SYSTEM_ERROR, remark="this broker holds too many consumer offsets already")
+            return Response(
+                ResponseCode.SYSTEM_ERROR, remark="this broker already has the maximum number of consumer offsets"
+            )
         return Response()
 
     def _is_of_deleted_topic(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
@@ -146,7 +148,7 @@ class LockProcessor:
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         if self._clients.is_stranger(connection, asked.consumer_group, asked.client_id):
-            remark = f"{asked.client_id} is no member of {asked.consumer_group}, by the heartbeats of its connection"
+            remark = f"{asked.client_id} is not a member of {asked.consumer_group}, going by its heartbeats"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         held = self._locks.try_lock(asked.consumer_group, asked.client_id, asked.mq_set)
         if held is None:
@@ -177,9 +179,9 @@ def _parse(body: bytes) -> LockBatchRequestBody:
     asked = decode_request(LockBatchRequestBody, body, MAX_LOCK_REQUEST_BYTES)
     wrong = check_group(asked.consumer_group)
     if not asked.client_id or len(asked.client_id) > MAX_CLIENT_ID_CHARS:
-        wrong = f"the clientId is missing, or longer than {MAX_CLIENT_ID_CHARS} characters"
+        wrong = f"the clientId is missing or longer than {MAX_CLIENT_ID_CHARS} characters"
     if len(asked.mq_set) > MAX_LOCK_REQUEST_QUEUES:
-        wrong = f"at most {MAX_LOCK_REQUEST_QUEUES} queues can be locked at once"
+        wrong = f"a request can lock at most {MAX_LOCK_REQUEST_QUEUES} queues"
     for queue in asked.mq_set:
         wrong = wrong or check_topic(queue.topic)
         if len(queue.broker_name) > MAX_TOPIC_CHARS or not 0 <= queue.queue_id < 2**31:

@@ -70,7 +70,7 @@ class DelayOffsets:
         if wrong is not None:
             findings.append(wrong)
         if findings:
-            findings.append("the progress of delay levels is read from the log")
+            findings.append("reading the progress of delay levels from the log")
         if findings or offsets is None:  # without both files nothing was delivered before the log began
             return DelayProgress({}, 0), findings
         return DelayProgress(offsets), findings

@@ -75,15 +75,18 @@ LAG_LATENCY: Final = Family(
     _OUT,
 )
 INFLIGHT: Final = Family(
-    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages that were sent to a group but not consumed yet.", _OUT
+    "rocketmq_consumer_inflight_messages",
+    Kind.GAUGE,
+    "Messages that have been sent to a group but not consumed yet.",
+    _OUT,
 )
 READY: Final = Family(
-    "rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages that were not sent to a group yet.", _OUT
+    "rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages that have not been sent to a group yet.", _OUT
 )
 QUEUEING_LATENCY: Final = Family(
     "rocketmq_consumer_queueing_latency_milliseconds",
     Kind.GAUGE,
-    "Age of the oldest message that was not sent to a group yet; 0 if there is none.",
+    "Age of the oldest message that has not been sent to a group yet; 0 if there is none.",
     _OUT,
 )
 
@@ -100,7 +103,7 @@ FINISH_LATENCY: Final = Family(
 
 STORAGE_SIZE: Final = Family("rocketmq_storage_size_bytes", Kind.GAUGE, "Size of the commit log.", _STORAGE)
 FLUSH_BEHIND: Final = Family(
-    "rocketmq_storage_flush_behind_bytes", Kind.GAUGE, "Bytes of the log that are not flushed.", _STORAGE
+    "rocketmq_storage_flush_behind_bytes", Kind.GAUGE, "Bytes of the log that have not been flushed.", _STORAGE
 )
 DISPATCH_BEHIND: Final = Family(
     "rocketmq_storage_dispatch_behind_bytes", Kind.GAUGE, "Bytes of the log that consumers cannot see yet.", _STORAGE
@@ -130,7 +133,7 @@ TIMER_ENQUEUE_LATENCY: Final = Family(
 TIMER_DEQUEUE_LAG: Final = Family(
     "rocketmq_timer_dequeue_lag",
     Kind.GAUGE,
-    "Due messages with arbitrary delays that were not delivered yet.",
+    "Due messages with arbitrary delays that have not been delivered yet.",
     _STORAGE,
 )
 TIMER_DEQUEUE_LATENCY: Final = Family(
@@ -190,7 +193,7 @@ POP_RETRIES: Final = Family(
 POP_SCANS: Final = Family(
     "rocketmq_pop_buffer_scan_time_consume_milliseconds",
     Kind.HISTOGRAM,
-    "Duration of the checks for due popped messages.",
+    "Duration of checks for due popped messages.",
     (),
     SCAN_BOUNDS_MS,
 )

@@ -1,5 +1,5 @@
-"""Acknowledgements of popped messages and changes to their invisible time: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE
-(200151) and CHANGE_MESSAGE_INVISIBLETIME (200053).
+"""Acknowledges popped messages and changes their invisible time: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151) and
+CHANGE_MESSAGE_INVISIBLETIME (200053).
 
 (``AckMessageProcessor``, ``ChangeInvisibleTimeProcessor``.) A receipt handle is valid while its message is invisible
 and has the same pop time. As in Apache's broker, an invalid handle gets the same response, but changes nothing. A
@@ -45,7 +45,7 @@ from cometmq.remoting.server_connection import ServerConnection
 
 
 class BatchAck(Body, kw_only=True):
-    """An acknowledgement of messages from one pop from one queue (``BatchAck``)."""
+    """An acknowledgement for messages from one pop from a queue (``BatchAck``)."""
 
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
@@ -57,7 +57,7 @@ class BatchAck(Body, kw_only=True):
     pop_time: int = msgspec.field(name="pt")
     invisible_time: int = msgspec.field(name="it", default=0)
     bits: str = msgspec.field(name="b")
-    """Bits in Base64, the lowest first; bit n stands for the offset ``start_offset`` + n."""
+    """Base64-encoded bits, lowest first; bit n stands for the offset ``start_offset`` + n."""
 
 
 class BatchAckMessageRequestBody(Body):

@@ -1,4 +1,5 @@
-"""ApachePops: makes messages visible again that Apache's RocketMQ 5 broker had popped when it wrote this store.
+"""ApachePops: makes messages visible again that were popped from Apache's RocketMQ 5 broker before CometMQ opened the
+store.
 
 Theory of operation. Apache's broker stores each pop as a record with the tag ``ck``, and each acknowledgement as one
 with the tag ``ack`` or ``bAck``, as delayed messages of the topic ``rmq_sys_REVIVE_LOG_CLUSTER``: they wait in
@@ -43,11 +44,9 @@ from cometmq.store.message_store import ConsumeQueue
 _log = logging.getLogger(__name__)
 
 GRACE_MS: Final = 5_000
-"""Extra time in milliseconds: acknowledgements are delivered a second after their pop, and the timer may deliver both
-late.
-"""
+"""Extra wait in milliseconds for acknowledgements, which may be delivered up to two seconds after their pop."""
 COPIES: Final = 1_000
-"""Number of messages in a retry topic that are checked, since Apache's broker saves its position every few seconds."""
+"""Number of messages in a retry topic that are checked for existing retry copies."""
 MAX_POPPED: Final = 32
 """Maximum number of messages in one pop by Apache's broker, which records acknowledgements as the bits of a number."""
 

@@ -157,7 +157,7 @@ class QueryAssignmentProcessor:
         return allocate_for_pop(asked.client_id, queues, clients, mode.pop_share_queue_num, strategy)
 
     async def _cached_queues(self, topic: str) -> list[MessageQueue]:
-        """Return a topic's readable queues on all brokers, from a cache whose entries expire."""
+        """Return a topic's readable queues on all brokers; the result is cached for a limited time."""
         now = self._clock.monotonic()
         known = self._routes.get(topic)
         if known is not None and now < known[0]:
@@ -192,7 +192,7 @@ class QueryAssignmentProcessor:
 
 
 def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    """Return the readable queues in a route, sorted like in RocketMQ's clients."""
+    """Return the readable queues in a route, sorted as in RocketMQ's clients."""
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
@@ -222,8 +222,7 @@ _STRATEGIES: Final[dict[str, Strategy]] = {"AVG": allocate_averagely, "AVG_BY_CI
 def allocate_for_pop(
     client_id: str, queues: Queues, clients: Sequence[str], sharing: int, strategy: Strategy
 ) -> list[MessageQueue]:
-    """Return the queues from which a client pops (``allocate4Pop``): queue -1 on all brokers, or its own queues and
-    those of some other clients.
+    """Return the queues from which a client pops (``allocate4Pop``).
 
     :param sharing: number of other clients that share each client's queues; 0 for all.
     """

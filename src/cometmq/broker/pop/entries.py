@@ -1,4 +1,4 @@
-"""Entries in the POP log: the events of popped messages, in their stored form.
+"""Entries in the POP log, which record events of popped messages.
 
 A record in queue 0 of the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` contains the entries of one turn. Its body
 is a MessagePack array of entries; an entry is an array that begins with its number, topic, group and queue id. Entries
@@ -69,9 +69,7 @@ class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):
 
 
 class Moved(Entry, frozen=True, array_like=True, gc=False, tag=5):
-    """Entry for a group's offset that an administrator moved back; messages starting at the new offset are handed out
-    again.
-    """
+    """Entry for a group's offset that an administrator moved back, so that later messages are handed out again."""
 
     next_offset: int
 
@@ -92,7 +90,7 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
     counts: list[int]
     """Number of earlier deliveries of each message; -1 for a message that is waiting for its message group."""
     next_offset: int
-    """The offset after all messages that have been handed out or are waiting."""
+    """The offset after all messages that have been handed out or that wait for their message group."""
     pop_time: int
     invisible_ms: int
     attempt_id: str

@@ -110,9 +110,7 @@ class NotificationProcessor:
         return False
 
     def _count_unwanted(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
-        """Return the number of messages if the filter rejects all of them, or ``None`` if a pop would find one or read
-        further.
-        """
+        """Return the number of messages if the filter rejects all of them, or ``None`` if it may accept some."""
         begin = offset = self._pops.offset(group, queue)
         if wanted.wants_all or offset == queue.max_offset():
             return None if offset < queue.max_offset() else 0

@@ -28,7 +28,7 @@ class HandedOut(NamedTuple):
 
 
 WAITING: Final = HandedOut(-1, 0, -1)
-"""State of a message that waits for its message group while later messages in other groups are handed out."""
+"""Delivery count of a message that waits for its message group while later messages in other groups are handed out."""
 
 
 class OrderedMessages:
@@ -43,7 +43,7 @@ class OrderedMessages:
         self.attempts: dict[int, str] = {}
         """Attempt IDs by pop time; each pop from a queue has its own pop time."""
         self.groups: dict[int, str] = {}
-        """Message groups by offset, for messages whose group has been read from the log."""
+        """Message groups by offset, as far as they have been read from the log."""
 
     @property
     def committed(self) -> int:
@@ -80,7 +80,7 @@ class OrderedMessages:
         return len(self.messages) >= MAX_ORDERED_MESSAGES
 
     def may_pop_more(self, now_ms: int) -> bool:
-        """Return whether a pop may find messages, because one is visible again or all are acknowledged."""
+        """Return whether a pop may find messages, because a message is visible again or all are acknowledged."""
         return any(handed.due <= now_ms for handed in self.messages.values()) or not self.messages
 
     def next_due(self, now_ms: int) -> int:

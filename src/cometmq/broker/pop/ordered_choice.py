@@ -12,7 +12,7 @@ from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResul
 
 
 class OrderedChoice:
-    """Chooses the messages for a pop, first those to be redelivered, then new ones; it changes no state.
+    """Chooses the messages for a pop: first those to be redelivered, then new ones.
 
     :param most: maximum number of messages, with at most ``most_bytes`` together; a single message may be larger.
     """
@@ -86,7 +86,7 @@ class OrderedChoice:
         return goes_on
 
     def _choose_new(self, result: GetResult, locked: set[str]) -> bool:
-        """Choose new messages, or let them wait; return False at the first message that does not fit."""
+        """Choose new messages or let them wait; return False at the first message that does not fit."""
         for offset, record in iterate_records(result.chunks):
             group = self._ordered.groups[offset] = message_group(record)
             if group in locked:

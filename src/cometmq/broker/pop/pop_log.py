@@ -36,8 +36,9 @@ _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
 
 
 class PopLog:
-    """Adds entries to the POP log. ``end_round`` must be called at the end of each round of the loop, before the turn
-    is stored.
+    """Adds entries to the POP log.
+
+    ``end_round`` must be called at the end of each round of the loop, before the turn is stored.
     """
 
     def __init__(self, broker: BrokerContext, state: PopState) -> None:

@@ -64,7 +64,7 @@ _LATE_MS: Final = 500
 _EARLY_MS: Final = 20
 """Milliseconds before the end of the wait time at which a waiting pop is answered."""
 _RETRY_FIRST_EVERY: Final = 5
-"""One in this many pops reads the retry topic first (20 %, popFromRetryProbability)."""
+"""One in this many pops reads the retry topic first (``popFromRetryProbability``, 20 %)."""
 
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
@@ -144,7 +144,9 @@ class PopMessageProcessor:
                 if collected.is_cut:
                     self._polling.wake(*held.key)
                 return None
-            return Response(ResponseCode.POLLING_FULL, self._empty_header(header), "the broker holds too many pops now")
+            return Response(
+                ResponseCode.POLLING_FULL, self._empty_header(header), "too many pops are waiting on this broker"
+            )
         return self._not_found(header)
 
     def _retry_held(self, held: HeldPop) -> bool:
@@ -244,9 +246,7 @@ class PopMessageProcessor:
         return None if self._topics.get(name) is None else name
 
     def _pop_time(self, header: PopMessageRequestHeader, queue_ids: Sequence[int], retry: str | None) -> int:
-        """Return the current time as pop time, or a later time if handles for these queues already contain the current
-        time.
-        """
+        """Return the pop time: the current time, or a later time if handles for these queues already contain it."""
         group = header.consumer_group
         queues = [self._state.find(header.topic, group, queue_id) for queue_id in queue_ids]
         if retry is not None:
@@ -309,7 +309,7 @@ class PopMessageProcessor:
     def _pop_in_order(
         self, header: PopMessageRequestHeader, wanted: MessageFilter, collected: PopResult, topic: str, queue_id: int
     ) -> None:
-        """Pop messages in order from a queue, or from those of its message groups that are not locked."""
+        """Pop messages in order from a queue or from its unlocked message groups."""
         queue = self._store.queue(topic, queue_id)
         group, attempt_id = header.consumer_group, header.attempt_id or ""
         begin = self._init_offset(header, queue)
@@ -387,7 +387,7 @@ class PopMessageProcessor:
         collected.chunks += chunks
 
     def _init_offset(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
-        """Return a group's offset in a queue; if there is none, commit one."""
+        """Return a group's offset in a queue, committing one if there is none."""
         offset = self.offset(header.consumer_group, queue, header.init_mode)
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
             self._offsets.set_offset(header.consumer_group, queue.topic, queue.queue_id, offset)
@@ -464,7 +464,7 @@ class PopMessageProcessor:
 
 
 def has_too_many_in_flight(config: BrokerConfig, queue: PopQueue | None) -> bool:
-    """Return whether a group has too many messages from a queue in flight to get more (``isPopShouldStop``)."""
+    """Return whether a group has too many messages from a queue in flight (``isPopShouldStop``)."""
     return (
         config.enable_pop_message_threshold
         and queue is not None

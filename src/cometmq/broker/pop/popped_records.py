@@ -1,4 +1,4 @@
-"""The messages in the response to a pop: their queue offsets, and retry messages in the form that clients expect."""
+"""The messages in a pop response, with their queue offsets and original topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cometmq.message.properties import POP_CK, PROPERTY_SEPARATOR, PropertiesTex
 from cometmq.message.record import RecordError, decode_record, encode_record
 
 Chunks = list[bytes | memoryview]
-"""A list of log pieces that contain records."""
+"""Records in pieces of the log."""
 _SIZE: Final = RECORD.struct("size")
 _SIZE_AND_QUEUE_OFFSET: Final = RECORD.struct("size", "queue_offset")
 
@@ -33,7 +33,7 @@ def iterate_records(chunks: Chunks) -> Iterator[tuple[int, bytes | memoryview]]:
 
 
 def to_original_topic(records: bytes, topic: str, handle: ReceiptHandle) -> bytes:
-    """Return messages from a retry topic with their original topic, each with a receipt handle."""
+    """Return messages from a retry topic with their original topic and a receipt handle."""
     written: list[bytes] = []
     at = 0
     while at < len(records):

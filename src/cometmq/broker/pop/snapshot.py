@@ -187,7 +187,7 @@ class PopSnapshot:
             self._saved_entries = entries
 
     def _end_turn(self) -> None:
-        """Store the turn's entries, since the file may contain only what is in the log."""
+        """Store the turn's entries, because the file may contain only entries in the log."""
         self._log.end_round()
         self._turn.end()
 

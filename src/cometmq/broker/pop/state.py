@@ -1,4 +1,4 @@
-"""PopState: a broker's popped messages by topic, group and queue, as the result of all entries in the POP log.
+"""PopState: a broker's popped messages by topic, group and queue, as recorded in the POP log.
 
 The log is authoritative. An entry is applied to the state when it is added to a turn, so that the next request sees it;
 if the turn is not stored, the function returned by :meth:`PopState.apply` reverts it. When a broker starts, it loads a
@@ -80,7 +80,7 @@ class PopState:
         self._of_topic: MultiMap[str, tuple[str, str]] = MultiMap()
         self._of_group: MultiMap[str, tuple[str, str]] = MultiMap()
         self.on_due: Final[list[Callable[[PopQueue, int], None]]] = []
-        """Called with a queue and the time (ms) at which one of its messages becomes visible again."""
+        """Called with a queue and the time in milliseconds at which one of its messages becomes visible again."""
 
     def queue(self, topic: str, group: str, queue_id: int) -> PopQueue:
         """Return the state of a queue; create it if necessary."""

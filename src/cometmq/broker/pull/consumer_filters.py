@@ -103,13 +103,15 @@ class ConsumerFilterManager:
             return findings
         entries = [data for topic in stored.filter_data_by_topic.values() for data in topic.group_filter_data.values()]
         if not all(self._bloom.made(data.bloom_filter_data) for data in entries):
-            return ["consumerFilter.json: made for other values of the Bloom filter; groups will register again"]
+            return [
+                "consumerFilter.json: ignored, since the Bloom filter parameters changed; groups will register again"
+            ]
         dead_time = self._clock.now_ms() - _DEAD_SINCE_MS
         for data in entries:
             wrong = check_topic(data.topic) or check_group(data.consumer_group) or _fault_of(data)
             if wrong is not None:
                 findings.append(
-                    f"consumerFilter.json: filter of {data.consumer_group!r} for {data.topic!r} left out: {wrong}"
+                    f"consumerFilter.json: filter of {data.consumer_group!r} for {data.topic!r} ignored: {wrong}"
                 )
             elif self._make_room(len(data.expression)):
                 if not data.dead_time:
@@ -264,7 +266,7 @@ class ConsumerFilterManager:
 def _fault_of(data: ConsumerFilterData) -> str | None:
     """Return why a filter cannot be used, or ``None`` if it can."""
     if data.expression_type != SQL92:
-        return f"the expression type {data.expression_type[:40]!r} is not known"
+        return f"unknown expression type {data.expression_type[:40]!r}"
     try:
         parse_selector(data.expression)
     except FilterError as error:

@@ -45,7 +45,7 @@ from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-_EMPTY_STORE: Final = "save what you need of it, then start with an empty store: it is filled from the master"
+_EMPTY_STORE: Final = "save the messages that you need, then start with an empty store, which is filled from the master"
 _DIVERGED_NEXT_STEP: Final = f"{_EMPTY_STORE}; or make this broker the master"
 
 
@@ -406,7 +406,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Record the reason why the connection ended."""
-        self.end(error or ReplicationError("the master closed the connection; its log says why"))
+        self.end(error or ReplicationError("the master closed the connection; see the master's log for the reason"))
 
     def begin(self, sign_in: Callable[[int], bytes] | None) -> None:
         """Send the first report, after which the master begins to send.

@@ -195,7 +195,7 @@ class SlaveSynchronize:
 
     async def _copy(self) -> None:
         """Copy the tables that are due."""
-        is_placed = await self._run_part("what was copied before", self._put_in_place)
+        is_placed = await self._run_part("the tables copied earlier", self._put_in_place)
         address = self._master.remoting
         if address is None or not self._follower.is_following:  # never tables that belong to another log
             return

@@ -71,9 +71,9 @@ class StoreFileProcessor:
         """Return part of a file for a slave, or NO_MESSAGE if the file does not exist."""
         header = request.header
         if _FILES.fullmatch(header.file) is None or header.offset < 0 or header.length < 0:
-            return Response(ResponseCode.INVALID_PARAMETER, remark=f"{header.file!r} is not a file that slaves copy")
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"slaves may not copy the file {header.file!r}")
         if self._reading >= MAX_STORE_FILE_READS:
-            remark = f"{MAX_STORE_FILE_READS} requests read files for slaves already, try again"
+            remark = f"{MAX_STORE_FILE_READS} requests are already reading files for slaves, try again"
             return Response(ResponseCode.SYSTEM_BUSY, remark=remark)
         self._reading += 1
         try:
@@ -81,7 +81,7 @@ class StoreFileProcessor:
                 await self._write_deletions()
             return await in_thread(self._read, header.file, header.offset, header.length)
         except FileNotFoundError:
-            return Response(ResponseCode.NO_MESSAGE, remark=f"there is no {header.file}")
+            return Response(ResponseCode.NO_MESSAGE, remark=f"{header.file} does not exist")
         except OSError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"cannot read {header.file}: {error.strerror}")
         finally:

@@ -78,12 +78,12 @@ class TableChangesProcessor:
         elif name == OFFSETS:
             table, version = broker.offsets, None
         else:
-            return Response(ResponseCode.INVALID_PARAMETER, remark=f"{name!r} is not a table that slaves copy")
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"slaves cannot copy the table {name!r}")
         is_long = len(body) > MAX_LIST_BYTES
         try:
             also = _names.decode(body) if body and not is_long else set()
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return Response(ResponseCode.INVALID_PARAMETER, remark=f"the list of names is malformed: {error}")
+            return Response(ResponseCode.INVALID_PARAMETER, remark=f"malformed list of names: {error}")
         mark, names = table.changes.since("" if is_long else request.header.since)
         if names is not None:
             names |= also

@@ -1,1 +1,1 @@
-"""Processors for incoming messages: sends, messages sent back, replies and sequenced batches."""
+"""Handlers for incoming messages: sends, messages sent back, replies and sequenced batches."""

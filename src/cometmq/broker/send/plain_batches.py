@@ -1,5 +1,4 @@
-"""Batches in the compiled core: a complete SEND_BATCH_MESSAGE request in one call, without an object per message (hot
-path).
+"""Batches in the compiled core, which handles a complete SEND_BATCH_MESSAGE request in one call (hot path).
 
 Python has checked the topic, queue, size and common properties of the batch. The core builds the same records and
 derived data as Python, byte for byte. It leaves a batch to Python if one of its messages is not plain (see
@@ -52,8 +51,8 @@ class PlainBatches:
         born_host: bytes,
         sequence: ProducerSequence | None,
     ) -> bytes | None:
-        """Add a batch's messages to the turn; return their log offsets as big-endian int64, or ``None`` if the core
-        left the batch to Python.
+        """Add a batch's messages to the turn; return their encoded log offsets, or ``None`` if the core left the batch
+        to Python.
 
         :param tail: appended to the properties of each message.
         :param sequence: the sequence of the batch; if the broker already has some of the messages, the batch is left to

@@ -1,4 +1,4 @@
-"""Persistence for the table of producer sequences.
+"""Persistence of producer sequences.
 
 The log is authoritative: the first message of each sequenced request stores the sequence in a property, and each run
 begins with a record that is in no queue (``run_record``). ``comet/producers.json`` only saves reading the complete log:
@@ -69,7 +69,7 @@ def snapshot_offsets(content: bytes) -> tuple[int, int]:
 
 
 class ProducerSequenceLog:
-    """The sequence table of a broker, with its file and the thread that reads the rest of the log."""
+    """A broker's table of producer sequences, with its file and the thread that reads newer sequences from the log."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -183,7 +183,7 @@ class ProducerSequenceLog:
 
 
 def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[bytes]:
-    """Yield the sequence file in small pieces, without its end; each producer is encoded as of its first piece."""
+    """Yield the contents of the sequence file in small pieces, except its end."""
     json = msgspec.json.Encoder().encode
     yield b'{"version":%d,"position":%d,"producers":{' % (_VERSION, position)
     next_producer = b""
@@ -201,7 +201,8 @@ def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[
 
 
 class _SequenceReader:
-    """Reads sequences from the log: a request's messages are consecutive, and the first one has the request's sequence.
+    """Reads producer sequences from the log, in which a request's messages are consecutive and the first one has the
+    sequence.
 
     A crash can cut off the end of a request. The next messages in the log then differ in a value that all messages of
     one request share: queue, born time, producer address or store time.

@@ -1,5 +1,4 @@
-"""The last sequence of each producer that numbers its messages, which makes its sends idempotent and fences its older
-runs.
+"""Producer sequences, which make a producer's sends idempotent and fence its older runs.
 
 ``ProducerSequences`` is the table; it does no I/O. For each producer it contains the batch and epoch of the latest run,
 and for each queue (a *lane*, ``topic/queueId``) the number of the next message. Messages that are being stored count
@@ -28,11 +27,11 @@ from cometmq.message.producer_sequence import ProducerSequence
 from cometmq.remoting.codes import ResponseCode
 
 UNKNOWN_CRC: Final = -1
-"""The CRC of a lane whose last request is not stored completely."""
+"""CRC of a lane whose last request has not been stored completely."""
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """The messages of a producer in one queue."""
+    """A producer's messages in one queue."""
 
     next: int
     crc: int
@@ -69,7 +68,7 @@ class ProducerSequences:
         self._looked_s = -PRODUCER_IDLE_LOOK_SECONDS
 
     def load(self, producers: dict[str, ProducerState]) -> None:
-        """Replace the table with the one loaded after a restart."""
+        """Replace the table after a restart."""
         self.producers = producers
         self._lanes = sum(len(producer.lanes) for producer in producers.values())
 
@@ -91,7 +90,7 @@ class ProducerSequences:
         return state
 
     def stored_of(self, sequence: ProducerSequence, lane: str) -> int:
-        """Return the number of the sequence's messages, counted from the first, that are already stored.
+        """Return how many of the sequence's messages, starting with the first, have already been stored.
 
         :raises RefusedError: the producer is fenced, earlier messages are missing, other messages are stored under the
         same numbers, some of the messages are currently being stored, or there are too many producers or queues.
@@ -135,7 +134,7 @@ class ProducerSequences:
         return self.producers[producer].lanes[lane]
 
     def put(self, sequence: ProducerSequence, lane: str, stored: Stored) -> Callable[[Stored | RefusedError], None]:
-        """Record the messages being stored at ``stored``; the caller must call the returned function with the
+        """Record messages that are being stored at ``stored``; the caller must call the returned function with the
         outcome.
         """
         self._state_of(sequence.producer, sequence.batch, sequence.epoch)
@@ -172,12 +171,12 @@ class ProducerSequences:
             state.lanes[lane] = reached
 
     def forget_lane(self, producer: str, lane: str) -> None:
-        """Remove a producer's queue from the table after the queue and its messages were deleted."""
+        """Remove a producer's queue from the table after the queue was deleted."""
         if self.producers[producer].lanes.pop(lane, None) is not None:
             self._lanes -= 1
 
     def opened(self, sequence: ProducerSequence, stored_ms: int) -> None:
-        """Record a run found in the log after a restart."""
+        """Record a run that was found in the log after a restart."""
         self._known_or_new(sequence, stored_ms)
 
     def _known_or_new(self, sequence: ProducerSequence, stored_ms: int | None) -> ProducerState:
@@ -186,7 +185,7 @@ class ProducerSequences:
         return self._state_of(sequence.producer, sequence.batch, sequence.epoch, stored_ms)
 
     def known_below(self, position: int) -> int:
-        """Return the log offset, at most ``position``, below which all messages are in the table."""
+        """Return a log offset, at most ``position``, below which all messages are in the table."""
         return min(position, *self._put_at) if self._put_at else position
 
     def expire(self) -> None:
@@ -233,7 +232,7 @@ class ProducerSequences:
         return len(self.producers) >= MAX_PRODUCERS and producer not in self.producers
 
     def _forget_idle(self, producer: str) -> None:
-        """Remove a hundredth of the producers, or as many as necessary, that have been idle for a long time."""
+        """Remove producers that have been idle for a long time: a hundredth of them, or as many as necessary."""
         latest = self._clock.now_ms() - PRODUCER_MIN_IDLE_SECONDS * 1000
         idle = [name for name, state in self.producers.items() if state.used_ms <= latest and name != producer]
         least = len(self.producers) // 100
@@ -243,9 +242,7 @@ class ProducerSequences:
             self._forget(name)
 
     def _forget_some(self, producer: str) -> None:
-        """Remove a hundredth of the producers at once, since a log may contain many more producers than the table can
-        hold.
-        """
+        """Remove a hundredth of the producers, because a log may contain many more than the table can hold."""
         others = (name for name in self.producers if name != producer)
         for idle in heapq.nsmallest(len(self.producers) // 100 + 1, others, key=self._mark_used):
             self._forget(idle)

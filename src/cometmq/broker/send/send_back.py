@@ -30,7 +30,7 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 FIRST_RETRY_LEVEL: Final = 3
-"""The delay level of the first retry; each further retry takes the next level."""
+"""The delay level of the first retry; each further retry uses the next level."""
 
 
 class SendBackProcessor:

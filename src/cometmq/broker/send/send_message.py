@@ -45,7 +45,7 @@ from cometmq.store.write_batch import NewRecord
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
 """Mask for the two bits of ``sysFlag`` that contain a message's transaction state."""
 _SHARDED: Final = property_mark(SHARDING_KEY)
-"""Property text by which FIFO messages are recognized."""
+"""Property name by which FIFO messages are recognized."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -215,8 +215,7 @@ class SendMessageProcessor:
     def _after_retries(
         self, target: SendTarget, queue: ConsumeQueue, request: Request[Any]
     ) -> tuple[SendTarget, ConsumeQueue]:
-        """Return the topic and queue for a message sent to a retry topic: the retry topic itself or the dead-letter
-        topic.
+        """Return the topic and queue for a message sent to a retry topic: the retry topic or the dead-letter topic.
 
         (``handleRetryAndDLQ``.) As in Apache's broker, the DELAY property is kept, so dead letters are also delayed.
 
@@ -247,7 +246,7 @@ class SendMessageProcessor:
         body: bytes,
         properties: SendProperties,
     ) -> tuple[int, int, str | None]:
-        """Store a message that needs a detour, parked by the first detour that accepts it.
+        """Store a message that needs a detour, using the first detour that accepts it.
 
         Return its log offset, queue offset and recall handle.
 
@@ -288,14 +287,12 @@ class SendMessageProcessor:
         )
 
     def _check_fits(self, body: bytes, properties_bytes: int) -> None:
-        """Refuse a message that does not fit into one log file. This happens only if log files are smaller than the
-        maximum message size.
-        """
+        """Refuse a message that does not fit into one log file."""
         if len(body) + properties_bytes > self._max_stored_bytes:
             raise self._illegal()
 
     def _unpack_batch(self, header: SendHeader, body: bytes) -> bytes:
-        """Decompress a batch, since the C++ client compresses large ones; the messages are stored uncompressed."""
+        """Decompress a batch, since the C++ client compresses large batches."""
         try:
             plain = decompress(body, header.sys_flag, self._max_body_bytes)
         except DecompressionError as error:
@@ -304,9 +301,7 @@ class SendMessageProcessor:
         return plain
 
     def _check_batch(self, header: SendHeader, body: bytes) -> tuple[bytes, str]:
-        """Check a batch as a whole; return its decompressed body and the text to append to each message's
-        properties.
-        """
+        """Check a batch; return its decompressed body and the text to append to each message's properties."""
         if header.topic.startswith(RETRY_PREFIX):
             raise RefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
@@ -323,7 +318,7 @@ class SendMessageProcessor:
     def _read_batch(
         self, connection: ServerConnection, target: SendTarget, header: SendHeader, body: bytes, tail: str
     ) -> list[NewRecord]:
-        """Return the records of a batch, with ``tail`` appended to the properties of each message."""
+        """Return a batch's records, with ``tail`` appended to each message's properties."""
         try:
             pieces = decode_batch(body)
         except BatchError as error:

@@ -44,7 +44,7 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.queue.consume_queue import BLANK_SIZE
 from cometmq.store.write_batch import NewRecord
 
-_LATE: Final = Response(ResponseCode.SYSTEM_BUSY, remark="the disk has not taken the log in time, try again")
+_LATE: Final = Response(ResponseCode.SYSTEM_BUSY, remark="the log was not flushed in time, try again")
 
 
 class SequencedSends:
@@ -71,7 +71,7 @@ class SequencedSends:
         if not is_producer_id(header.producer) or header.batch < 0:
             return Response(
                 ResponseCode.INVALID_PARAMETER,
-                remark=f"{header.producer!r} is no name of a producer, or batch {header.batch} is negative",
+                remark=f"invalid producer name {header.producer!r} or negative batch {header.batch}",
             )
         table = self._sequences.table()
         known = table.producers.get(header.producer)
@@ -112,7 +112,7 @@ class SequencedSends:
             )
 
     def _check_run(self, sequence: ProducerSequence) -> None:
-        """If an account may not send to all topics of a producer, refuse every run of it except the current one.
+        """Refuse all runs except the current one if the account may not send to all topics of the producer.
 
         :raises RefusedError: see :meth:`_check_owner`.
         """
@@ -157,7 +157,7 @@ class SequencedSends:
     def stored_before(
         self, sequence: ProducerSequence, queue: ConsumeQueue, records: list[NewRecord]
     ) -> Response | None:
-        """Remove the already stored messages from ``records``; if all are stored, return their original response.
+        """Remove messages that are already stored from ``records``; if all are, return their original response.
 
         :raises RefusedError: see ``ProducerSequences.stored_of``, or the sequence does not match the batch.
         """
@@ -188,11 +188,11 @@ class SequencedSends:
 
     @staticmethod
     def mark(sequence: ProducerSequence) -> str:
-        """Return the text to append to the properties of a sequence's first message."""
+        """Return the properties text to append to a sequence's first message."""
         return PROPERTY_SEPARATOR + join_properties({PRODUCER_SEQUENCE: sequence.text()})
 
     def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:
-        """Return whether a sequence has this number of messages, none of them stored yet.
+        """Return whether a sequence has this number of messages and none of them has been stored.
 
         :raises RefusedError: see ``ProducerSequences.stored_of``.
         """
@@ -204,13 +204,13 @@ class SequencedSends:
         return not self._sequences.table().stored_of(sequence, lane)
 
     def put(self, sequence: ProducerSequence, queue: ConsumeQueue, first: tuple[int, int]) -> None:
-        """Record messages that are being stored; ``first`` has the log offset and queue offset of the first one."""
+        """Record messages that are being stored; ``first`` has the offsets of the first one."""
         stored = Stored(*first)
         lane = lane_name(queue.topic, queue.queue_id)
         self._turn.notify(self._sequences.table().put(sequence, lane, stored), stored)
 
     def _original(self, sequence: ProducerSequence, queue: ConsumeQueue, lane: Lane) -> Response:
-        """Return the original response to a repeated send; for older messages, one without their offsets."""
+        """Return the original response to a repeated send, or, for older messages, a response without offsets."""
         if lane.first != sequence.first:
             return Response(
                 header=SendMessageResponseHeader(msg_id="", queue_id=queue.queue_id, queue_offset=-1),
@@ -227,7 +227,7 @@ def _illegal(why: str) -> RefusedError:
 
 
 def run_record(producer: str, state: ProducerState, store_host: bytes, now_ms: int) -> InnerMessage:
-    """Return the log record that begins a run; it keeps all earlier runs fenced even if the sequence file is lost."""
+    """Return the log record that begins a run and that keeps earlier runs fenced even if the sequence file is lost."""
     sequence = ProducerSequence(producer, state.batch, state.epoch, 0, 0, 0)
     return InnerMessage(
         PRODUCER_RUNS_TOPIC,

@@ -1,4 +1,4 @@
-"""The tables of a broker, which are loaded and repaired when it starts, and written when they change."""
+"""A broker's tables, which are loaded and repaired when it starts, and written when they change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BrokerTables:
         """The writer of the tables; ``None`` before the broker starts, while each change is written immediately."""
 
     def load(self, store: MessageStore, *, is_slave: bool) -> list[str]:
-        """Load the files, and repair damaged ones from the store; return a line for each finding.
+        """Load the files and repair damaged ones from the store; return a line for each problem.
 
         On a slave, offsets past the end of the log are kept, since the log catches up.
         """
@@ -73,7 +73,7 @@ class BrokerTables:
         return self._copies_mark.exists()
 
     def take_as_own(self) -> None:
-        """After a slave has become the master, write its tables with the end of its log."""
+        """Write a slave's tables with the end of its log after it has become the master."""
         if self.are_copies:
             self.save()
             self.offsets.save()
@@ -84,7 +84,7 @@ class BrokerTables:
         try:
             self._copies_mark.touch()
         except OSError as error:
-            return [f"comet/{self._copies_mark.name} cannot be written: {error.strerror}"]
+            return [f"cannot write comet/{self._copies_mark.name}: {error.strerror}"]
         return []
 
     def save(self) -> None:
@@ -102,14 +102,14 @@ class BrokerTables:
         self._writer.changed()
 
     def when_durable(self, work: Callable[[], None]) -> None:
-        """Call a function once all changes made so far are durable, even if that takes several attempts."""
+        """Call a function once all changes made so far are durable, even if this takes several attempts."""
         if self._writer is None:
             work()
         else:
             self._writer.when_durable(work)
 
     def end_round(self) -> None:
-        """Start writing the changes of this round; complete files follow later."""
+        """Start writing this round's changes; complete files follow later."""
         assert self._writer is not None
         self._lock_file.save()
         self._writer.end_round()
@@ -125,7 +125,7 @@ class BrokerTables:
         self._write_whole_soon(self._writers)
 
     async def write_deletions(self) -> None:
-        """Write the complete file of deletions if changes are missing in it, since slaves copy this file."""
+        """Write the complete deletions file if it lacks changes, since slaves copy it."""
         while self._writing is not None:
             await asyncio.wait((self._writing,))
         self._alarm.cancel()
@@ -146,12 +146,12 @@ class BrokerTables:
         self._set_alarm()
 
     async def finish(self) -> None:
-        """Try once to write all changes made so far, then return."""
+        """Attempt once to write all changes made so far."""
         assert self._writer is not None
         await self._writer.finish()
 
     async def save_last(self) -> None:
-        """When the broker stops, write each table that changed since its last write as a complete file."""
+        """Write a complete file for each table that has changed since its last write; called when the broker stops."""
         self._alarm.close()
         if self._writing is not None:
             await self._writing
@@ -163,13 +163,13 @@ class BrokerTables:
         self.offsets.save_last()
 
     def written_by_rounds(self, schedule_round: Callable[[], None]) -> TableWriter:
-        """Start writing changes in a thread, at the end of the round that makes them."""
+        """Start writing changes in a thread at the end of each round."""
         writer = self._writer = TableWriter(self._writers, schedule_round, self._set_alarm)
         self.topics.on_due = self.groups.on_due = self.lives.on_due = self._lock_file.on_due = writer.changed
         return writer
 
     def add(self, table: RowWriter[Any]) -> Callable[[], None]:
-        """Register a table to be written; return the function to call after each change to it."""
+        """Register a table to be written; return the function to call after each change."""
         assert self._writer is not None
         self._writers.append(table)
         return self._writer.changed

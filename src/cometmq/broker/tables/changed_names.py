@@ -1,4 +1,4 @@
-"""The names of changed rows in a table, so that a slave with an older copy receives only these rows.
+"""The names of changed rows in a table, so that slaves with an older copy request only these rows.
 
 A slave receives a *mark* with each copy and sends it with its next request. Names are recorded starting with the first
 request. Each request closes a *part* with the names recorded since the previous request; a mark says which parts a
@@ -19,12 +19,12 @@ class ChangedNames:
 
     def __init__(self) -> None:
         self._process: Final = secrets.token_hex(8)
-        """Random number in each mark, so that marks from an earlier process are invalid."""
+        """Random part of each mark, so that marks from an earlier process are invalid."""
         self._open: set[str] | None = None
         """Names recorded since the last request, or ``None`` before the first request."""
         self._parts: deque[tuple[int, set[str]]] = deque()
         self._first = self._last = 0
-        """The first valid mark and the last one; all changes after these marks are known."""
+        """The first and the last valid mark; all changes after the first one are known."""
 
     def note(self, name: str) -> None:
         """Record that a row was added, replaced or removed."""
@@ -40,7 +40,7 @@ class ChangedNames:
         self._first = self._last + 1
 
     def since(self, mark: str) -> tuple[str, set[str] | None]:
-        """Return a new mark, and the names that changed since another mark, or ``None`` if they are unknown."""
+        """Return a new mark, and the names that changed since an earlier mark, or ``None`` if they are unknown."""
         known = self._number(mark)
         self._last += 1
         if self._open:

@@ -57,7 +57,7 @@ class ConsumerGroup(msgspec.Struct, eq=False):
     subscription_chars: int = 0
     """Size of the subscriptions, as calculated by :func:`subscription_chars`."""
     contradiction: str = ""
-    """The difference in subscriptions that was logged last; it is not logged again at each heartbeat."""
+    """The last logged difference in subscriptions, so that it is not logged again at each heartbeat."""
 
     @property
     def client_ids(self) -> list[str]:
@@ -85,8 +85,7 @@ class ConsumerGroup(msgspec.Struct, eq=False):
 
 
 def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
-    """Describe the difference between a heartbeat's subscriptions and those of other members; return an empty text if
-    there is none.
+    """Describe how a heartbeat's subscriptions differ from those of other members; return an empty text if they do not.
 
     The text does not depend on the order of the members.
     """
@@ -96,7 +95,7 @@ def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
         return ""
     topic = min(topic for topic in wanted.keys() | known.keys() if wanted.get(topic) != known.get(topic))
     first, second = sorted((wanted.get(topic, "not at all"), known.get(topic, "not at all")))
-    return f"topic {topic}: one member subscribes by {first}, another by {second}"
+    return f"topic {topic}: one member subscribes with {first}, another with {second}"
 
 
 GroupChanged = Callable[[ConsumerGroup], None]
@@ -105,8 +104,8 @@ MemberMoved = Callable[[str, ClientChannel, bool], None]
 
 
 def subscription_chars(subscription: SubscriptionData) -> int:
-    """Return the size of a subscription for the limit: its text, plus a weight for the subscription and for each tag
-    and tag code.
+    """Return a subscription's size for the limit, including weights for the subscription, its tags and its tag
+    codes.
     """
     codes = subscription.code_set
     return (
@@ -133,7 +132,7 @@ class Heartbeats:
 
     def __init__(self) -> None:
         self._groups: dict[ClientChannel, int] = {}
-        """Number of groups in which a member is registered with a heartbeat, by heartbeat."""
+        """Number of groups for each registered heartbeat."""
 
     def enter(self, channel: ClientChannel, before: ClientChannel | None) -> None:
         """Register a group member's heartbeat, which replaces the member's earlier one."""
@@ -155,13 +154,18 @@ class Heartbeats:
 
 
 class ConsumerManager:
-    """The live consumers by group. ``on_change`` is called with each group whose members or topics changed."""
+    """The live consumers by group.
+
+    ``on_change`` is called with each group whose members or topics have changed.
+    """
 
     def __init__(self, beats: Heartbeats) -> None:
         self._beats = beats
         self._groups: dict[str, ConsumerGroup] = {}
         self._names_of: MultiMap[ServerConnection, str] = MultiMap()
-        """Names of the groups on each connection, so that a lost connection is removed without searching all groups."""
+        """Names of the groups on each connection, so that a closed connection is removed without searching all
+        groups.
+        """
         self._chars = 0
         self._members = 0
         self.gone = 0
@@ -391,9 +395,7 @@ class ClientRegistry:
         self.consumers = ConsumerManager(self._beats)
 
     def channel(self, connection: ServerConnection, client_id: str, language: str, version: int) -> ClientChannel:
-        """Return the channel of a client that sent a heartbeat; watch its connection so that the client is removed when
-        it closes.
-        """
+        """Return the channel of a client that sent a heartbeat, and watch its connection."""
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close.append(self.connection_closed)
@@ -407,7 +409,7 @@ class ClientRegistry:
         )
 
     def is_stranger(self, connection: ServerConnection, group_name: str, client_id: str) -> bool:
-        """Return whether a connection has sent heartbeats, but none for this member of this consumer group.
+        """Return whether a connection has sent heartbeats, but none for this member of the consumer group.
 
         A connection without heartbeats may belong to any client, since other requests may arrive first after a broker
         starts.
@@ -419,7 +421,7 @@ class ClientRegistry:
         return channel is None or channel.client_id != client_id
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Remove all clients on a closed connection, in slices together with other connections that close at the same
+        """Remove all clients on a closed connection, together with those on other connections that close at the same
         time.
         """
         self._watched.discard(connection)
@@ -445,7 +447,7 @@ class ClientRegistry:
     def _remove_clients(
         self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]
     ) -> Generator[None, None, None]:
-        """Remove the clients on the connections from all groups, or only from groups without a newer heartbeat."""
+        """Remove the clients on the connections from their groups, except groups with a newer heartbeat."""
         members = (
             (manager, name, connection)
             for connection, beat in leaving

@@ -43,7 +43,7 @@ _MAX_QUEUE_ID: Final = 2**31 - 1
 
 
 class ConsumerOffsetManager:
-    """The consumer offsets by ``topic@group`` and queue ID, with their file."""
+    """The consumer offsets by ``topic@group`` and queue ID, stored in ``config/consumerOffset.json``."""
 
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock, disk=disk)
@@ -70,8 +70,8 @@ class ConsumerOffsetManager:
         self.is_damaged = False
         """True if ``load`` found fewer offsets than had been written."""
         self.lost_of: frozenset[str] = frozenset()
-        """Groups that may have lost offsets because of damage. In queues without an offset they start at the first
-        message, so that they skip nothing.
+        """Groups that may have lost offsets because of damage; in queues without an offset they start at the first
+        message.
         """
 
     def load(self) -> list[str]:
@@ -82,7 +82,7 @@ class ConsumerOffsetManager:
         for key, queues in table.items():
             topic, _, group = str(key).partition(_SEPARATOR)
             if check_topic(topic) is not None or check_group(group) is not None or not isinstance(queues, dict):
-                findings.append(f"consumerOffset.json: entry {key!r} left out")
+                findings.append(f"consumerOffset.json: ignored the entry {key!r}")
                 continue
             # a new text: the file's texts would keep memory that is about to be freed from the system
             offsets = self._add(f"{topic}{_SEPARATOR}{group}", topic, group)
@@ -93,7 +93,7 @@ class ConsumerOffsetManager:
                     offsets.put(int64(queue_id), int64(offset))
                 except ValueError:
                     self.is_damaged = True
-                    findings.append(f"consumerOffset.json: of {key!r} queue {str(queue_id)[:20]} left out")
+                    findings.append(f"consumerOffset.json: ignored queue {str(queue_id)[:20]} of {key!r}")
         self._count = sum(map(len, self._table.values()))
         self._needs_whole = self._file.take_due()
         return findings
@@ -196,7 +196,7 @@ class ConsumerOffsetManager:
             yield
 
     def _replace(self, key: str, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Set the offsets of a topic-group pair, as far as the limits allow."""
+        """Set the offsets of a topic-group pair, within the limits."""
         known = self._table.get(key)
         if known == offsets:
             return
@@ -297,7 +297,7 @@ class ConsumerOffsetManager:
             self._needs_whole = self._file.failed
 
     async def save_in_background(self) -> None:
-        """Write the changes in a thread; write the complete file in the background when it is due."""
+        """Write the changes in a thread; when it is due, write the complete file in the background."""
         if self._is_for_journal:
             changes, end = self._pop_changes(), self._end()
             if any(changes):
@@ -311,13 +311,13 @@ class ConsumerOffsetManager:
             self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()))
 
     def save_last(self) -> None:
-        """When the broker stops, write the complete file if an offset has changed since the last one."""
+        """Write the complete file if an offset has changed since the last one; called when the broker stops."""
         if self._has_changed():
             self._file.changed()
         self._file.write_last(_pieces(self._table, self._end()))
 
     def _pop_changes(self) -> list[Changes]:
-        """Return and clear the changes since the last write; if that write failed, mark the complete file as due."""
+        """Return and clear the changes since the last write; if that write failed, request a complete file."""
         changes, self._unwritten = self._unwritten, [{}]
         return changes
 
@@ -379,7 +379,7 @@ def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[
 
 
 def _pretty(offsets: Mapping[int, int]) -> bytes:
-    """Return the same text as ``fastjson.dumps_pretty``, but in less than half the time."""
+    """Return the same text as ``fastjson.dumps_pretty``, but more than twice as fast."""
     if not offsets:
         return b"{}"
     return b"{\n\t\t\t" + b",\n\t\t\t".join([b"%d:%d" % each for each in offsets.items()]) + b"\n\t\t}"

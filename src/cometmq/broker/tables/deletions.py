@@ -1,4 +1,4 @@
-"""Deletion of topics and groups, with everything that belongs to them, on this broker and its slaves."""
+"""Deletion of topics and groups, and of everything that belongs to them, on this broker and its slaves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Deletions:
             self.end_queues(name, position)
 
     def found_in_log(self, name: str, position: int) -> None:
-        """Apply a topic deletion at ``position`` that the broker finds in the log when it starts.
+        """Apply a topic deletion that was found in the log when the broker starts.
 
         The tables of a promoted slave may be older than the deletion. A topic with later messages was created again and
         is kept.
@@ -73,7 +73,7 @@ class Deletions:
             listener(name, position, with_offsets)
 
     def group_found_in_log(self, name: str, position: int, *, with_offsets: bool) -> None:
-        """Apply a group deletion that the broker finds in the log when it starts, like :meth:`found_in_log`."""
+        """Apply a group deletion that was found in the log when the broker starts; see :meth:`found_in_log`."""
         known = self.lives.deleted_groups.get(name)
         if self._tables.are_copies and self.lives.is_later(known, position):
             _log.info("the group %s was deleted at log offset %d, before the tables were copied", name, position)

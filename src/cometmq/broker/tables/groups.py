@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
-    """The table of consumer groups and ``config/subscriptionGroup.json``."""
+    """The table of consumer groups, stored in ``config/subscriptionGroup.json``."""
 
     kind = SubscriptionGroupConfig
     noun = "group"
@@ -57,7 +57,7 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         return (SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS)
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration; create a missing group if configuration, name and limits allow it."""
+        """Return a group's configuration; create a missing group if configuration, name and limits allow this."""
         found = self._table.get(group)
         if found is not None:
             return found

@@ -1,4 +1,4 @@
-"""The file of a large table: each change is appended to a journal, and the complete file is written in the background.
+"""The file of a large table, whose changes are appended to a journal until the complete file is written.
 
 A change is appended to the journal and flushed before its request is answered. The complete file is written soon
 afterwards, or, if it is large, at the latest when the journals are twice its size. A clean stop leaves a complete file
@@ -66,7 +66,7 @@ class JournaledFile(TableFile):
         """
         found = super().load(form)
         if found is None and self._journal.paths:
-            self.findings.append(f"{self.path.parent.name}/{self.path.name} is missing; its last changes are used")
+            self.findings.append(f"{self.path.parent.name}/{self.path.name} is missing; using its last changes")
             try:
                 found = form(self._merged({}, None))
             except (ValueError, TypeError, LookupError):
@@ -75,11 +75,11 @@ class JournaledFile(TableFile):
             self._due = True
         if self._journal.is_foreign:
             for path in self._journal.paths:
-                why = f"{self.path.name} was written by another program since, whose rows count"
+                why = f"{self.path.name} has since been written by another program, whose rows are used"
                 self.findings.append(set_aside(path, why, self._root))
         if self.added:
             names = shown_names(self.added)
-            self.findings.append(f"{self.path.name}: {names}: that program could not know them yet; they are added")
+            self.findings.append(f"{self.path.name}: added {names}, which that program could not know yet")
         if self._journal.is_damaged:
             self.is_whole = False
             self._due = True
@@ -88,7 +88,7 @@ class JournaledFile(TableFile):
 
     @property
     def added(self) -> Sequence[str]:
-        """Return the rows that ``load`` added to a file written by another program, which could not know them yet."""
+        """Return the rows that ``load`` added because another program wrote the file without knowing them."""
         return self._journal.added
 
     def _parsed(self, path: Path) -> Any:
@@ -106,10 +106,10 @@ class JournaledFile(TableFile):
             try:
                 place = found.keep_part(path, 0, path.stat().st_size)
             except OSError as error:
-                self.findings.append(f"{found.name(path)}: damaged; it cannot be copied: {error.strerror}")
+                self.findings.append(f"{found.name(path)}: damaged, and cannot be copied: {error.strerror}")
             else:
                 kept = "" if place is None else f"; a copy is {found.name(place)}"
-                self.findings.append(f"{found.name(path)}: damaged, and may miss changes of {self.path.name}{kept}")
+                self.findings.append(f"{found.name(path)}: damaged, changes to {self.path.name} may be missing{kept}")
 
     # --- changes ------------------------------------------------------------------------------
     @property
@@ -118,15 +118,13 @@ class JournaledFile(TableFile):
         return self._journal.takes_changes
 
     def append(self, changes: Iterable[bytes]) -> bool:
-        """Append changes, which are JSON objects to be merged into the file's; return False if a power cut may lose
-        them.
-        """
+        """Append changes as JSON objects to be merged into the file; return False if a power cut may lose them."""
         try:
             self._journal.append(changes)
             self.failure = None
         except OSError as error:
             self.note_failure(error)
-            _log.error("cannot write changes of %s: %s; will retry", self.path, error)
+            _log.error("cannot write changes to %s: %s; will retry", self.path, error)
         return not self.failed
 
     # --- the complete file--------------------------------------------------------------------
@@ -152,7 +150,7 @@ class JournaledFile(TableFile):
     async def write_in_background(
         self, pieces: Iterator[bytes], when_idle: Callable[[Callable[[], None]], None] = call_now
     ) -> bool:
-        """Write the complete file in pieces, with rounds of the event loop in between; return whether it was written.
+        """Write the complete file in pieces over several rounds of the event loop; return whether it was written.
 
         Rows may be from different moments: the journal contains every change since the first piece.
 
@@ -225,7 +223,7 @@ class JournaledFile(TableFile):
         self._pause()
 
     def write_last(self, text: Iterable[bytes]) -> None:
-        """When the broker stops, write the complete file if anything has changed, and remove the journals."""
+        """Write the complete file if anything has changed, and remove the journals; called when the broker stops."""
         if self.take_due() or self._journal.size_bytes:
             self.write_text(text)
         if not self.failed:

@@ -35,9 +35,9 @@ class OffsetExpiry:
         self._clock = clock
         self._left: list[str] = []
         self._gone_since: dict[str, float] = {}
-        """Time at which each unused pair was first found unused, from the previous scan of the table."""
+        """Time at which each unused pair was first found, from the previous scan."""
         self._still_gone: dict[str, float] = {}
-        """Time at which each unused pair was first found unused, from the current scan."""
+        """Time at which each unused pair was first found, from the current scan."""
 
     def expire_next(self) -> None:
         """Check the next pairs, and remove those that have expired."""

@@ -30,7 +30,7 @@ class QueueOffsets(Mapping[int, int]):
             self.put(queue_id, offset)
 
     def fill(self, loaded: Mapping[Any, Any]) -> bool:
-        """Set all offsets from a file at once if their queues are numbered from 0 in order; return whether they were
+        """Set all offsets from a file at once if the queues are numbered from 0 in order; return whether they were
         set.
         """
         offsets = list(loaded.values())
@@ -101,7 +101,7 @@ class QueueOffsets(Mapping[int, int]):
         return sum(first) - NO_OFFSET * first.count(NO_OFFSET) + sum(far)
 
     def as_dict(self) -> dict[int, int]:
-        """Return the offsets by queue ID; the queues in the array come first, in order."""
+        """Return the offsets by queue ID."""
         found = {queue_id: offset for queue_id, offset in enumerate(self._array) if offset >= 0}
         if self._far is not None:
             found.update(self._far)

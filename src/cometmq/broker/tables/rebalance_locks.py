@@ -42,14 +42,17 @@ class HeldQueues(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RebalanceLockManager:
-    """The locks of all groups. ``on_change`` is called when a queue gets another holder or loses its holder."""
+    """The queue locks of all groups.
+
+    ``on_change`` is called when a queue is granted to another holder or released.
+    """
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._texts: dict[str, bytes] = {}
-        """The locks of each unchanged group in the file's format."""
+        """The locks of each unchanged group, encoded for the file."""
         self._count = 0
 
     @property
@@ -65,8 +68,8 @@ class RebalanceLockManager:
         return lock.client_id
 
     def try_lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue] | None:
-        """Lock queues or renew their locks; return the queues that the client now holds, or ``None`` at the maximum
-        number of locks.
+        """Lock queues or renew their locks; return the queues that the client now holds, or ``None`` if there are too
+        many locks.
 
         A queue is granted if it is free, if the client already holds it, or if its lock has expired.
         """
@@ -106,7 +109,7 @@ class RebalanceLockManager:
         self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
 
     def unlock_all(self, group: str, client_id: str) -> None:
-        """Release all locks of a member that leaves its group."""
+        """Release all locks held by a member that leaves its group."""
         locks = self._groups.get(group, {})
         self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
 
@@ -150,14 +153,14 @@ class RebalanceLockManager:
         return [HeldQueues(group, *names, numbers) for names, numbers in found.items()]
 
     def text(self) -> bytes:
-        """Return the locks as JSON; only groups with changed locks are encoded again."""
+        """Return all locks as JSON, encoding only groups with changed locks again."""
         for group in self._groups:
             if group not in self._texts:
                 self._texts[group] = msgspec.json.encode(self._held_of(group))[1:-1]
         return b"[%s]" % b",".join([self._texts[group] for group in self._groups])
 
     def restore(self, held: Iterable[HeldQueues]) -> None:
-        """Restore the locks from before a restart, for as long as clients trust a lock after their last request."""
+        """Restore the locks from before a restart for as long as their holders rely on them."""
         renewed_at = self._clock.monotonic() - LOCK_SECONDS + LOCK_TRUST_SECONDS
         for some in held:
             locks = self._groups.setdefault(some.group, {})
@@ -168,8 +171,8 @@ class RebalanceLockManager:
 
 
 class LockFile:
-    """The file ``comet/locks.json``, which ensures that after a restart no queue is granted while its holder still
-    reads it.
+    """The file ``comet/locks.json``, which prevents queues from being granted after a restart while their holders still
+    read them.
 
     The file is written when a lock changes hands, before the request for the lock is answered; renewals are not
     written. The file is not flushed, since other requests would wait for it; after a power cut, the locks have expired

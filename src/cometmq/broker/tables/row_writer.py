@@ -1,4 +1,4 @@
-"""RowWriter: appends a table's changed rows to its journal, and periodically writes the complete file."""
+"""RowWriter: appends a table's changed rows to a journal, and periodically writes the complete file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ K = TypeVar("K")
 
 
 def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
-    """Yield a file that contains one map of JSON bodies, in fastjson's pretty format, slice by slice."""
+    """Yield a file with a map of JSON bodies in fastjson's pretty format, slice by slice."""
     yield b"{\n\t%s:{" % fastjson.dumps(field)
     before = b"\n\t\t"
     for some in batches(rows, TABLE_ROWS_PER_SLICE):
@@ -29,7 +29,7 @@ def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes
 
 
 class RowWriter(Generic[K]):
-    """Writes a table whose rows have keys.
+    """Writes a table of rows with keys.
 
     :param changes: returns the rows for some keys as JSON to be merged into the file's; removed rows are null.
     :param pieces: yields the complete file, slice by slice; rows may change between slices.
@@ -66,7 +66,7 @@ class RowWriter(Generic[K]):
 
     @property
     def has_new(self) -> bool:
-        """True while rows were added that are not on the disk yet."""
+        """True while added rows have not been written."""
         return bool(self._unwritten.added or self._being_written.added)
 
     @property
@@ -125,7 +125,7 @@ class RowWriter(Generic[K]):
             await self._file.write_in_background(self._pieces(), when_idle)
 
     async def save_in_thread(self) -> None:
-        """Write the changes now and the complete file when it is due, both in a thread.
+        """Write the changes in a thread, and also the complete file when it is due.
 
         Use this only for tables with immutable rows that are saved by no other method.
         """
@@ -143,7 +143,7 @@ class RowWriter(Generic[K]):
             self.end_write()
 
     def save_last(self) -> None:
-        """When the broker stops, write the complete file if the table has changed since the last one."""
+        """Write the complete file if the table has changed since the last one; called when the broker stops."""
         self._file.write_last(self._pieces())
 
 

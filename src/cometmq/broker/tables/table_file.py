@@ -1,4 +1,4 @@
-"""A table's file, which is loaded once and written after changes, with retries after a failure.
+"""A table's file, which is loaded once and written after changes.
 
 A file that cannot be read is set aside, and :mod:`cometmq.broker.tables.table_recovery` repairs the table.
 """
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHOWN_CHARS: Final = 200
-"""Maximum number of characters of an error message in a log line."""
+"""Maximum length of an error message in a log line."""
 _SHOWN_NAMES: Final = 8
 
 
@@ -46,7 +46,7 @@ def set_aside(path: Path, why: str, root: Path | None = None) -> str:
 
 
 def offset_table(loaded: Any) -> dict[str, Any]:
-    """Return the offsets from a file that has them under ``offsetTable``."""
+    """Return the offsets under ``offsetTable`` in a file."""
     table = loaded["offsetTable"]
     if not isinstance(table, dict):
         raise TypeError("offsetTable is not a JSON object")
@@ -54,7 +54,7 @@ def offset_table(loaded: Any) -> dict[str, Any]:
 
 
 def int64(value: Any) -> int:
-    """Convert a number or decimal text from a file to an offset from 0 to 2^63 - 1.
+    """Convert a number or decimal text from a file to an offset.
 
     :raises ValueError: the value is not an offset.
     """
@@ -137,7 +137,7 @@ class TableFile:
         self._due = True
 
     def take_due(self) -> bool:
-        """Return whether a write is due, and clear that state; if True, the caller must ``write`` the table."""
+        """Return whether a write is due, and clear this state; if True, the caller must call ``write``."""
         due, self._due = self._due, False
         return due
 

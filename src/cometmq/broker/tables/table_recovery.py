@@ -52,7 +52,7 @@ def limit_offsets(topics: TopicConfigManager, offsets: ConsumerOffsetManager, st
     if not ahead:
         return []
     names = shown_names(sorted({group for group, *_ in ahead}))
-    return [f"consumerOffset.json: {names} had come behind the end of {len(ahead)} queues; they go on at the end"]
+    return [f"consumerOffset.json: {names} had offsets past the end of {len(ahead)} queues; they continue at the end"]
 
 
 def _recover(
@@ -63,7 +63,7 @@ def _recover(
         found = [name for name, queues in store.queues().items() if queues and topics.note_queue(name, max(queues))]
         if found:
             findings.append(
-                f"topics.json: {shown_names(found)} restored from their queues, with the settings of new topics"
+                f"topics.json: restored {shown_names(found)} from their queues, with the settings of new topics"
             )
     if not groups.is_whole:
         known = {*(key.partition("@")[2] for key in offsets.table)}
@@ -76,7 +76,7 @@ def _recover(
             groups.put(SubscriptionGroupConfig(group_name=name))
         if found:
             findings.append(
-                f"subscriptionGroup.json: {shown_names(found)} restored from offsets and retry topics, with the "
+                f"subscriptionGroup.json: restored {shown_names(found)} from offsets and retry topics, with the "
                 "settings of new groups"
             )
     if offsets.is_damaged:
@@ -84,7 +84,7 @@ def _recover(
         if offsets.lost_of:
             names = shown_names(sorted(offsets.lost_of))
             findings.append(
-                f"consumerOffset.json: where no offset is known {names} begin at the first message; what they commit "
-                "counts, as ever"
+                f"consumerOffset.json: in queues without a known offset, {names} start at the first message "
+                "until they commit an offset"
             )
     return findings

@@ -1,4 +1,4 @@
-"""TableWriter: writes changed tables in a thread, and combines changes that arrive together into one flush per table.
+"""TableWriter: writes changed tables in a thread, flushing simultaneous changes together.
 
 Theory of operation. At the end of a round of the loop, the changes of each table become one record of its journal. A
 thread appends and flushes these records, table after table, always in the same order. This is one *write*. Changes that
@@ -39,7 +39,7 @@ from cometmq.remoting.server_connection import ServerConnection
 _log = logging.getLogger(__name__)
 
 OnWritten = Callable[[Exception | None], None]
-"""Callback with ``None`` once a change is durable, or with the reason why it is not."""
+"""Callback with ``None`` once a change is durable, or with the reason for the failure."""
 
 
 class _Write(NamedTuple):
@@ -112,7 +112,7 @@ class TableWriter:
         self._schedule()
 
     def when_written(self, callback: OnWritten) -> None:
-        """Call a function after one attempt to write all changes made so far, including those that failed before."""
+        """Call a function after one attempt to write all changes made so far."""
         self._waiting.append(callback)
         self._is_due = True
         self._schedule()
@@ -142,7 +142,7 @@ class TableWriter:
             self.when_written(lambda _failure: answer())
 
     async def finish(self) -> None:
-        """Try once to write all changes made so far, then return."""
+        """Attempt once to write all changes made so far."""
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self.when_written(done.set_result)
         await done
@@ -199,7 +199,7 @@ class TableWriter:
             self.end_round()
 
     def _settle(self, failure: Exception | None) -> None:
-        """Finish a write: tables keep unwritten changes, and callbacks are called at the end of this round or later."""
+        """Finish a write and schedule its callbacks."""
         write = self._write
         assert write is not None
         self._write = self._running = None
@@ -237,6 +237,6 @@ def change_response(failure: Exception | None) -> Response:
     why = reason_of(failure) if isinstance(failure, OSError) else failure
     return Response(
         ResponseCode.SYSTEM_ERROR,
-        remark=f"the change is in force, but not on the disk ({why}): it is lost if the broker ends now; "
-        "make room or repair the disk, then repeat the request",
+        remark=f"the change is in effect but not on disk ({why}), and is lost if the broker stops now; "
+        "free some space or repair the disk, then repeat the request",
     )

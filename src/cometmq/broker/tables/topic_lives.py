@@ -85,14 +85,14 @@ class TopicLives:
 
     @property
     def deleted(self) -> Mapping[str, Deleted]:
-        """Return the last deletion of each topic, including topics created again; callers must not modify the
+        """Return each topic's last deletion, even if the topic was created again; callers must not modify the
         result.
         """
         return self._deleted
 
     @property
     def deleted_groups(self) -> Mapping[str, DeletedGroup]:
-        """Return the last deletion of each group, including groups created again; callers must not modify the
+        """Return each group's last deletion, even if the group was created again; callers must not modify the
         result.
         """
         return self._groups
@@ -154,13 +154,15 @@ class TopicLives:
         return begun is not None and queue_id not in begun
 
     def record_reader(self, connection: ServerConnection, group: str, topic: str, queue_id: int) -> None:
-        """Record that a reader's offsets in this queue belong to the topic's current life from now on."""
+        """Record that a reader's offsets in this queue now belong to the topic's current life."""
         begun = self._begun(connection, group, topic)
         if begun is not None:
             begun.add(queue_id)
 
     def _begun(self, connection: ServerConnection, group: str, topic: str) -> set[int] | None:
-        """Return the queues in which a reader of an earlier life reads the new one, or ``None`` for other readers."""
+        """Return the queues in which a reader of an earlier life has started reading the new one, or ``None`` for other
+        readers.
+        """
         readers = self._readers.get(topic)
         clients = None if readers is None else readers.begun.get(group)
         if clients is None:
@@ -184,5 +186,5 @@ def _put_last(table: dict[str, T], name: str, deleted: T) -> Iterable[str]:
 
 
 def _oldest_first(table: dict[str, D]) -> dict[str, D]:
-    """Return deletions sorted by time, because a file and its journal may contain them in a different order."""
+    """Return deletions sorted by time."""
     return dict(sorted(table.items(), key=lambda row: (row[1].position, row[1].time_ms)))

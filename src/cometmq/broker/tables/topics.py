@@ -42,14 +42,14 @@ _SINGLE_QUEUE: Final = 1
 
 
 def perm_text(perm: int) -> str:
-    """Format permissions like RocketMQ, for example as ``RW-`` (``PermName.perm2String``)."""
+    """Format permissions like RocketMQ, for example ``RW-`` (``PermName.perm2String``)."""
     return "".join(
         letter if perm & bit else "-" for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
     )
 
 
 def describe_topic(config: TopicConfig) -> str:
-    """Return the description of a topic in RocketMQ's responses (``TopicConfig.toString``)."""
+    """Describe a topic like RocketMQ's responses (``TopicConfig.toString``)."""
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
         f"writeQueueNums={config.write_queue_nums}, perm={perm_text(config.perm)}, "
@@ -79,15 +79,15 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the table has the maximum number of topics that clients may create."""
+        """Return whether clients may not create more topics because the maximum has been reached."""
         return len(self._table) >= MAX_TOPICS
 
     def is_unsaved(self, topic: str) -> bool:
-        """Return whether a topic has not been written yet, so that its messages would be hidden after a crash."""
+        """Return whether a topic has not been written yet, so that a crash would hide its messages."""
         return self.writer.is_new(topic)
 
     def wrapper(self) -> TopicConfigSerializeWrapper:
-        """Return the table of topics as the body for nameservers, slaves and tools."""
+        """Return the table of topics as sent to nameservers, slaves and tools."""
         return TopicConfigSerializeWrapper(topic_config_table=dict(self._table), data_version=self.version)
 
     # --- rows -----------------------------------------------------------------------------------
@@ -140,15 +140,11 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
             self.put(self._default_topic())
 
     def _schedule_topic(self) -> TopicConfig:
-        """Return the topic for delayed messages, with one queue per level in ``messageDelayLevel`` so that tools see
-        all levels.
-        """
+        """Return the topic for delayed messages, with one queue for each level in ``messageDelayLevel``."""
         return _topic(SCHEDULE_TOPIC, max(_SCHEDULE_QUEUES, len(self._live.current.delays_ms)))
 
     def load(self) -> list[str]:
-        """Load the topics like :meth:`VersionedTable.load`, and give the topic for delayed messages a queue for each
-        level.
-        """
+        """Load the topics, and give the topic for delayed messages a queue for each level."""
         findings = super().load()
         levels = self._schedule_topic()
         if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
@@ -158,7 +154,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
     # --- changing -------------------------------------------------------------------------------
     def note_queue(self, topic: str, queue_id: int) -> bool:
-        """Create a topic for which a slave has messages if the table lacks it; return whether it was created.
+        """Create a topic for a slave's messages if the table lacks it; return whether it was created.
 
         Without the topic its messages would be hidden if the slave became the master before it copies the table.
         """
@@ -198,7 +194,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return created
 
     def create_retry(self, topic: str, *, queue_nums: int = _SINGLE_QUEUE, topic_sys_flag: int = 0) -> TopicConfig:
-        """Create a topic for messages from the broker itself (retries, dead letters or half messages) if it is missing.
+        """Create a missing topic for the broker's own messages (retries, dead letters or half messages).
 
         (``createTopicInSendMessageBackMethod``.)
         """

@@ -1,4 +1,4 @@
-"""A table of named rows with a version and a file (``ConfigManager``), such as the table of topics.
+"""A table of named rows with a version and a file, such as the table of topics (``ConfigManager``).
 
 A change is appended to the file's journal before its request is answered; only the changed row is written. The file's
 text is cached row by row, so that writing the complete file formats only the rows that changed since the last time.
@@ -32,7 +32,7 @@ _DEPTH: Final = 2
 
 
 class RowTexts:
-    """The file text of a table that has a version and one map of rows.
+    """The cached file text of a table with a version and one map of rows.
 
     :param field: the name of the map in the file; it sorts after ``dataVersion``.
     """
@@ -151,7 +151,7 @@ class VersionedTable(Generic[R]):
                 wrong = self._add(name, entry)
                 if wrong is not None:
                     self.is_whole = False
-                    findings.append(f"{self._file.path.name}: {self.noun} {name!r} left out: {wrong}")
+                    findings.append(f"{self._file.path.name}: ignored {self.noun} {name!r}: {wrong}")
         self.is_whole = self.is_whole and self._file.is_whole and bool(self._table or not self.is_never_empty)
         findings[:0] = self._file.findings
         if not self._file.is_whole:
@@ -183,7 +183,7 @@ class VersionedTable(Generic[R]):
             return str(error)
         wrong = self.wrong_name(name)
         if wrong is None and self.name_of(row) != name:
-            wrong = "its entry has another name"
+            wrong = "its entry has a different name"
         wrong = wrong or self.wrong_row(row)
         if wrong is None:
             self._table[name] = row
@@ -260,7 +260,7 @@ class VersionedTable(Generic[R]):
         self.on_due()
 
     def _took_over(self, names: list[str]) -> None:
-        """Record the rows of one copied slice as changed, while the table still has the old version."""
+        """Record the rows in a copied slice as changed, before the table gets its new version."""
         if names:
             self._note(names)
             self.writer.changed(*names)

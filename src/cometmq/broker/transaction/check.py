@@ -1,5 +1,4 @@
-"""Checks open half messages with their producers (``TransactionalMessageCheckService``, request code 39), periodically
-and on request (323).
+"""Checks open half messages with their producers, periodically and on request (``TransactionalMessageCheckService``).
 
 Every ``transactionCheckInterval``, a round checks all transactions that are open when it begins. If a transaction is
 old enough, a copy of its half message with a higher check count is stored at the end of the half queue, and one live
@@ -53,7 +52,7 @@ _log = logging.getLogger(__name__)
 _HOUR_MS: Final = 3_600_000
 
 _SHOWN_CHARS: Final = 255
-"""Maximum number of characters of a topic, group or ID in log lines."""
+"""Maximum length of a topic, group or ID in log lines."""
 
 _WhenReplaced = Callable[[Stored], None]
 
@@ -69,7 +68,7 @@ class TransactionalMessageCheck:
         self._turn = broker.turn
         self._clock = broker.clock
         self._asked_last: dict[str, int] = {}
-        """Number of checks sent to each live group, for round robin over its producers."""
+        """Number of checks sent to each live group, for selecting its producers in turn."""
         self.asked = 0
         self.given_up = 0
         self.lost = 0
@@ -78,7 +77,7 @@ class TransactionalMessageCheck:
         """Value of ``given_up`` at the start of the current round."""
 
     async def run(self) -> None:
-        """Check all transactions that are open now, in slices, so that the event loop can do other work in between."""
+        """Check all open transactions in slices."""
         table = self._table
         offsets = table.offsets()
         groups = self._producers.groups

@@ -62,7 +62,7 @@ _NOT_OF_A_HALF: Final = frozenset(
         TRAN_PREPARED_QUEUE_OFFSET,
     }
 )
-"""Producer properties that are removed from a half message because they would interfere with its checks."""
+"""Producer properties removed from a half message because they would interfere with its checks."""
 
 _NUMBER_CHARS: Final = 19
 """Maximum length of a number that a broker writes into a property."""
@@ -74,12 +74,12 @@ OP_TAGS_CODE: Final = tags_code("d")
 
 
 def room_for_halves(open_now: int) -> int:
-    """Return the number of half messages that may still be stored while ``open_now`` transactions are open."""
+    """Return how many more half messages may be stored while ``open_now`` transactions are open."""
     return max(MAX_OPEN_TRANSACTIONS - open_now, 0)
 
 
 def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
-    """Return the detour that parks half messages, which have the property TRAN_MSG.
+    """Return the detour that parks half messages.
 
     :param open_now: returns the number of open transactions.
     """
@@ -164,7 +164,7 @@ def op_message(half_offset: int, store_host: bytes, now_ms: int) -> InnerMessage
 
 
 def op_offsets(body: bytes | memoryview) -> Iterator[int]:
-    """Return the half queue offsets in an op message: one, or several if RocketMQ 5 wrote it."""
+    """Return the half queue offsets in an op message, which may be several if RocketMQ 5 wrote it."""
     for piece in bytes(body).split(b","):
         if piece.isdigit() and len(piece) < _NUMBER_CHARS:
             yield int(piece)
@@ -254,7 +254,7 @@ def check_times(half: StoredRecord) -> int:
 
 
 def immunity_ms(half: StoredRecord) -> int | None:
-    """Return the minimum age of a half message for a check in milliseconds, if the message sets one."""
+    """Return a half message's minimum age for a check in milliseconds, if the message sets one."""
     seconds = _parse_number(half, CHECK_IMMUNITY_TIME_IN_SECONDS)
     return seconds * 1000 if seconds is not None and seconds < _MAX_IMMUNITY_SECONDS else None
 

@@ -48,7 +48,7 @@ _PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
 _CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
 
 Changed = Callable[[], None]
-"""Callback for when a transaction's pending change is stored or has failed."""
+"""Callback for when a transaction's current change has been stored or has failed."""
 
 
 class Transaction(msgspec.Struct, gc=False):
@@ -57,7 +57,7 @@ class Transaction(msgspec.Struct, gc=False):
     first_offset: int
     """Queue offset of the first half message, which identifies the transaction."""
     begun_ms: int
-    """Start time in milliseconds since 1970, according to the broker or the producer, whichever is earlier."""
+    """Start time in milliseconds since 1970: the earlier of the broker's and the producer's time."""
     stored_ms: int
     """Store time of the half message or its current copy, in milliseconds since 1970."""
     immunity_ms: int | None
@@ -80,8 +80,9 @@ def describe(half: StoredRecord) -> Transaction:
 
 
 class OpenTransactions:
-    """The table of open transactions. ``unmarked`` contains offsets of ended half messages that have no op message
-    yet.
+    """The table of open transactions.
+
+    ``unmarked`` contains the offsets of ended half messages that have no op message yet.
     """
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsetManager, turn: StoreTurn, store_host: bytes) -> None:
@@ -123,7 +124,7 @@ class OpenTransactions:
         return [offset for offset in self._open if offset >= at]
 
     def oldest(self) -> Transaction | None:
-        """Return the transaction that began first, or ``None``."""
+        """Return the transaction that began first, or ``None`` if none is open."""
         self._read_new()
         candidates = [noted for noted in self._open.values() if noted is not None]
         # Transactions that no round has checked yet are in the order in which they were stored.
@@ -155,7 +156,7 @@ class OpenTransactions:
         return _record(self._store, self._halves, offset)
 
     def read_open_half(self, offset: int, physical_offset: int) -> tuple[bytes, int] | None:
-        """Return the unchecked record of an open half message at these offsets, and its store time in milliseconds.
+        """Return the raw record of an open half message, and the current time in milliseconds.
 
         Return ``None`` if the transaction is not open, or if it is being changed.
         """
@@ -189,7 +190,7 @@ class OpenTransactions:
 
     # --- changes in progress ------------------------------------------------------------------
     def is_changing(self, offset: int) -> bool:
-        """Return whether the end or a copy of a transaction is being stored."""
+        """Return whether a transaction is being ended or copied."""
         return offset in self._changing
 
     def is_awaited(self, offset: int) -> bool:
@@ -197,7 +198,7 @@ class OpenTransactions:
         return bool(self._changing[offset])
 
     def when_changed(self, offset: int, changed: Changed) -> None:
-        """Call ``changed`` when the transaction's current change is stored or has failed."""
+        """Call ``changed`` once the transaction's current change has been stored or has failed."""
         self._changing[offset].append(changed)
 
     def begin_change(self, offset: int) -> None:
@@ -211,7 +212,7 @@ class OpenTransactions:
         return op_message(offset, self._store_host, self._store.clock.now_ms())
 
     def store_replacement(self, half: StoredRecord, message: InnerMessage, done: WhenStored) -> None:
-        """Store the replacement for a half message and the half message's op message in one turn.
+        """Store a half message's replacement and its op message in one turn.
 
         The replacement comes first: after a crash between the two, both messages exist. ``done`` receives the position
         of the replacement and updates the table; after a failure the table is already up to date.
@@ -248,7 +249,7 @@ class OpenTransactions:
         self._end_change(offset)
 
     def cancel_change(self, offset: int) -> None:
-        """End a change without effect, because nothing was stored."""
+        """End a change after nothing was stored."""
         self._end_change(offset)
 
     def _end_change(self, offset: int) -> None:
@@ -263,7 +264,7 @@ class OpenTransactions:
 
     # --- progress -----------------------------------------------------------------------------
     def progress(self) -> tuple[int, int]:
-        """Return the half queue and op queue offsets from which the broker must read when it starts."""
+        """Return the half queue and op queue offsets from which the broker must read after a restart."""
         self._read_new()
         done = next(iter(self._open), self._read_to)
         marks = self._marks
@@ -279,7 +280,7 @@ class OpenTransactions:
 def _find_open(
     store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: tuple[int, int]
 ) -> tuple[dict[int, Transaction | None], list[int]]:
-    """Read both queues; return the open half messages by offset, and the ended offsets that have no op message.
+    """Read both queues; return the open half messages by offset, and the ended ones that have no op message.
 
     Copies are recorded immediately, other half messages when a round checks them.
     """
@@ -343,7 +344,7 @@ def _drop_replaced(
     standing: dict[int, int] = {}
     """Offset of the newest copy so far, by first offset."""
     alike: dict[tuple[object, ...], list[int]] = {}
-    """Offsets that have no known copy yet, by message identity and number of checks."""
+    """Offsets without a known copy, by message identity and number of checks."""
     firsts: dict[int, int] = {}
     for offset, half in records:
         if half is None:
@@ -377,7 +378,7 @@ def _start_offset(offsets: ConsumerOffsetManager, queue: ConsumeQueue) -> int:
 
 
 def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int, end_half: int) -> bytearray:
-    """Return a byte for each half message starting at ``first_half``: 1 if an op message ends it."""
+    """Return a byte for each half message starting at ``first_half``, which is 1 if an op message ends it."""
     done = bytearray(end_half - first_half)
     for offset in range(at, ops.committed):
         op = _record(store, ops, offset)
@@ -390,7 +391,7 @@ def _find_done(store: MessageStore, ops: ConsumeQueue, at: int, first_half: int,
 def _committed_since(
     store: MessageStore, halves: ConsumeQueue, ops: ConsumeQueue, first: int | None
 ) -> list[tuple[int, int]]:
-    """Map the log offsets of messages committed since log offset ``first`` to those of their half messages."""
+    """Map the log offset of each message committed since log offset ``first`` to that of its half message."""
     if first is None:
         return []
     horizon = store.max_physical_offset - COMMITTED_SCAN_BYTES

@@ -31,11 +31,11 @@ from cometmq.store.message_store import MessageStore
 _DONE: Final = Response()
 _WORDS: Final = struct.Struct(">II")
 _DONE_HEADER: Final = b"".join(encode_response(JSON, 0, _DONE))[_WORDS.size :].replace(b'"opaque":0', b'"opaque":%d')
-"""The response header for a stored end, without opaque and lengths."""
+"""The header of the response to a commit or rollback, without opaque and lengths."""
 
 
 def _done_answer(opaque: int, *, is_binary: bool) -> bytes:
-    """Return the response to a stored end of a transaction."""
+    """Return the response to a commit or rollback."""
     if is_binary:
         return b"".join(encode_response(ROCKETMQ, opaque, _DONE))
     header = _DONE_HEADER % opaque
@@ -43,7 +43,7 @@ def _done_answer(opaque: int, *, is_binary: bool) -> bytes:
 
 
 def _left_to_python(_offset: int, _physical_offset: int) -> None:
-    """Leave every end of a transaction to Python."""
+    """Leave all commits and rollbacks to Python."""
 
 
 class PlainTransactions:
@@ -71,7 +71,7 @@ class PlainTransactions:
         self._takes_ends = takes_ends
 
     def register(self, core: Any) -> None:
-        """Let the core handle half messages and ends."""
+        """Let the core handle half messages, commits and rollbacks."""
         halves, ops = (
             (topic, self._targets.inner(topic), self._store.queue(topic, HALF_QUEUE))
             for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
@@ -93,7 +93,7 @@ class PlainTransactions:
         return room_for_halves(self._table.count_before_batch)
 
     def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
-        """Answer END_TRANSACTION requests whose ends are stored or refused.
+        """Answer END_TRANSACTION requests that have been stored or refused.
 
         :param are_alone: True if the core has no other responses in this turn, so that they are written immediately.
         """

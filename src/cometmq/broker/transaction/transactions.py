@@ -1,4 +1,4 @@
-"""Transactions of a master (``TransactionalMessageService``).
+"""Transactions on a master (``TransactionalMessageService``).
 
 Theory of operation. A producer sends a half message, which waits in RMQ_SYS_TRANS_HALF_TOPIC with its real topic and
 queue in its properties. The states of a transaction:
@@ -65,7 +65,7 @@ _NOT_FOUND: Final = "Find prepared transaction message failed"
 
 
 class EndTransactionProcessor:
-    """Handles END_TRANSACTION (37): a producer commits a half message, or rolls it back.
+    """Handles END_TRANSACTION (37), with which a producer commits a half message or rolls it back.
 
     The committed message and the op message belong to one turn, so that one write stores both. Once a transaction has
     ended, further requests change nothing, even if they name a half message that a copy replaced. ``committed`` and
@@ -85,7 +85,7 @@ class EndTransactionProcessor:
     def end(
         self, connection: ServerConnection, request: Request[EndTransactionRequestHeader], _body: bytes
     ) -> Response | None:
-        """Commit or roll back a transaction; respond once the end is stored. As in Apache's broker, a request with
+        """Commit or roll back a transaction, and respond once this is stored. As in Apache's broker, a request with
         neither flag gets no response.
         """
         half = self._store.decoded_at(request.header.commit_log_offset)
@@ -128,7 +128,7 @@ class EndTransactionProcessor:
         return None
 
     def _retry_end(self, answer: OneAnswer, request: Request[EndTransactionRequestHeader]) -> None:
-        """Handle an END_TRANSACTION request that had to wait for another change to its transaction."""
+        """Handle an END_TRANSACTION request that waited for another change to its transaction."""
         response = self._end(answer, request, self._store.decoded_at(request.header.commit_log_offset))
         if response is not None:
             answer.respond(response)
@@ -177,7 +177,7 @@ class EndTransactionProcessor:
 
 
 def _find_fault(half: StoredRecord | None, header: EndTransactionRequestHeader) -> str | None:
-    """Return why a transaction cannot be ended, in the words of ``checkPrepareMessage``, or ``None`` if it can."""
+    """Return why a transaction cannot be committed or rolled back, or ``None`` if it can."""
     if half is None or half.topic != TRANS_HALF_TOPIC:
         return _NOT_FOUND
     if half.properties.get(PGROUP) != header.producer_group:
@@ -188,7 +188,7 @@ def _find_fault(half: StoredRecord | None, header: EndTransactionRequestHeader) 
 
 
 class TransactionalMessageService:
-    """The transaction service: the table of open transactions, their ends, and the rounds of checks.
+    """The transaction service: the table of open transactions, commits, rollbacks and checks.
 
     Created once the store is open, before anything is stored.
     """
@@ -211,7 +211,7 @@ class TransactionalMessageService:
             self.ends.count,
             takes_ends=broker.stats.traffic is None,
         )
-        """The connection to the compiled core, which handles half messages and ends of transactions."""
+        """The connection to the compiled core, which handles half messages, commits and rollbacks."""
         self.detour: Final = half_detour(broker.live, lambda: self.open.count)
         """Parks half messages."""
         broker.topics.create_retry(TRANS_HALF_TOPIC)
@@ -238,7 +238,7 @@ class TransactionalMessageService:
         self._wait_for_round()
 
     async def stop(self) -> None:
-        """Stop the rounds; cancel a round in progress."""
+        """Stop the rounds, including a round in progress."""
         await self._progress.stop()
         self._next_round.close()
         if self._round is not None:
@@ -246,7 +246,7 @@ class TransactionalMessageService:
             await asyncio.gather(self._round, return_exceptions=True)
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the runtime information about transactions: the number open, and counts since the start."""
+        """Return runtime information: the number of open transactions, and counts since the start."""
         oldest = self.open.oldest()
         return {
             "openTransactions": str(self.open.count),
@@ -265,7 +265,7 @@ class TransactionalMessageService:
         self._next_round.after(self._interval_ms / 1000)
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Bring the next round forward if the check interval was shortened."""
+        """Start the next round earlier if the check interval was shortened."""
         if config.transaction_check_interval < self._interval_ms and self._next_round.is_set:
             self._wait_for_round()
 

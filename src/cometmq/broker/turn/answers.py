@@ -23,7 +23,7 @@ from cometmq.remoting.rpc_latency import RpcLatency
 from cometmq.remoting.server_connection import ServerConnection
 
 _VARIABLE_BYTES: Final = 96
-"""Space for the variable parts of a response: offset, queue ID, queue offset and opaque as decimal text with signs."""
+"""Maximum size of the variable parts of a response: offset, queue ID, queue offset and opaque."""
 
 FLUSH_IS_LATE: Final = Response(
     ResponseCode.FLUSH_DISK_TIMEOUT, remark="stored, but not flushed to the disk within syncFlushTimeout"
@@ -33,9 +33,7 @@ _WORDS: Final = struct.Struct(">iI")
 _BINARY_HEAD: Final = struct.Struct(">hbh")
 _SUCCESS: Final = ResponseCode.SUCCESS
 _SEND: Final = RequestCode.SEND_MESSAGE_V2
-"""The request code under which the core's sends are counted. Nearly all clients use it, and the core does not report
-codes.
-"""
+"""The request code under which sends in the core are counted, since the core does not report codes."""
 _OPAQUES: Final = struct.Struct("=iB")
 OFFSET_BYTES: Final = 8
 
@@ -108,13 +106,11 @@ class SendAnswers:
         binary = b"".join([encode_binary_field(name, value) for name, value in self.ext.items()])
         head = _BINARY_HEAD.pack(ResponseCode.SUCCESS, LanguageCode[SERVER_LANGUAGE], CURRENT_VERSION)
         self.parts: Final = (_constant_parts(self._single), self._id_prefix, head, binary)
-        """The compiled core's constant input for responses: the parts of a JSON header, the message ID up to its log
-        offset, and, for binary headers, the code, language, version and constant fields.
-        """
+        """The compiled core's constant parts of response headers, for JSON and binary headers."""
         self._prefixes = [_WORDS.pack(4 + length, length) for length in range(len(self._single) + _VARIABLE_BYTES)]
 
     def stored(self, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer with code 0 the requests whose messages have been stored."""
+        """Answer requests whose messages have been stored, with code 0."""
         single = self._single
         prefixes = self._prefixes
         latency = self.latency
@@ -141,7 +137,7 @@ class SendAnswers:
                     latency.answered(request.code, ResponseCode.SUCCESS, request.arrived)
 
     def answer_with_warning(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer with the warning FLUSH_DISK_TIMEOUT the requests whose messages have been stored."""
+        """Answer requests whose messages have been stored but not flushed in time, with FLUSH_DISK_TIMEOUT."""
         for send in sends:
             if isinstance(send, PlainAnswers):
                 self._count_plain(send, code)
@@ -204,7 +200,7 @@ def _constant_parts(template: bytes) -> list[bytes]:
 
 
 class OneAnswer:
-    """Answers a request that makes the broker itself store messages; only the first response is sent.
+    """Answers a request for which the broker itself stores messages; only the first response is sent.
 
     With SYNC_FLUSH the response is sent after the flush, as for a send, or after ``syncFlushTimeout``: see ``late`` in
     :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`.

@@ -1,4 +1,4 @@
-"""Messages that a group failed to consume, which are retried or become dead letters (``handleRetryAndDLQ``).
+"""Messages that a group failed to consume and that are retried or become dead letters (``handleRetryAndDLQ``).
 
 A message has failed when a consumer sends it back (CONSUMER_SEND_MSG_BACK), sends it to the retry topic itself, or does
 not acknowledge it in time after a pop.

@@ -1,4 +1,4 @@
-"""SYNC_MASTER: responses are held back until enough slaves have replicated their messages (``GroupTransferService``).
+"""SYNC_MASTER: responses wait until enough slaves have replicated their messages (``GroupTransferService``).
 
 ``inSyncReplicas`` is the number of brokers, including this one, that must have a message before its send is answered: 2
 means one slave, 3 means two slaves. A slave counts once, even if it reconnects while its old connection is still open.
@@ -25,7 +25,7 @@ class InSync:
 
     replicas: int = 2
     adapts: bool = False
-    """True if fewer brokers are enough when fewer are in sync, but never fewer than ``least``."""
+    """True if fewer brokers are enough while fewer are in sync, but at least ``least``."""
     least: int = 1
 
 
@@ -48,12 +48,13 @@ class GroupTransferService:
         report.
         """
         self._offsets: dict[int, int] = {}
-        """The highest position that a given number of slaves have confirmed (``push2SlaveMaxOffset`` for one slave)."""
+        """The highest position that a given number of slaves have confirmed (``push2SlaveMaxOffset``)."""
         self._waiting: dict[int, deque[_Waiter]] = {}
-        """Pending responses by the number of slaves that they need, each list sorted by position."""
+        """Pending responses by the number of slaves that they require, sorted by position."""
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
-        """Call ``callback`` once enough slaves have the log up to ``position``, or with the reason why the wait ended.
+        """Call ``callback`` once enough slaves have replicated the log up to ``position``, or with the reason for
+        giving up.
 
         Positions are added in ascending order; a position added late, after its flush, is answered after earlier ones.
         """
@@ -89,7 +90,7 @@ class GroupTransferService:
                 waiting.popleft().end(ResponseCode.SUCCESS)
 
     def remove_slave(self, slave: Hashable) -> None:
-        """Remove a slave. Responses that need more slaves than are connected stop waiting."""
+        """Remove a slave; responses that require more slaves than are connected stop waiting."""
         self._reports.pop(slave, None)
         self._doubtful.discard(slave)
         for needed in [number for number in self._waiting if number > len(self._reports)]:
@@ -98,9 +99,7 @@ class GroupTransferService:
 
 
 class _Waiter:
-    """A pending response for a position; its callback is called once, after a report, after the timeout or when a slave
-    leaves.
-    """
+    """A pending response, which ends after a report, after the timeout or when a slave leaves."""
 
     __slots__ = ("_callback", "_timer", "position")
 

@@ -1,5 +1,4 @@
-"""A message in the form in which the broker stores it (``MessageExtBrokerInner``), and its parsed properties (hot
-path).
+"""A message as stored by the broker (``MessageExtBrokerInner``), and its parsed properties (hot path).
 
 A client's send is stored directly from its request (:mod:`cometmq.broker.send.send_message`). Messages that the broker
 stores itself become an ``InnerMessage``: delayed messages when they are parked and when they are delivered, half and op
@@ -45,7 +44,7 @@ class InnerMessage(msgspec.Struct, frozen=True, gc=False):
     topic: str
     queue_id: int
     body: bytes
-    """The body as stored: compressed if ``sys_flag`` says so."""
+    """The body as stored, which is compressed if ``sys_flag`` says so."""
     properties: str
     """The text of the properties, stored unchanged."""
     flag: int
@@ -63,7 +62,7 @@ class InnerMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """The offset of a message in the log and in its queue (0 for records without a queue)."""
+    """The log offset and queue offset of a message (0 for records without a queue)."""
 
     physical_offset: int
     queue_offset: int
@@ -94,7 +93,7 @@ def inner_message(record: StoredRecord) -> InnerMessage:
 
 
 def next_attempt(record: StoredRecord, topic: str, *, queue_id: int, properties: str) -> InnerMessage:
-    """Return the copy of a failed message to be stored for a retry or as a dead letter."""
+    """Return the copy of a failed message that is stored for a retry or as a dead letter."""
     return msgspec.structs.replace(
         inner_message(record),
         topic=topic,

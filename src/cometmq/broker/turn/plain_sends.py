@@ -1,5 +1,4 @@
-"""Plain sends in the compiled core, from a connection's bytes to its responses, without an object per message (hot
-path).
+"""Plain sends in the compiled core, from received bytes to responses (hot path).
 
 Theory of operation. A connection passes its received bytes to the core. The core handles the frames at the beginning
 that are plain sends: SEND_MESSAGE and SEND_MESSAGE_V2 in the form that clients write, for a topic and queue that
@@ -48,16 +47,14 @@ from cometmq.store.message_store import ConsumeQueue
 from cometmq.store.write_batch import EncodedRecords
 
 BATCH_BYTES: Final = 1024 * 1024
-"""Number of bytes in a batch after which the core leaves the next message to Python, so that no large buffer is
-kept.
-"""
+"""Number of bytes in a batch after which the core leaves the next message to Python."""
 
 
 _NO_PLACE: Final = Stored(0, 0)
 
 End = tuple[ServerConnection, int, bool, bool, int, bool]
-"""The end of a transaction: connection, opaque, whether its header is binary, whether it is oneway, the half message's
-queue offset, and whether it is a commit.
+"""A commit or rollback: connection, opaque, whether its header is binary, whether it is oneway, the half message's
+queue offset, and whether it commits.
 """
 
 
@@ -65,10 +62,10 @@ class CoreTransactions(Protocol):
     """The transaction methods that the core needs."""
 
     def register(self, core: Any) -> None:
-        """Let the core handle half messages and ends of transactions."""
+        """Let the core handle half messages, commits and rollbacks."""
 
     def ended(self, ends: list[End], are_alone: bool, outcome: Stored | RefusedError) -> None:
-        """Answer END_TRANSACTION requests that were stored or refused; ``are_alone`` if the batch has no other
+        """Answer END_TRANSACTION requests that have been stored or refused; ``are_alone`` if the batch has no other
         responses.
         """
 
@@ -147,7 +144,7 @@ class PlainSends:
         at: int,
         account: Any = None,
     ) -> int:
-        """Handle the messages that the quotas allow, up to the next audit sample; Python refuses or audits the rest."""
+        """Handle the messages that the quotas allow, up to the next audit sample."""
         room: Room | None = NO_BOUNDS if limiter is None else limiter.room(connection)
         sampler = self._sampler
         if room is not None and sampler is not None:

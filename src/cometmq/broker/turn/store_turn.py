@@ -57,11 +57,11 @@ from cometmq.store.write_batch import EncodedRecords, NewRecord
 _log = logging.getLogger(__name__)
 
 _MAX_OVERHEAD_BYTES: Final = MIN_RECORD_BYTES + 2 * (IPV6_HOST_BYTES - IPV4_HOST_BYTES) + MAX_TOPIC_CHARS + 8
-"""Maximum number of bytes that a record adds to body and properties, including the filler that must fit after it."""
+"""Maximum number of bytes that a record has in addition to its body and properties, including the filler after it."""
 
 WhenStored = Callable[[Stored | RefusedError], None]
-"""Callback with the position of a message once it is stored (and flushed or replicated, if the configuration requires
-it), or with the reason why it was not stored.
+"""Callback with the position of a message once it is as durable as required, or with the reason why it was not
+stored.
 """
 
 Late = Callable[[], None]
@@ -69,12 +69,10 @@ Late = Callable[[], None]
 
 
 Place = tuple[int, int, int]
-"""The next log offset, the log offset at which records must end, and the store timestamp."""
+"""The next log offset, the maximum log offset and the store timestamp for records."""
 
 CoreCounts = Iterable[tuple[SendTarget, int, int, tuple[list[int], list[int]] | None]]
-"""The core's statistics for each topic: number and total size of its messages, and the sizes of large and FIFO
-messages.
-"""
+"""The core's statistics for each topic: the number and sizes of its messages."""
 
 
 class StoreTurn:
@@ -110,13 +108,13 @@ class StoreTurn:
         self._inner: list[tuple[WhenStored, Stored]] = []
         self._late: list[Late] = []
         self._counts: list[tuple[Counted, int, int, Sequence[int]]] = []
-        """Statistics of the added records: topic and type, number, total size, and the sizes of large messages."""
+        """Statistics of the added records by topic and type."""
         self._began_ms = self._full_at = 0
         self._give_back: Callable[[], None] | None = None
         self._stopping = False
         self._forbidden = forbidden
         self.max_stored_bytes: Final = waiters.store.config.mapped_file_size_commit_log - _MAX_OVERHEAD_BYTES
-        """Maximum size of body and properties that fit into one log file under any topic name."""
+        """Maximum size of body and properties that fit into a log file under any topic name."""
         self.is_open = False
         """True once ``begin`` has been called in this turn."""
         self.refusal: RefusedError | None = None
@@ -180,20 +178,20 @@ class StoreTurn:
         return place
 
     def take_back(self) -> None:
-        """End the loan: add the records that the borrowing code has encoded."""
+        """End the loan by adding the records that the borrowing code has encoded."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
 
     def next_place(self) -> Place | None:
-        """Return the position for records that other code encodes, or ``None`` if they must be added one by one.
+        """Return the position for encoded records, or ``None`` if the records must be added one by one.
 
         Call it only inside :meth:`all_or_none`.
         """
         return self._batch.next_place()
 
     def put_encoded(self, encoded: EncodedRecords, topics: CoreCounts, answers: PlainAnswers | None = None) -> None:
-        """Add encoded records, which begin at the last position.
+        """Add encoded records that begin at the last position.
 
         :param answers: responses to send once the records are stored.
         """
@@ -405,7 +403,7 @@ class StoreTurn:
 
 
 def call_all(late: list[Late]) -> None:
-    """Call each function in a list, to answer the requests whose flush has timed out."""
+    """Call each function in a list, to answer requests whose flush has timed out."""
     for answer_now in late:
         answer_now()
 

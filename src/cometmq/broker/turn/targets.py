@@ -1,4 +1,4 @@
-"""The topics of send requests, and the checks on a send (``AbstractSendMessageProcessor.msgCheck``; hot path).
+"""The topics of send requests, and the checks for sends (``AbstractSendMessageProcessor.msgCheck``; hot path).
 
 The checks have the order and error texts of Apache's broker. A topic that passed all checks is remembered until its
 configuration changes.
@@ -51,7 +51,7 @@ QueueFound = Callable[["SendTarget", ConsumeQueue], None]
 
 
 class SendTarget:
-    """A topic to which messages are sent, and those of its queues that have been used.
+    """A topic for sends, with the queues that have been used.
 
     :param on_queue: called once with each queue, since the compiled core may store messages only in queues that it
     knows.
@@ -80,7 +80,7 @@ class SendTarget:
         self.is_retry = self.topic.startswith(RETRY_PREFIX)
         self.sys_flag = MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.counted: Counted = (self.topic, NORMAL)
-        """The topic and the usual type of its messages, for statistics."""
+        """The topic and its usual message type, for statistics."""
         self.fixed_bytes = len(self.topic) + MIN_RECORD_BYTES
         """Size of a record without body and properties."""
         self._store = store
@@ -119,7 +119,7 @@ class SendTarget:
 
 
 def existing_queue(topic: TopicConfig, queue_id: int) -> int:
-    """Return the queue ID if the topic still has this queue; otherwise return the ID of a queue that consumers read.
+    """Return the queue ID if the topic still has this queue, otherwise the ID of another readable queue.
 
     All messages from one queue are moved to the same queue, so they keep their order.
     """
@@ -160,7 +160,7 @@ class SendTargets:
 
     @property
     def known(self) -> Mapping[str, SendTarget]:
-        """Return the topics that passed all checks; a topic is removed when its configuration changes."""
+        """Return the topics that passed all checks since their configuration last changed."""
         return self._known
 
     @property
@@ -237,7 +237,7 @@ class SendTargets:
                 raise _topics_not_saved()
 
     def require_saved(self, topic: str) -> None:
-        """Refuse or postpone a request that stores a message until its topic has been saved.
+        """Refuse or postpone a request that stores a message if its topic has not been saved yet.
 
         Otherwise a crash would hide the message. Postponed requests are handled in order, before later ones.
 

@@ -1,5 +1,4 @@
-"""Responses that are held back until their messages are as durable as the configuration requires
-(``GroupCommitService``).
+"""Responses that wait until their messages are as durable as the configuration requires (``GroupCommitService``).
 
 With SYNC_FLUSH, responses wait until the messages are flushed; with SYNC_MASTER, until a slave has them. With both
 settings, they wait for both at the same time.
@@ -46,7 +45,7 @@ def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnec
 
 
 class SendWaiters:
-    """The responses of each turn, which are held back until their messages are durable, have failed or have timed out.
+    """The responses of each turn that wait until their messages are durable, have failed or have timed out.
 
     :param transfers: reports the progress of slaves; ``None`` if no response waits for slaves.
     :param timeout_s: maximum time to wait for a flush.
@@ -159,7 +158,7 @@ class SendWaiters:
 
 
 class _Waiting:
-    """The pending part of a turn, which ends once neither the disk nor a slave is awaited."""
+    """The pending part of a turn, which ends once it waits for neither the disk nor a slave."""
 
     __slots__ = ("_code", "_done", "_flush", "_transfer", "timer")
 
