@@ -1,4 +1,4 @@
-"""Self-test of the broker's advertised addresses: clients that connect to these addresses must reach this broker.
+"""Checks that clients which connect to the broker's advertised addresses reach this broker.
 
 A wrong address is the most common fault in containers: the nameserver answers, but no client can send. The broker
 therefore connects to each of its addresses as a client does, when it starts and then every five minutes. It recognizes
@@ -29,17 +29,13 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 300.0
 """Pause between two checks in seconds if all addresses are right, or after a fault has been logged."""
 FIRST_PAUSES_S: Final = (1.0, 2.0, 4.0)
-"""Pauses in seconds after the first failures, which are not logged because container names and ports may appear
-late.
-"""
+"""Pauses in seconds after the first failures, which are not logged."""
 _REMEDY: Final = (
     "give the address that clients connect to with --advertise HOST[:PORT] (advertisedListeners); "
     "cometmq doctor --cluster checks it from a client's machine"
 )
 _ELSEWHERE: Final = "nothing answers at that address on this machine"
-"""Result for a listener with a loopback address, which is normal for a tunnel or a port published on the client's
-host.
-"""
+"""Result for a listener with a loopback address that may be a tunnel or a published container port."""
 
 
 class AdvertisedCheck:

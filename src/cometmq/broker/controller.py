@@ -1,4 +1,4 @@
-"""A broker: its parts, and the order in which they start and stop (``BrokerController``).
+"""A broker with its parts, and the order in which they start and stop (``BrokerController``).
 
 To start, a broker opens the store and the tables, binds the port, builds all parts, listens, starts the background
 services and registers with the nameservers. To stop, it unregisters, refuses sends, answers the waiting pulls, closes
@@ -217,7 +217,7 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Unregister, answer the pending requests and close everything; do nothing if the broker was not started."""
+        """Unregister, answer the pending requests and close everything; do nothing before ``start``."""
         if not self._stops:
             return
         began = self.clock.monotonic()
@@ -399,7 +399,7 @@ class Broker:
         )
 
     def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
-        """Create the parts that only a master has; return its detours, in order, and the parts that handle requests."""
+        """Create the parts that only a master has; return its detours and its request handlers."""
         self.transactions = TransactionalMessageService(context)
         if CORE is not None:
             guard = None if self.access is None else self.access.guard

@@ -6,7 +6,7 @@ from typing import Final
 
 # --- Metrics ------------------------------------------------------------------------------------
 HALF_MESSAGES_PER_SLICE: Final = 50
-"""Maximum number of half messages whose topics are read in one round of the loop, which takes about a millisecond."""
+"""Maximum number of half messages whose topics are read in one round of the loop (about 1 ms)."""
 MAX_HALF_MESSAGES_BY_TOPIC: Final = 50_000
 """Maximum number of open transactions that are counted by topic; further ones are counted together."""
 TIMER_COUNT_SECONDS: Final = 60.0
@@ -28,41 +28,35 @@ MAX_STATUS_ANSWERS_BYTES: Final = 64 * 1024 * 1024
 MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of the offsets that a consumer may report (request code 221), enough for 32,000 queues."""
 QUEUES_PER_SLICE: Final = 512
-"""Number of queues read in one round of the loop for a response about a topic, which takes 3 to 15 ms."""
+"""Number of queues read in one round of the loop for a response about a topic."""
 LAGS_PER_ANSWER: Final = 100_000
-"""Number of queues that a scrape reads in addition to those of the groups that are furthest behind, which takes 0.2
-s.
-"""
+"""Number of queues that a scrape reads, in addition to those of the groups that are furthest behind."""
 LAGS_SLICE_SECONDS: Final = 0.005
-"""Time in one round of the loop for reading the ages of groups' next messages."""
+"""Time in one round of the loop for reading the ages of the next messages of groups."""
 AGES_PER_ANSWER: Final = 1_000
-"""Maximum number of messages whose age a scrape reads in addition to those known from the last scrape, which takes up
-to 0.7 s.
-"""
+"""Maximum number of messages whose ages a scrape reads, in addition to those already known."""
 PAIRS_PER_SLICE: Final = 1_000
-"""Number of topic-group pairs whose progress is added up in one round of the loop, which takes 3 ms."""
+"""Number of topic-group pairs whose progress is added up in one round of the loop (3 ms)."""
 MAX_PROGRESS_SUMS_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of a response with the progress of groups; the client requests the rest separately."""
 SLICES_SECONDS: Final = 0.005
-"""Time for all sliced work in one round of the loop; a slice that has begun is finished."""
+"""Time for all sliced work in one round of the loop."""
 SLICED_WORKS: Final = 8
-"""Number of sliced works that run a slice in one round of the loop; further ones wait."""
+"""Number of sliced works that run in one round of the loop; further ones wait."""
 CLIENTS_PER_SLICE: Final = 100
-"""Number of client groups that are added or removed in one round of the loop, which takes 1 to 2 ms."""
+"""Number of client groups that are added or removed in one round of the loop (1 to 2 ms)."""
 LARGE_HEARTBEAT_BYTES: Final = 4 * 1024
-"""Size above which heartbeats, which then have dozens of groups, are handled one by one in later rounds of the loop."""
+"""Size above which heartbeats are handled one by one in later rounds of the loop."""
 STATS_ITEMS_PER_SLICE: Final = 10_000
-"""Number of statistics items that are checked for idleness in one round of the loop, which takes 6 ms."""
+"""Number of statistics items that are checked for idleness in one round of the loop (6 ms)."""
 TABLE_ROWS_PER_SLICE: Final = 1_000
-"""Number of topics, groups or offsets that are copied, encoded or compared in one round of the loop, which takes up to
-15 ms.
-"""
+"""Number of table rows that are copied, encoded or compared in one round of the loop (up to 15 ms)."""
 MAX_CONSUME_QUEUE_UNITS: Final = 1_000
 """Maximum number of consume queue units in a response to QUERY_CONSUME_QUEUE (321), about 100 bytes each as JSON."""
 
 # --- Broker -------------------------------------------------------------------------------------
 MAX_TURN_BYTES: Final = 32 * 1024 * 1024
-"""Maximum size of the records in a turn, which limits the write buffer; a larger turn is written early."""
+"""Maximum size of the records in a turn; a larger turn is written early."""
 MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of unflushed messages from one connection with SYNC_FLUSH; further sends get SYSTEM_BUSY."""
 MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
@@ -70,29 +64,25 @@ MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
 MAX_HELD_PULLS: Final = 100_000
 """Maximum number of held pulls, about 1 KB each. This is the size of Apache's pull queue."""
 MAX_HELD_PULL_CHARS: Final = 64 * 1024 * 1024
-"""Maximum number of characters in all held pulls, mostly in their subscriptions. Most pulls have fewer than 300."""
+"""Maximum number of characters in all held pulls, mostly in their subscriptions."""
 HELD_CODE_CHARS: Final = 100
-"""Weight of a tag in a held pull's filter for MAX_HELD_PULL_CHARS, according to the memory that it needs."""
+"""Weight of a tag in a held pull's filter for MAX_HELD_PULL_CHARS."""
 HELD_SQL_CHARS: Final = 3_000
-"""Weight of an SQL92 expression for MAX_HELD_PULL_CHARS, counted once for all held pulls from a queue that have the
-same expression.
-"""
+"""Weight of an SQL92 expression for MAX_HELD_PULL_CHARS, counted once per queue and expression."""
 HELD_SQL_FACTOR: Final = 150
-"""Weight of each character in an SQL92 expression, according to the memory that the compiled expression needs."""
+"""Weight of each character in an SQL92 expression for MAX_HELD_PULL_CHARS."""
 HELD_SLICE_SECONDS: Final = 0.002
-"""Time for held pulls in one round of the loop; the remaining pulls follow in the next round."""
+"""Time for held pulls in one round of the loop."""
 ARCHIVE_ANSWER_SECONDS: Final = 5.0
-"""Maximum time that a request waits for the archive reader; then the client is told to ask again. Less than the 10 s
-after which clients give up a pull that does not wait for messages.
+"""Maximum time that a request waits for the archive reader before the client is told to retry. It is less than the 10 s
+after which clients give up a pull.
 """
 ARCHIVE_OPENING_SECONDS: Final = 600.0
-"""After the start of a broker: time for which pulls below a queue's first offset wait for an archive whose storage does
-not answer. After it, they continue at the broker's first offset.
-"""
+"""Maximum time after a broker's start for which pulls below a queue's first offset wait for the archive's storage."""
 MAX_ARCHIVE_QUESTIONS: Final = 4_096
-"""Maximum number of requests that wait for the archive reader; their answers have up to a megabyte each."""
+"""Maximum number of requests that wait for the archive reader, whose responses have up to a megabyte each."""
 ARCHIVE_FILTERED_RECORDS: Final = 800
-"""Number of archived records that one filtered pull looks at, as in the store: 3 ms for the filter."""
+"""Maximum number of archived records that a filtered pull reads (3 ms)."""
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 """Maximum number of held pulls on one connection. A client has one for each queue."""
 MAX_POP_MESSAGES: Final = 32
@@ -106,27 +96,21 @@ MAX_ACKS: Final = 4_096
 MAX_BATCH_ACK_BYTES: Final = 1024 * 1024
 """Maximum size of the body of BATCH_ACK_MESSAGE, enough for 4,096 acknowledgements with long names."""
 MAX_ACK_BITS_CHARS: Final = 64 * 1024
-"""Maximum number of Base64 characters in the bits of an acknowledgement, enough for offsets up to 393,216 after the
-first one.
-"""
+"""Maximum number of Base64 characters in the bits of an acknowledgement."""
 MAX_ACKED_MESSAGES: Final = 16_384
-"""Maximum number of messages in one BATCH_ACK_MESSAGE, which takes about 10 ms."""
+"""Maximum number of messages in one BATCH_ACK_MESSAGE (about 10 ms)."""
 MAX_ORDERED_MESSAGES: Final = 1_024
-"""Maximum number of messages that a group may have in flight or waiting in one queue in message group order, 300 bytes
-each.
-"""
+"""Maximum number of a group's messages from one queue that are in flight or waiting in message group order."""
 POP_READS_MAX: Final = 4
-"""Maximum number of reads from a queue in one round for a pop whose filter rejects messages; the pop continues in the
-next round.
-"""
+"""Maximum number of reads from a queue in one round for a pop with a filter."""
 POP_SKIPPED_MAX: Final = 4_096
-"""Number of rejected messages after which a pop reads no further queue in this round, which takes about 10 ms."""
+"""Maximum number of messages that a pop's filter may reject in one round before the pop stops reading."""
 POP_REVIVE_MESSAGES: Final = 128
-"""Maximum number of popped messages that are stored again in one round of the loop, which takes about 5 ms."""
+"""Maximum number of popped messages that are stored again in one round of the loop (about 5 ms)."""
 POP_RETRY_SECONDS: Final = 0.1
-"""Pause before popped messages that the store refused are stored again."""
+"""Pause before popped messages are stored again after the store refused them."""
 POP_SCAN_MESSAGES_PER_MS: Final = 20_000
-"""Number of invisible messages in a queue that lengthen the pause between two checks by one millisecond."""
+"""Number of invisible messages that lengthen the pause between two checks of a queue by one millisecond."""
 POP_SCAN_PAUSE_MS: Final = 50
 """Maximum pause between two checks of a queue, so that messages become visible again within 100 ms."""
 POP_SAVE_SECONDS: Final = 10.0
@@ -154,25 +138,18 @@ MAX_POP_WAIT_MS: Final = 10 * 60_000
 MAX_CONSUMER_OFFSET_TABLES: Final = 200_000
 """Maximum number of topic-group pairs with offsets, each of which is an entry in ``consumerOffset.json``."""
 MAX_CONSUMER_OFFSETS: Final = 2_000_000
-"""Maximum number of offsets in all topic-group pairs, 40 to 100 bytes each."""
+"""Maximum number of offsets in all topic-group pairs, about 40 to 100 bytes each."""
 OFFSET_EXPIRY_SECONDS: Final = 86_400.0
-"""Time after which a group's offsets in a missing topic expire if the group has no members. An administrator who
-deleted the topic by mistake can recreate it within this time.
-"""
+"""Time after which offsets in a missing topic expire for a group without members."""
 OFFSET_LOOK_SECONDS: Final = 30.0
 """Pause between two steps of the scan for expired offsets."""
 OFFSET_LOOK_KEYS: Final = 2_000
-"""Number of topic-group pairs that are checked in one step of the scan for expired offsets, which takes about a
-millisecond.
+"""Number of topic-group pairs that are checked in one step of the scan for expired offsets (about 1 ms).
 """
 MAX_TOPICS: Final = 50_000
-"""Number of topics at which clients may not create more; administrators may exceed it. Nameservers receive all topics
-as one table.
-"""
+"""Maximum number of topics that clients may create; administrators may exceed it."""
 MAX_DELETED_TOPICS: Final = 20_000
-"""Maximum number of deleted topics that are remembered, to distinguish a recreated topic from its earlier life; the
-oldest deletion is forgotten first.
-"""
+"""Maximum number of deleted topics that are remembered; the oldest deletion is forgotten first."""
 EARLIER_READERS_SECONDS: Final = 86_400.0
 """Time for which consumers of a deleted topic are remembered, since they may have offsets from the topic's earlier
 life.
@@ -180,11 +157,9 @@ life.
 MAX_GROUPS: Final = 50_000
 """Maximum number of consumer groups that clients may create. Each group also has a retry topic."""
 MAX_GROUP_MEMBERS: Final = 200_000
-"""Maximum number of members in all consumer groups, and of producers in all producer groups, about 250 bytes for each
-connection and group.
-"""
+"""Maximum number of consumer group members, and of producers, about 250 bytes for each connection and group."""
 GROUP_NOTICES_SECONDS: Final = 0.001
-"""Time for notices about changed groups in one round of the loop; the remaining ones follow in the next round."""
+"""Time for notices about changed groups in one round of the loop."""
 MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Maximum number of groups in a heartbeat, and of topics in a group, since each adds an entry to a configuration
 file.
@@ -198,23 +173,19 @@ escaped.
 MAX_GROUP_CONFIG_BYTES: Final = 64 * 1024
 """Maximum size of a consumer group's configuration (request code 200), which usually has about 400 bytes."""
 MAX_LIST_BYTES: Final = 512 * 1024
-"""Maximum size of the topics (request code 18) or groups (225) in a request, enough for a thousand of 500 bytes."""
+"""Maximum size of the topics (request code 18) or groups (225) in a request."""
 MAX_LISTED: Final = 1_000
-"""Maximum number of topics or groups that a request may create, which takes about 10 ms."""
+"""Maximum number of topics or groups that a request may create (about 10 ms)."""
 MAX_HEARTBEAT_FILTER_CHARS: Final = 49_152
-"""Maximum number of characters of SQL92 expressions in a heartbeat, since new expressions are compiled before the
-response.
-"""
+"""Maximum number of characters of SQL92 expressions in a heartbeat."""
 FILTER_CHARS_PER_SLICE: Final = 4_096
-"""Number of characters of SQL92 expressions that are compiled in one round of the loop, which takes about 6 ms."""
+"""Number of characters of SQL92 expressions that are compiled in one round of the loop (about 6 ms)."""
 MAX_CONSUMER_FILTERS: Final = 10_000
 """Maximum number of SQL92 filters in ``consumerFilter.json``, one for each group and topic."""
 MAX_CONSUMER_FILTER_CHARS: Final = 16 * 1024 * 1024
 """Maximum number of characters in all expressions in ``consumerFilter.json``. Most expressions have fewer than 300."""
 MAX_KIND_CHARS: Final = 64
-"""Maximum number of characters in an enumeration name in a heartbeat, such as ``CONSUME_FROM_LAST_OFFSET``, or in a
-language.
-"""
+"""Maximum number of characters in a language or enumeration name in a heartbeat."""
 MAX_SUBSCRIPTION_CHARS: Final = 16_384
 """Maximum number of characters in a subscription's expression, and in its tags and tag codes in a heartbeat."""
 LONG_SUBSCRIPTION_CHARS: Final = 256
@@ -228,11 +199,9 @@ MAX_LIVE_SUBSCRIPTION_CHARS: Final = 64 * 1024 * 1024
 subscriptions.
 """
 SUBSCRIPTION_OVERHEAD_CHARS: Final = 100
-"""Weight of a subscription for MAX_LIVE_SUBSCRIPTION_CHARS, in addition to its text."""
+"""Weight of a subscription for MAX_LIVE_SUBSCRIPTION_CHARS, in addition to its characters."""
 MAX_PRODUCERS: Final = 50_000
-"""Maximum number of producers with sequences on a broker. New producers replace those that have been idle for
-PRODUCER_MIN_IDLE_SECONDS.
-"""
+"""Maximum number of producers with sequences on a broker."""
 MAX_PRODUCER_LANES: Final = 200_000
 """Maximum number of queues of all producers with sequences, about 300 bytes each."""
 PRODUCER_EXPIRY_SECONDS: Final = 7 * 86_400.0
@@ -242,7 +211,7 @@ PRODUCER_MIN_IDLE_SECONDS: Final = 3_600.0
 PRODUCER_IDLE_LOOK_SECONDS: Final = 1.0
 """Pause between two scans for idle producers while the table is full."""
 PRODUCER_SAVE_SECONDS: Final = 30.0
-"""Interval at which producer sequences are written; after a restart, the log is read starting at the last write."""
+"""Interval at which producer sequences are written."""
 PRODUCER_SAVE_SLICE_BYTES: Final = 64 * 1024
 """Number of bytes of producer sequences that are encoded in one round of the loop, which takes 0.2 ms."""
 LOCK_SECONDS: Final = 60.0
@@ -252,7 +221,7 @@ LOCK_SECONDS: Final = 60.0
 MAX_LOCKED_QUEUES: Final = 200_000
 """Maximum number of locked queues for all groups, about 300 bytes each."""
 MAX_LOCK_REQUEST_QUEUES: Final = 16_384
-"""Maximum number of queues in a lock request, which takes about 3 µs per queue."""
+"""Maximum number of queues in a lock request (about 3 µs per queue)."""
 MAX_LOCK_REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of the body of a lock request, enough for MAX_LOCK_REQUEST_QUEUES with names of 200 characters."""
 MAX_OPEN_TRANSACTIONS: Final = 500_000
@@ -260,35 +229,27 @@ MAX_OPEN_TRANSACTIONS: Final = 500_000
 HALF_PROPERTIES_RESERVE_BYTES: Final = 256
 """Space reserved in a half message's properties for those that each check adds."""
 MAX_HALF_LAG: Final = 200_000
-"""Maximum number of messages after an open half message before it is copied to the end of its queue, since a start
-reads all messages after the oldest one.
-"""
+"""Maximum number of messages after an open half message before it is copied to the end of its queue."""
 TRANSACTION_SLICE: Final = 100
-"""Number of half messages that are checked in one round of the loop, which takes about 3 ms."""
+"""Number of half messages that are checked in one round of the loop (about 3 ms)."""
 MAX_GIVEN_UP_LINES: Final = 100
-"""Maximum number of given-up transactions that are logged separately in a round of checks; the last line contains the
-total.
-"""
+"""Maximum number of given-up transactions that are logged separately in a round of checks."""
 TRANSACTION_PROGRESS_SECONDS: Final = 5.0
 """Interval at which the progress through half messages is written (Apache: 5 s)."""
 MAX_TRANSACTION_MARKS: Final = 256
-"""Maximum number of pairs of op queue and half queue offsets in memory; a start reads the op messages after one of
-them.
-"""
+"""Maximum number of pairs of an op queue and a half queue offset in memory."""
 COMMITTED_SCAN_BYTES: Final = 64 * 1024 * 1024
-"""Size of the end of the log in which a start searches for committed messages that have no op message."""
+"""Size of the end of the log that is searched for committed messages without an op message after a start."""
 MAX_LISTED_TRANSACTIONS: Final = 1_000
 """Maximum number of open transactions in a response to GET_OPEN_TRANSACTIONS, about 300 bytes each."""
 MAX_SEARCHED_TRANSACTIONS: Final = 5_000
-"""Maximum number of open transactions read for a response to GET_OPEN_TRANSACTIONS, which takes about 50 ms."""
+"""Maximum number of open transactions read for a response to GET_OPEN_TRANSACTIONS (about 50 ms)."""
 MAX_WAITING_REPLY_BYTES: Final = 256 * 1024 * 1024
-"""Maximum total size of the replies that are waiting for their requesters, for up to 10 s each; further replies get
-SYSTEM_BUSY.
-"""
+"""Maximum total size of the replies that are waiting for their requesters; further replies get SYSTEM_BUSY."""
 CLIENT_EXPIRY_SECONDS: Final = 120.0
 """Time without a heartbeat after which a client leaves its groups (Apache: 120 s)."""
 GONE_FOR_RETURN: Final = 5_000
-"""Number of removed group members and topics after which free memory is returned to the system, about 1 MB."""
+"""Number of removed group members and topics after which free memory is returned to the system."""
 CLIENT_SCAN_SECONDS: Final = 10.0
 """Pause between two scans for silent clients (Apache: 10 s)."""
 FILTER_SAVE_SECONDS: Final = 10.0
@@ -296,33 +257,27 @@ FILTER_SAVE_SECONDS: Final = 10.0
 TABLE_RETRY_SECONDS: Final = 10.0
 """Pause before a failed write of a table is retried, for example on a full disk."""
 MAX_PENDING_CHANGES: Final = 10_000
-"""Maximum number of requests whose changes to topics, groups or request modes are not durable yet; further requests get
-SYSTEM_BUSY.
-"""
+"""Maximum number of requests that are waiting for table changes to be durable; further requests get SYSTEM_BUSY."""
 TABLE_WRITE_SECONDS: Final = 0.25
 """Minimum interval at which a changed table's complete file is written."""
 TABLE_WRITE_BYTES_PER_SECOND: Final = 512 * 1024
-"""File size in bytes for each second of the pause between two writes of a table's complete file, so that writing needs
-little time.
-"""
+"""File size in bytes for each second of pause between two writes of a table's complete file."""
 JOURNAL_BYTES: Final = 1024 * 1024
 """Size of a journal above which the complete file is written immediately, if the journal is also twice as large as the
 file.
 """
 DELAY_BATCH_MESSAGES: Final = 64
-"""Maximum number of delayed messages delivered in one round of the loop, which takes about 1 ms."""
+"""Maximum number of delayed messages delivered in one round of the loop (about 1 ms)."""
 DELAY_BATCH_BYTES: Final = 1024 * 1024
 """Maximum total size of the delayed messages delivered in one round of the loop; a single message may be larger."""
 DELAY_RECHECK_SECONDS: Final = 10.0
 """Maximum time that a delay level waits before reading the clock again, since the clock may be changed."""
 DELAY_RETRY_SECONDS: Final = 0.1
-"""Pause before delayed messages that the store refused are delivered again (Apache: ``DELAY_FOR_A_WHILE``)."""
+"""Pause before delayed messages are delivered again after the store refused them (Apache: ``DELAY_FOR_A_WHILE``)."""
 
 # --- Replication --------------------------------------------------------------------------------
 MAX_TRANSFER_BYTES: Final = 4 * 1024 * 1024 - 12
-"""Maximum size of a transfer to a slave. With its header of 12 bytes it fills the buffer of Apache's slave
-(``READ_MAX_BUFFER_SIZE``).
-"""
+"""Maximum size of a transfer to a slave, which fits into the buffer of Apache's slave (``READ_MAX_BUFFER_SIZE``)."""
 TRANSFER_ROUND_BYTES: Final = 256 * 1024
 """Number of log bytes sent to a slave in one round of the loop, which takes about 0.1 ms."""
 TRANSFER_HIGH_WATER_BYTES: Final = 1024 * 1024
@@ -330,11 +285,11 @@ TRANSFER_HIGH_WATER_BYTES: Final = 1024 * 1024
 MAX_PORT: Final = 65_535
 """The highest TCP port number."""
 MAX_SLAVES: Final = 64
-"""Maximum number of slaves of a master. Each receives every stored byte; one or two slaves are common."""
+"""Maximum number of slaves of a master, each of which receives every stored byte."""
 SLAVES_CATCH_UP_SECONDS: Final = 10.0
-"""Maximum time that a stopping master continues sending to slaves that are behind, enough for some GB."""
+"""Maximum time that a stopping master continues sending to slaves that are behind."""
 SLAVE_STILL_SECONDS: Final = 1.0
-"""Time without progress of any slave after which a stopping master stops sending."""
+"""Time without progress by any slave after which a stopping master stops sending."""
 REPLICATION_CONNECT_SECONDS: Final = 5.0
 """Timeout for a slave's connection to its master's HA port."""
 REPLICATION_RETRY_SECONDS: Final = 5.0
@@ -344,31 +299,25 @@ SLAVE_SYNC_FIRST_SECONDS: Final = 3.0
 SLAVE_SYNC_SECONDS: Final = 10.0
 """Interval at which a slave copies its master's tables."""
 SLAVE_CHANGES_SECONDS: Final = 1.0
-"""Interval at which a slave copies the changed rows of a CometMQ master, which is cheap."""
+"""Interval at which a slave copies changed rows from a CometMQ master."""
 MAX_CHANGED_NAMES: Final = 50_000
 """Maximum number of changed rows whose names a master remembers; beyond it, slaves copy the complete table again."""
 MAX_CHANGED_PARTS: Final = 64
-"""Maximum number of slave requests for which changed names are remembered, enough for half a minute of requests from
-two slaves.
-"""
+"""Maximum number of slave requests for which changed names are remembered."""
 SLAVE_QUESTIONS_AT_ONCE: Final = 16
 """Maximum number of topics whose queues a slave requests from Apache's master at the same time."""
 SLAVE_TABLE_SECONDS: Final = 30.0
 """Timeout for copying a table from the master, enough for the largest table at 4 MB/s."""
 MAX_TABLE_ANSWER_BYTES: Final = 128 * 1024 * 1024
-"""Maximum size of a table that a slave accepts, enough for MAX_CONSUMER_OFFSETS in MAX_CONSUMER_OFFSET_TABLES pairs
-with the longest names.
-"""
+"""Maximum size of a table that a slave accepts."""
 SLAVE_SYNC_SOON_SECONDS: Final = 1.0
 """Delay before a slave copies the tables after a message for an unknown topic has arrived."""
 STORE_FILE_PART_BYTES: Final = 1024 * 1024
-"""Maximum size of the part of a file in one response to a slave, which takes about 1 ms in a thread."""
+"""Maximum size of a file part in one response to a slave."""
 MAX_STORE_FILE_READS: Final = 4
-"""Maximum number of concurrent requests for parts of files; further requests get SYSTEM_BUSY. A slave requests one part
-at a time.
-"""
+"""Maximum number of concurrent requests for file parts; further requests get SYSTEM_BUSY."""
 MAX_COPIED_FILE_BYTES: Final = 256 * 1024 * 1024
-"""Maximum size of a file that a slave copies as a whole. A full table of producers has about 60 MB."""
+"""Maximum size of a file that a slave copies as a whole."""
 COPIED_FILE_BYTES_PER_SECOND: Final = 4 * 1024 * 1024
 """Rate of change above which a slave does not copy a large file in every round."""
 MAX_TIMER_COPY_BYTES: Final = 4 * 1024 * 1024
@@ -376,31 +325,25 @@ MAX_TIMER_COPY_BYTES: Final = 4 * 1024 * 1024
 
 # --- Any delay ----------------------------------------------------------------------------------
 TIMER_BATCH_MESSAGES: Final = 128
-"""Maximum number of messages with arbitrary delays delivered in one round of the loop, which takes about 2 ms."""
+"""Maximum number of messages with arbitrary delays delivered in one round of the loop (about 2 ms)."""
 TIMER_BATCH_BYTES: Final = 1024 * 1024
 """Maximum total size of the messages with arbitrary delays delivered in one round of the loop; a single message may be
 larger.
 """
 TIMER_RETRY_SECONDS: Final = 0.5
-"""Pause before due messages that the store refused, or a failed write of the timer log, are retried."""
+"""Pause before the delivery of refused messages, or a failed write of the timer log, is retried."""
 MAX_TIMER_DELAY_SECONDS: Final = 100 * 365 * 86_400
 """Maximum value of ``timerMaxDelaySec``, a hundred years."""
 TIMER_SAVE_SECONDS: Final = 1.0
 """Interval at which the timer log is flushed while messages arrive or are delivered."""
 TIMER_SAVE_SHARE: Final = 4
-"""Ratio of the pause before the next save to the duration of the last one. A save flushes two files for each changed
-day.
-"""
+"""Ratio of the pause before the next save to the duration of the last save."""
 TIMER_SAVE_LOG_BYTES: Final = 64 * 1024 * 1024
-"""Growth of the log after which the timer saves its position. After a crash, a start reads at most this much to find
-deliveries.
-"""
+"""Growth of the log after which the timer saves its position."""
 TIMER_WINDOW_MS: Final = 60_000
-"""Length of a window in milliseconds; delayed messages due within a window are loaded into memory together, 56 bytes
-each.
-"""
+"""Length of a window in milliseconds; delayed messages in a window are loaded into memory together."""
 TIMER_AHEAD_MS: Final = 20_000
-"""Time before its first message is due at which a window is loaded, much longer than reading a day's index takes."""
+"""Milliseconds before its first message is due at which a window is loaded."""
 MAX_TIMER_LOADED: Final = 1_000_000
 """Maximum number of delayed messages loaded from the timer log, about 60 MB; more are loaded as messages are
 delivered.
@@ -410,19 +353,15 @@ MAX_TIMER_UNWRITTEN_BYTES: Final = 64 * 1024 * 1024
 MAX_LISTED_WAITING: Final = 1_000
 """Maximum number of delayed messages in a response to GET_WAITING_MESSAGES, about 200 bytes and one disk read each."""
 MAX_TIMER_LOOKS: Final = 8
-"""Maximum number of pending requests about delayed messages; further requests get SYSTEM_BUSY, so that they do not
-delay deliveries.
-"""
+"""Maximum number of pending requests about delayed messages; further requests get SYSTEM_BUSY."""
 TIMER_WRITE_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of delayed messages that are copied into the timer log at once."""
 
 # --- Filters ------------------------------------------------------------------------------------
 MAX_FILTER_SCAN_UNITS: Final = 2_048
-"""Maximum number of new messages that an SQL92 pull evaluates, which takes about 1 ms."""
+"""Maximum number of new messages that an SQL92 pull evaluates (about 1 ms)."""
 MAX_FILTER_WORK: Final = 2_000_000
-"""Maximum work of an SQL92 pull, about 10 ms: size of the properties read, multiplied by the number of terms that read
-them.
-"""
+"""Maximum work of an SQL92 pull, in bytes of properties read multiplied by terms that read them (about 10 ms)."""
 CACHED_FILTER_BLOCKS: Final = 4_096
 """Maximum number of cached results per expression for blocks of 2,048 messages, at most 5 KB each."""
 
@@ -434,4 +373,4 @@ MAX_SIGN_IN_BYTES: Final = 65_536
 METER_EXPIRE_SECONDS: Final = 60.0
 """Interval between scans for idle subjects."""
 QUOTA_SAVE_SECONDS: Final = 5.0
-"""Interval at which the topics created by each subject are written."""
+"""Interval at which the topics created by each subject are saved."""

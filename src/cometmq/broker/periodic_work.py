@@ -26,7 +26,7 @@ from cometmq.threads import in_thread
 
 
 class MemoryReturn:
-    """Returns free memory to the system after many objects were removed, which leaves memory fragmented."""
+    """Returns free memory to the system after many objects have been removed."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._clients = broker.clients
@@ -38,7 +38,7 @@ class MemoryReturn:
         self._topics_gone += self._topics.get(topic) is None
 
     def give_back_if_much(self) -> Awaitable[None] | None:
-        """Return free memory to the system, in a thread, if enough clients and topics have been removed."""
+        """Return free memory to the system if enough clients and topics have been removed."""
         gone = self._clients.producers.gone + self._clients.consumers.gone + self._topics_gone
         if gone - self._known < GONE_FOR_RETURN:
             return None

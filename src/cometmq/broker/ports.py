@@ -1,4 +1,4 @@
-"""A broker's two client ports, which have the same handlers, guard and quotas, and share the end of a turn.
+"""A broker's two client ports, which share handlers, guard, quotas and turns.
 
 The main port (``remotingServer``) is the broker's address. Clients with ``vipChannelEnabled`` send everything but pulls
 to the port :data:`FAST_PORT_DISTANCE` below it (``fastRemotingServer``).
@@ -124,7 +124,7 @@ class ClientPorts:
         )
 
     def _quotas_changed(self) -> None:
-        """Make connections check quotas when the first quota is set, and stop checking when the last one is removed."""
+        """Start checking quotas on connections when the first quota is set, and stop when the last one is removed."""
         if self._has_quotas != self._access.limiter.is_active:
             self._has_quotas = self._access.limiter.is_active
             for server in self.servers:

@@ -67,7 +67,7 @@ FIRST_WAIT_S: Final = 1.0
 Slower registrations continue in the background.
 """
 KNOWN_WAIT_S: Final = 1.0
-"""Maximum time in seconds that the response to a request that creates a topic waits for the nameservers."""
+"""Maximum time in seconds that a request that creates a topic waits for the nameservers."""
 LOOK_S: Final = 1.0
 """Pause in seconds between two checks of a nameserver connection, and the first pause after a failure."""
 UNREGISTER_TIMEOUT_S: Final = 2.0
@@ -287,7 +287,7 @@ class BrokerRegistration:
         await self.client.invoke(nameserver, RequestCode.UNREGISTER_BROKER, header, timeout_s=UNREGISTER_TIMEOUT_S)
 
     def mark_ordered_topics(self, table: Mapping[str, str]) -> None:
-        """Mark exactly those topics as ordered that are in a nameserver's ORDER_TOPIC_CONFIG."""
+        """Mark as ordered exactly the topics in a nameserver's ORDER_TOPIC_CONFIG."""
         if self.is_slave:
             return
         for name in self._ordered ^ table.keys():
@@ -327,7 +327,7 @@ class _Link:
         self._was_registered = False
         self._rival_told_at: float | None = None
         self.when_known: list[tuple[int, Callable[[], None]]] = []
-        """Table versions, each with a function to call once the nameserver knows that version or does not answer."""
+        """Functions to call once the nameserver knows a version of the table or does not answer."""
         self._owner = owner
         self._is_first = is_first
 
@@ -395,9 +395,7 @@ class _Link:
             )
 
     def _warn_of_rival(self, address: str) -> None:
-        """Warn about another live broker with this name and ID immediately and then every minute, and log when it has
-        left.
-        """
+        """Warn about another live broker with this name and ID, and log when it has left."""
         now = self._owner.clock.monotonic()
         if not address:
             if self._rival_told_at is not None:

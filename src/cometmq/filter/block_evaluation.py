@@ -38,7 +38,7 @@ from cometmq.filter.record_block import RecordBlock
 from cometmq.filter.records import REPLACEMENT, properties_length
 
 _IN_VALUES: Final = 8
-"""Maximum length of a list whose strings are compared one by one; in longer lists the value is looked up."""
+"""Maximum length of a list whose strings are compared one by one."""
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
@@ -98,7 +98,7 @@ def term_of(node: Expression) -> Term | None:
 
 
 def _negated(node: Expression) -> Term | None:
-    """Negate a term for which null and FALSE are easy to distinguish."""
+    """Negate a term if null and FALSE are easy to distinguish."""
     match node:
         case Equal():
             return _compared("<>", node.left, node.right)
@@ -129,9 +129,7 @@ def _any_of(operands: list[Term]) -> Term:
 
 
 def _all_of(operands: list[Term]) -> Term:
-    """Combine terms with AND inside OR. A null before an error does not hide the error, so unknown rows remain
-    unknown.
-    """
+    """Combine terms with AND inside OR; rows that are unknown for a term remain unknown."""
 
     def all_of(rows: PropertyRows) -> Truth:
         true = np.ones(rows.count, np.bool_)
@@ -249,7 +247,7 @@ class Looked(NamedTuple):
     """The matching records in an evaluated block, and the cost of the evaluation."""
 
     wanted: Bools
-    """For each evaluated record, whether it matches; at least one record is evaluated."""
+    """For each evaluated record, whether it matches."""
     work: int
     """The cost of the evaluation, in the same unit as ``MAX_FILTER_WORK``."""
 
@@ -257,13 +255,11 @@ class Looked(NamedTuple):
 BlockPredicate = Callable[[memoryview, int, Ints, Ints, int, int], Looked]
 
 _ONE_BY_ONE_BELOW: Final = 24
-"""Minimum number of records for a block, because evaluating fewer records one by one is faster."""
+"""Minimum number of records in a block; fewer records are evaluated one by one."""
 _COPIED_BYTES_AS_A_READ_ONE: Final = 2
-"""Cost factor: bytes that a block copies and marks in the time that a term for a single record needs to read one
-byte.
-"""
+"""Cost ratio between reading a byte in a single record and copying a byte into a block."""
 _BYTES_READ_AS_A_PROPERTY: Final = 5
-"""Cost factor: bytes that a term for a single record reads in the time that a block needs to compare one property."""
+"""Cost ratio between comparing a property in a block and reading a byte in a single record."""
 
 
 def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicate:
@@ -325,7 +321,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
 
 
 def _survivors(terms: list[Term], rows: PropertyRows) -> tuple[Ints, Ints]:
-    """Return the rows that no term excludes, and those of them that are unknown for a term."""
+    """Return the rows that no term excludes, and those that are unknown for a term."""
     numbers = np.arange(rows.count)
     passed = np.ones(rows.count, np.bool_)
     unknown = np.zeros(rows.count, np.bool_)

@@ -1,4 +1,4 @@
-"""Parses many decimal numbers at once; numbers in any other form are parsed one by one elsewhere."""
+"""Parses many decimal numbers at once, except those in unusual forms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ INT32_DIGITS: Final = 9
 INT64_DIGITS: Final = 18
 """Maximum number of digits for which every number fits into 64 bits."""
 _DOUBLE_CHARS: Final = 16
-"""Maximum number of digits in a number with a decimal point. An integer below 2**53 divided by a power of ten is the
-nearest double.
-"""
+"""Maximum number of digits in a number with a decimal point, so that the result is exact."""
 _POWERS: Final = 10.0 ** np.arange(_DOUBLE_CHARS)
 _MINUS: Final = 45
 _ZERO: Final = 48
@@ -38,11 +36,11 @@ _HIGHS: Final = _each(0x80)
 _FIRST_HIGH: Final = np.uint64(0x80)
 _ZEROS: Final = _each(_ZERO)
 _ABOVE_NINE: Final = _each(0x80 - 10)
-"""Addend that sets the highest bit of each byte above 9 if all bytes are below 0x80."""
+"""Addend that sets the highest bit of each byte above 9."""
 _SEVEN: Final = np.uint64(7)
 _TOP: Final = np.uint64(56)
 _BITS_LEFT: Final = np.uint64(0x4038302820181008)
-"""Multiplier whose product with 1 << 8n has 64 - 8n in the highest byte."""
+"""Multiplier that turns 1 << 8n into 64 - 8n in the highest byte."""
 _PAIRS: Final = (np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(10 * 2**8 + 1), np.uint64(8))
 _FOURS: Final = (np.uint64(0x00FF00FF00FF00FF), np.uint64(100 * 2**16 + 1), np.uint64(16))
 _EIGHTS: Final = (np.uint64(0x0000FFFF0000FFFF), np.uint64(10_000 * 2**32 + 1), np.uint64(32))
@@ -112,5 +110,5 @@ def _longest(lengths: Ints, most: int) -> int:
 
 
 def _at(data: Bytes, starts: Ints, place: int) -> Bytes:
-    """Return the digit at a position in each number; a value above 9 means that the character is not a digit."""
+    """Return the digit at a position in each number, or a value above 9 if there is no digit."""
     return data[starts + place] - np.uint8(_ZERO)

@@ -16,7 +16,7 @@ INT64_MAX: Final = 2**63 - 1
 _INT32_DIGITS: Final = 10
 _INT64_DIGITS: Final = 19
 _LAST_CHAR: Final = "\uffff"
-"""The last character in the Basic Multilingual Plane. Java sees each later character as two chars."""
+"""The last character that Java represents as a single char."""
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 """The characters removed by ``String.trim``."""
 
@@ -54,8 +54,7 @@ def to_long(text: str) -> int:
 
 
 def to_double(text: str) -> float:
-    """Convert a text like ``Double.valueOf``; surrounding blanks, ``NaN``, ``Infinity``, ``d``, ``f`` and hex are
-    allowed.
+    """Convert a text like ``Double.valueOf``, which also accepts blanks, ``NaN``, ``Infinity``, suffixes and hex.
 
     :raises EvaluationError: the text is not a number.
     """
@@ -76,7 +75,7 @@ def to_double(text: str) -> float:
 
 
 def to_boolean(text: str) -> bool:
-    """Convert a text like ``Boolean.valueOf``: "true" in any case is TRUE, and everything else is FALSE."""
+    """Convert a text like ``Boolean.valueOf``: "true" in any case is TRUE, everything else is FALSE."""
     return text.lower() == "true"
 
 
@@ -90,8 +89,8 @@ PARSERS: Final[dict[Kind, Callable[[str], int | float | bool]]] = {
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Compare numbers like ``Double.compareTo``: −0.0 is less than 0.0, and NaN equals itself and is greater than all
-    other numbers.
+    """Compare numbers like ``Double.compareTo``, for which −0.0 is less than 0.0 and NaN is greater than all other
+    numbers.
     """
     if left < right:
         return -1
@@ -101,9 +100,7 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def compare_numbers(left: float, left_kind: Kind, right: float, right_kind: Kind) -> int:
-    """Compare two numbers like Java, after widening them to the larger class; return a negative number, 0 or a positive
-    number.
-    """
+    """Compare two numbers like Java, after widening them to the larger class."""
     if left_kind is Kind.DOUBLE or right_kind is Kind.DOUBLE:
         return compare_doubles(float(left), float(right))
     return (left > right) - (left < right)

@@ -17,4 +17,6 @@ class FilterError(CometMQError):
 
 
 class EvaluationError(Exception):
-    """Raised when a property value cannot be compared as the expression requires; the message then does not match."""
+    """Raised when a property value cannot be compared as the expression requires, so that the message does not
+    match.
+    """

@@ -54,9 +54,7 @@ _OF_DOUBLES: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": lambda value, constant: not value <= constant,  # NaN is above every number
     ">=": lambda value, constant: not value < constant,
 }
-"""Functions for comparing doubles with a constant. Constants are neither NaN nor zero, since selectors have no such
-literals.
-"""
+"""Functions for comparing doubles with a constant."""
 
 
 class Compiler(Generic[Source]):
@@ -95,9 +93,7 @@ class Compiler(Generic[Source]):
         assert_never(node)
 
     def value(self, node: Expression) -> Callable[[Source], Value]:
-        """Compile a node to a function that returns its value for a message, and that raises the same errors as
-        conditions do.
-        """
+        """Compile a node to a function that returns its value for a message."""
         constant = constant_of(node)
         if constant is not None:
             value = constant.value
@@ -233,7 +229,7 @@ def _cast(read: Callable[[Source], str | None]) -> Callable[[Source], Truth]:
 
 # --- comparisons of two values that are not null -------------------------------------------------
 def _comparison(left: Kind, right: Kind) -> Callable[[Any, Any], int]:
-    """Return a function that converts both values and compares them like Java's ``compareTo``; 0 means equal."""
+    """Return a function that converts two values and compares them like Java's ``compareTo``."""
     if left is right and left not in NUMBERS:
         return _compare_alike
     if left is Kind.BOOLEAN and right is Kind.STRING:
@@ -258,12 +254,10 @@ def _compare_as_doubles(left: Any, right: Any) -> int:
 
 
 def _never_equal(_left: Any, _right: Any) -> int:
-    """Return "smaller", because Java's filter does not convert these values, so they are never equal."""
+    """Return -1, because Java's filter does not convert these values and never treats them as equal."""
     return -1
 
 
 def _refuse(left: Any, right: Any) -> int:
-    """Raise the error for a comparison that fails with a ClassCastException in RocketMQ, which converts only a property
-    on the left.
-    """
+    """Raise the error for a comparison that fails with a ClassCastException in RocketMQ."""
     raise EvaluationError(f"{left} on the left of = cannot be compared to the string {right!r}")

@@ -1,4 +1,4 @@
-"""The syntax tree of a selector, in which the Java class of each node's value is known after parsing."""
+"""The syntax tree of a selector."""
 
 from __future__ import annotations
 

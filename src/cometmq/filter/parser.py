@@ -48,9 +48,7 @@ NAME: Final = "NAME"
 KEYWORDS: Final = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"])
 
 _SKIPPED: Final = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*(?s:.*?)\*/)*")
-"""Pattern for skipped text. A ``--`` comment ends at the end of its line; if there is no line end, it is read as two
-minus signs, as in RocketMQ.
-"""
+"""Pattern for blanks and comments."""
 _TOKEN: Final = re.compile(
     r"(?P<FLOAT>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<INTEGER>0|[1-9][0-9]*[lL]?)"
@@ -85,7 +83,7 @@ class Token(NamedTuple):
 
 
 def next_token(text: str, at: int) -> tuple[Token, int]:
-    """Return the longest token at or after index ``at``, like JavaCC, and the index after the token.
+    """Return the longest token at or after index ``at`` and the index after the token.
 
     :raises FilterError: no token begins at ``at``.
     """
@@ -121,7 +119,7 @@ _SIMPLER: Final = "split the expression over several properties, or use IN for l
 
 
 class Parsed(NamedTuple):
-    """The syntax tree of a selector, and the index of the first character after the expression."""
+    """A selector's syntax tree, and the index of the first character after the expression."""
 
     expression: Expression
     end: int
@@ -355,7 +353,7 @@ def _ordering(operator: str, left: _Part, right: _Part) -> Ordering:
 
 
 def _check_between(low: _Part, high: _Part) -> None:
-    """Check that the lower bound is not greater than the upper bound; numbers with a sign are not checked."""
+    """Check that BETWEEN's lower bound is not greater than its upper bound."""
     first, second = low.node, high.node
     if (
         isinstance(first, Literal)

@@ -1,4 +1,4 @@
-"""The encoded properties of many records, one row per record, which are searched together with array operations.
+"""The encoded properties of many records, one row per record, for searches with array operations.
 
 All rows have the same width, with zeros before the text::
 
@@ -27,7 +27,7 @@ class Text(NamedTuple):
 
     text: bytes
     words: tuple[tuple[np.uint64, np.uint64], ...]
-    """Mask and value for every eight bytes; the last word may contain fewer."""
+    """Mask and value for every eight bytes."""
 
     @classmethod
     def of(cls, text: bytes) -> Text:
@@ -62,9 +62,7 @@ class MarkedText:
         return copies(self.data, at, WORD).view("<u8")
 
     def stands_at(self, text: Text, at: Ints, words: Words | None = None) -> Bools:
-        """Return for each position whether ``text`` is there; ``words`` are the eight bytes at each position if already
-        read.
-        """
+        """Return for each position whether ``text`` is there."""
         mask, key = text.words[0]
         found: Bools = (self.words(at) if words is None else words) & mask == key
         for number, (mask, key) in enumerate(text.words[1:], 1):
@@ -96,9 +94,9 @@ def copies(data: memoryview | Bytes, at: Ints, width: int) -> npt.NDArray[np.voi
 
 
 MARGIN: Final = 24
-"""Number of padding bytes after a row's text, since comparisons may read past the end of a short value."""
+"""Number of padding bytes after a row's text."""
 BYTES_AS_A_PROPERTY: Final = 40
-"""Cost factor: bytes compared with a separator in the time needed to compare one property with a name."""
+"""Cost ratio between comparing a property with a name and comparing a byte with a separator."""
 _LOW_BYTE: Final = np.uint64(0xFF)
 _END: Final = np.uint64(SEPARATOR)
 
@@ -129,7 +127,7 @@ class PropertyRows:
 
     @property
     def work(self) -> int:
-        """The cost of finding a property in all rows, as a number of property comparisons."""
+        """The cost of finding a property in all rows, in property comparisons."""
         return int(np.count_nonzero(self._text.marks)) + len(self.data) // BYTES_AS_A_PROPERTY
 
     def narrowed(self, rows: Ints) -> PropertyRows:
@@ -181,7 +179,7 @@ class Column:
 
     @cached_property
     def valueless(self) -> Bools | None:
-        """The rows that must be evaluated one by one, because a property with an empty value counts as absent."""
+        """The rows that must be evaluated one by one because the property's value is empty."""
         empty: Bools = self._words & _LOW_BYTE == _END
         return empty if empty.any() else None
 
@@ -202,9 +200,7 @@ class Column:
         return self._text.stands_at(text, self.starts, self._words)
 
     def whole_numbers(self, digits: int) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers with up to ``digits`` digits; also return which rows have a value in another
-        form.
-        """
+        """Parse the values as numbers with up to ``digits`` digits; also return a mask of values in another form."""
         found = self._numbers.get(digits)
         if found is None:
             values, odd = self._short_numbers
@@ -218,7 +214,7 @@ class Column:
         return found
 
     def doubles(self) -> tuple[npt.NDArray[np.int64 | np.float64], Bools | None]:
-        """Parse the values as numbers with a decimal point; also return which rows have a value in another form."""
+        """Parse the values as numbers with a decimal point; also return a mask of values in another form."""
         found = self._numbers.get(0)
         if found is None:
             whole, odd = self._short_numbers

@@ -84,16 +84,14 @@ def _text_rows(data: Bytes, rows: Bytes, before: int, lengths: Ints) -> Property
 
 
 def _begin_behind_hosts(view: memoryview, at: Ints, flags: Ints) -> Ints:
-    """Return the positions of the topics if some hosts are IPv6; for an irregular record, return a position after the
-    record.
-    """
+    """Return the positions of the topics if some hosts are IPv6."""
     body_at = np.minimum(at + offsets_of(BODY_AT, flags), len(view))
     begin: Ints = body_at + copies(view, body_at - BODY_LENGTH_BYTES, BODY_LENGTH_BYTES).view(">u4")
     return begin
 
 
 def _widest(lengths: Ints) -> int:
-    """Choose the maximum length of a row's text, so that a few records with many properties do not widen all rows."""
+    """Choose the maximum length of a row's text, so that a few large records do not widen all rows."""
     if not len(lengths):
         return 0
     longest = int(lengths.max())

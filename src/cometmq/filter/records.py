@@ -18,7 +18,7 @@ _HEAD: Final = RECORD.struct("magic", "sys_flag", "body_length")
 _LENGTHS_BYTES: Final = TOPIC_LENGTH_BYTES + PROPERTIES_LENGTH_BYTES
 _END: Final = PROPERTY_SEPARATOR.encode()
 REPLACEMENT: Final = "\ufffd"
-"""The character to which invalid UTF-8 decodes; strings that contain it are not compared as bytes."""
+"""The character to which invalid UTF-8 is decoded."""
 
 
 def properties_of(record: memoryview) -> bytes:

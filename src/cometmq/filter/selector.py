@@ -26,7 +26,7 @@ SQL92: Final = "SQL92"
 
 _SHORT_CHARS: Final = 64
 _READ_ONE_BY_ONE: Final = 8
-"""Maximum number of terms that each search for their property; with more terms, decoding all properties is faster."""
+"""Maximum number of terms for which each property is searched separately."""
 
 
 class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -47,7 +47,7 @@ class Selector(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def matches_block(self) -> BlockPredicate:
-        """Evaluates many records from one topic and one log file at once, or only the first of them; see
+        """Evaluates many records from one topic and log file at once; see
         :func:`~cometmq.filter.block_evaluation.block_predicate`.
         """
         from cometmq.filter.block_evaluation import block_predicate  # NumPy is a dependency of the server only
@@ -102,7 +102,7 @@ def _matches_map(evaluate: Callable[[Mapping[str, str]], Truth]) -> Callable[[Ma
 
 
 def _matches_record(expression: Expression) -> Callable[[memoryview], bool]:
-    """Compile the outermost AND to a predicate for records, which stops at the first term that is not TRUE.
+    """Compile the outermost AND to a predicate for records that stops at the first term that is not TRUE.
 
     Strings that terms require are searched for as bytes before any term is evaluated. If many terms read properties,
     all properties are decoded once.

@@ -27,7 +27,7 @@ class _Departure(NamedTuple):
 
 
 class GoneBrokers:
-    """The recently departed brokers, at most ``MAX_NAMESRV_BROKERS``; the oldest departure is forgotten first."""
+    """The recently departed brokers; at most ``MAX_NAMESRV_BROKERS`` are remembered."""
 
     def __init__(self) -> None:
         self._departures: dict[tuple[str, str, int], _Departure] = {}

@@ -205,7 +205,7 @@ def _read(path: Path) -> Tables | None:
 
 
 def _set_aside(path: Path, why: str) -> None:
-    """Rename a damaged file to an unused name, and log this."""
+    """Rename a damaged file to an unused name, and log the result."""
     names = (path.with_name(f"{path.name}.damaged.{number}") for number in itertools.count(1))
     place = next(name for name in names if not name.exists())
     try:

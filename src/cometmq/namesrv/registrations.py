@@ -1,4 +1,4 @@
-"""Reads broker registrations; large ones are read in a thread, since a hundred thousand topics take a second.
+"""Reads broker registrations; large ones are read in a thread.
 
 The thread reads the topics one by one, so that the event loop can run in between; the route table adds them in slices.
 
@@ -64,7 +64,7 @@ class RegistrationReader:
     def read(
         self, connection: ServerConnection, identity: BrokerIdentity, body: bytes, *, compressed: bool, then: Work
     ) -> None:
-        """Read a registration in the thread, then run ``then`` in slices unless the connection has closed."""
+        """Read a registration in the thread, then run ``then`` in slices if the connection is still open."""
         self._waiting_bytes += len(body)
         connection.wait_for_work()
 

@@ -266,7 +266,7 @@ class NamesrvRequests:
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:
-        """Return the listener that a client uses, which determines the addresses in responses."""
+        """Return the listener that a client uses."""
         return self.listeners.of(connection.listener, connection.peer_ip)
 
     # --- routes and lists ---------------------------------------------------------------------
@@ -277,7 +277,7 @@ class NamesrvRequests:
     def get_route(
         self, connection: ServerConnection, request: Request[GetRouteInfoRequestHeader], _body: bytes
     ) -> Response:
-        """Return a topic's route, which consists of its brokers and queues."""
+        """Return a topic's route: its brokers and queues."""
         topic = request.header.topic
         route = self.routes.route(topic, self._listener_of(connection))
         if route is None:

@@ -43,13 +43,9 @@ from cometmq.remoting.bodies import (
 )
 
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029/\\]{1,127}")
-"""Pattern for broker and cluster names. Apache's brokers accept any text, so only names with slashes, backslashes or
-control characters are refused.
-"""
+"""Pattern for broker and cluster names, which may not contain slashes, backslashes or control characters."""
 _NO_VERSION: Final = DataVersion(timestamp=-1, counter=-1)
-"""Placeholder for the version of a broker whose first registration is incomplete; it differs from every real
-version.
-"""
+"""Placeholder for the version of a broker whose first registration is incomplete."""
 
 
 class RegistrationError(CometMQError):
@@ -58,7 +54,7 @@ class RegistrationError(CometMQError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The broker that is identified by a request header (request code 103, 104 or 322)."""
+    """The broker identified by a request header."""
 
     cluster: str
     name: str
@@ -100,12 +96,12 @@ class LiveBroker:
     listeners: Mapping[str, str]
     """Addresses for clients, by listener name."""
     lacks_topics: bool = False
-    """True if some of the broker's topics were removed from the table after it had registered all of them."""
+    """True if topics were removed from the table after the broker had registered all of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Registered:
-    """The result of a registration. The addresses are for slaves, and are empty for a master."""
+    """The result of a registration; the addresses are empty for a master."""
 
     master_address: str = ""
     ha_address: str = ""
@@ -182,7 +178,7 @@ def _key(identity: BrokerIdentity) -> tuple[str, int]:
 
 
 def _state(version: DataVersion) -> int:
-    """Return the ``stateVersion`` of a 5.x broker with a controller, which increases with each master election."""
+    """Return the ``stateVersion`` of a 5.x broker with a controller, which increases at each master election."""
     return version.state_version or 0
 
 
@@ -195,7 +191,7 @@ class RouteTable:
         self._clusters: MultiMap[str, str] = MultiMap()
         self._live: dict[str, LiveBroker] = {}
         self._addresses_of: MultiMap[tuple[str, int], str] = MultiMap()
-        """The live addresses for each broker name and ID; more than one if two brokers use the same name and ID."""
+        """The live addresses for each broker name and ID."""
 
     # --- registration -------------------------------------------------------------------------
     def register(self, registration: RouteRegistration) -> Generator[None, None, Registered]:
@@ -317,14 +313,14 @@ class RouteTable:
         next(self.sweep(), None)  # the topics of most brokers are one slice
 
     def sweep(self) -> Iterator[None]:
-        """Drop the topics of removed brokers, slice by slice; routes no longer contain these topics."""
+        """Drop the topics of removed brokers, slice by slice."""
         return self._topics.sweep()
 
     # --- data versions -------------------------------------------------------------------------
     def query_data_version(
         self, identity: BrokerIdentity, data_version: DataVersion, now_s: float
     ) -> tuple[bool, DataVersion | None]:
-        """Return whether a broker's topics have changed, and the known version (request code 322).
+        """Return whether a broker's topics have changed, and the known version of its topics (request code 322).
 
         An unchanged version also renews the broker's liveness. It counts as a change if topics were removed from the
         table, or if a rival has replaced the broker.

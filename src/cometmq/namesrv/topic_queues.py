@@ -24,15 +24,15 @@ class TopicQueues:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._topics_of: MultiMap[str, str] = MultiMap()
-        """Topics by broker name."""
+        """The topics of each broker."""
         self._left_over: deque[tuple[str, list[str]]] = deque()
-        """Brokers that have left, by name, and those of their topics that are still in the table."""
+        """Brokers that have left, with those of their topics that are still in the table."""
         self._pairs = 0
         """Number of topic-broker pairs in the table."""
 
     # --- questions ----------------------------------------------------------------------------
     def of(self, topic: str) -> Mapping[str, QueueData]:
-        """Return a topic's queues by broker name, which are empty if no broker has the topic."""
+        """Return a topic's queues by broker name."""
         queues = self._topics.get(topic, {})
         if not self._left_over:
             return queues
@@ -53,9 +53,7 @@ class TopicQueues:
         return len(self._topics)
 
     def count_with(self, broker_name: str, topics: Iterable[str]) -> tuple[int, int]:
-        """Return the numbers of topics and of topic-broker pairs that the table would have after adding these
-        topics.
-        """
+        """Return the numbers of topics and topic-broker pairs after adding these topics."""
         held = self._topics_of.get(broker_name, {})
         new = [topic for topic in topics if topic not in held]
         return len(self._topics) + sum(topic not in self._topics for topic in new), self._pairs + len(new)

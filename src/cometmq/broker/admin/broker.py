@@ -36,7 +36,9 @@ _ALWAYS_ZERO: Final = (
     "dispatchMaxBuffer",
     "EndTransactionThreadPoolQueueCapacity",
 )
-"""Runtime information about thread pools and locks, which do not exist in CometMQ (``prepareRuntimeInfo``)."""
+"""Runtime information that is always zero, because CometMQ has no such thread pools and locks
+(``prepareRuntimeInfo``).
+"""
 _NO_STORE_POOL: Final = 2**31 - 1
 """Value of ``remainTransientStoreBufferNumbs``, since CometMQ has no transient store pool."""
 
@@ -45,7 +47,7 @@ class ReportsRuntimeInfo(Protocol):
     """A part of the broker that contributes keys to the runtime information."""
 
     def runtime_info(self) -> dict[str, str]:
-        """Return the runtime information keys of this part, with their current values."""
+        """Return this part's runtime information keys and their current values."""
 
 
 class BrokerAdmin:

@@ -102,7 +102,7 @@ class GroupAdmin:
         permission=needs_of_body(_list_needs, "Group:`groupConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change either all groups in a request or none; answer once the changes are durable."""
+        """Create or change all groups in a request or none; answer once the changes are durable."""
         return self._timed(connection, request, lambda: _listed(body))
 
     def _timed(
@@ -123,7 +123,7 @@ class GroupAdmin:
         return None
 
     def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> str | None:
-        """Create or change either all groups or none; return the reason if the change is refused."""
+        """Create or change all groups or none; return the reason if this is refused."""
         for group in groups:
             wrong = check_group(group.group_name)
             if wrong is None and not 0 <= group.retry_queue_nums <= MAX_TOPIC_QUEUES:
@@ -241,7 +241,7 @@ class GroupAdmin:
 
 
 def _with_connections(body: bytes, channels: Iterable[ClientChannel]) -> Steps:
-    """Return a response body with its list of connections filled in."""
+    """Return a response body that includes its connections."""
     listed = yield from list_in_slices(map(_describe, list(channels)))
     return Response(body=body.replace(_NO_CONNECTIONS, b'"connectionSet":[%s]' % listed, 1))
 

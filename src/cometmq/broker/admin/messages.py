@@ -158,7 +158,7 @@ class TransactionAdmin:
 
 
 class TimerAdmin:
-    """Handles requests about delayed messages, for which the timer log is read in its own thread.
+    """Handles requests about delayed messages.
 
     The response bodies are RocketMQ 5's (``TimerCheckpoint.encode``, ``TimerMetrics``).
     """
@@ -222,8 +222,8 @@ class TimerAdmin:
 
 
 def _tag_codes(subscription: SubscriptionData | None) -> frozenset[int] | None:
-    """Return a subscription's tags codes, which are empty if it selects all messages, or ``None`` if it does not select
-    by tags.
+    """Return a subscription's tags codes, which are empty if it selects all messages, or ``None`` for other
+    expressions.
     """
     if subscription is None or not is_tag_type(subscription.expression_type):
         return None

@@ -262,9 +262,7 @@ class OffsetAdmin:
         return run_in_slices(connection, request, self._of_all_groups(request.header.is_order))
 
     def _has_too_many_queues(self, is_order: bool) -> Generator[None, None, bool]:
-        """Return whether all groups together have too many queues for one response, which would take seconds to
-        build.
-        """
+        """Return whether the groups have too many queues for one response."""
         room = MAX_FRAME_BYTES // _LEAST_QUEUE_BYTES
         seen = 0
         for group in list(self._broker.groups.table):
@@ -341,7 +339,7 @@ class OffsetAdmin:
     def in_time(
         self, connection: ServerConnection, request: Request[QueryConsumeTimeSpanRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the store times of the first, last and last consumed message in each queue.
+        """Return the store times of the first, the last, and the last consumed message in each queue.
 
         ``delayTime`` is the age of the next message to consume in milliseconds, or 0 if all messages have been
         consumed.
@@ -385,7 +383,7 @@ class OffsetAdmin:
 def consumed_topics(
     broker: BrokerContext, group: str, topic: str | None = None
 ) -> Iterator[tuple[TopicConfig, QueueOffsets]]:
-    """Yield the existing topics in which a group has offsets, with these offsets.
+    """Yield the topics in which a group has offsets, with these offsets.
 
     If ``topic`` is not empty, yield only this topic. If the group has members, skip topics to which they do not
     subscribe.

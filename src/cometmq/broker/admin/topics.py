@@ -116,9 +116,7 @@ class TopicAdmin:
         permission=needs_of_body(_list_needs, "Topic:`topicConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change either all topics in a request or none; answer once the changes are durable and the
-        nameservers know them.
-        """
+        """Create or change all topics in a request or none; answer once this is durable and the nameservers know it."""
         self._broker.tables.require_room()
         try:
             listed = _listed(body)
@@ -160,7 +158,7 @@ class TopicAdmin:
                 self._broker.topics.put(topic)
 
     def _when_known(self, respond: Callable[[Response], None], response: Response) -> None:
-        """Respond once the change is durable and the nameservers know it, or with the reason if it fails."""
+        """Respond once the change is durable and the nameservers know it, or with the reason for a failure."""
 
         def written(failure: Exception | None) -> None:
             if failure is None:

@@ -15,9 +15,7 @@ _log = logging.getLogger(__name__)
 
 PERIOD_SECONDS: Final = 10.0
 NAMED_IN_A_PERIOD: Final = 10
-"""Maximum number of clients logged by name in a period. Further clients are only counted, since thousands may join or
-leave when a broker starts or the network fails.
-"""
+"""Maximum number of clients logged by name in a period; further clients are only counted."""
 _MOST_CHARS: Final = 150
 
 

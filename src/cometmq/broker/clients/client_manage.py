@@ -235,9 +235,7 @@ def _filter_chars(consumer: ConsumerData) -> int:
 
 
 def _find_fault(data: HeartbeatData) -> str | None:
-    """Return why a heartbeat is refused, or ``None`` if it is accepted. Names are checked because they become topics,
-    directories and table keys.
-    """
+    """Return why a heartbeat is refused, or ``None`` if it is accepted."""
     if len(data.client_id) > MAX_CLIENT_ID_CHARS:
         return f"the clientID is longer than {MAX_CLIENT_ID_CHARS} characters"
     if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_HEARTBEAT_GROUPS:

@@ -1,4 +1,4 @@
-"""Persistence and crash recovery of the progress of delay levels (``DelayOffsetSerializeWrapper``).
+"""Persistence and crash recovery for the progress of delay levels (``DelayOffsetSerializeWrapper``).
 
 Apache's ``config/delayOffset.json`` contains the next offset of each level's queue. In addition,
 ``comet/delayOffset.json`` contains the same offsets and the log offset at which they were valid. Both files are written
@@ -43,7 +43,7 @@ class DelayProgress(msgspec.Struct, frozen=True):
 
 
 class DelayOffsets:
-    """The two files that contain a store's progress of delay levels.
+    """The two files that contain the progress of a store's delay levels.
 
     :param root: the directory of the store.
     """
@@ -109,7 +109,7 @@ def _parse_offsets(loaded: Any) -> dict[int, int]:
 
 
 def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, int]:
-    """Return the next offset of each level's queue, by level, including deliveries found in the log.
+    """Return the next offset of each level's queue, including deliveries found in the log.
 
     An offset is wrong if it is past the end of its queue, or past a message that is not due yet and was not moved into
     the timer. The deliveries are then read from the entire log. The same happens for all levels if the log has lost its
@@ -173,7 +173,7 @@ class _Level:
             self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
-        """Add the level to ``waited_for`` under the queue of its next delivery; skip undeliverable messages."""
+        """Add the level to ``waited_for`` under its next delivery's queue; skip undeliverable messages."""
         at = max(self.offset, self.queue.min_offset())
         while (unit := self.queue.unit(at)) is not None:
             self._next, self._due_ms = self._delivery_at(unit[0], unit[1]), unit[2]
@@ -192,7 +192,7 @@ class _Level:
             return None
 
     def matches(self, record: StoredRecord) -> bool:
-        """Return whether a record is this level's next delivery, even if its properties are in a different order."""
+        """Return whether a record is this level's next delivery, regardless of the order of its properties."""
         expected = self._next
         if expected is not None and record.topic == TIMER_TOPIC:
             expected = to_timer_message(expected, self._due_ms)

@@ -18,14 +18,14 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""Minimum delay in milliseconds after which a due message belongs to the backlog."""
+"""Minimum lateness in milliseconds of a message in the backlog."""
 
 IN_LOG: Final = -1
 """Value of ``Waiting.crc`` for a message whose record is read from the log."""
 
 
 class Waiting(NamedTuple):
-    """A delayed message in memory: the position of its record, but not the record itself."""
+    """A delayed message in memory, without its record."""
 
     due_ms: int
     serial: int
@@ -42,7 +42,7 @@ _SERIAL: Final = attrgetter("serial")
 
 
 class DueMessages:
-    """The messages that will be due soon. :meth:`take_due` removes and returns those that are due."""
+    """The messages that will be due soon."""
 
     def __init__(self) -> None:
         self._heap: list[Waiting] = []
@@ -93,7 +93,7 @@ class DueMessages:
             self._windows.append(units)
 
     def put_back(self, messages: list[Waiting]) -> None:
-        """Return removed messages that could not be stored, in order."""
+        """Return removed messages to memory, in order, because they could not be stored."""
         self._late.extendleft(reversed(messages))
 
     def forget_from(self, due_ms: int) -> None:
@@ -188,7 +188,7 @@ class DueMessages:
                 self._windows.appendleft(units[count:])
 
     def _take_late(self, taken: list[Waiting], most: int) -> None:
-        """Remove the oldest late messages, and also the newest ones, which would otherwise wait for the entire
+        """Remove the oldest late messages, and also the newest ones, so that they need not wait for the entire
         backlog.
         """
         late = self._late

@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 
 _INT: Final = range(-(2**31), 2**31)
 _SHOWN_CHARS: Final = 64
-"""Maximum number of characters of an invalid value in an error message."""
+"""Maximum length of an invalid value in an error message."""
 _WAIT_PROPERTIES: Final = (REAL_TOPIC, REAL_QID, TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
-"""Properties for delays, whose earlier values are removed when a message is parked again."""
+"""Delay properties whose earlier values are removed when a message is parked again."""
 
 
 def delay_level(text: str) -> int:
@@ -70,8 +70,7 @@ class NotDeliverableError(Exception):
 
 
 class TimerDetour:
-    """Parks messages with a delay or due time of their own in ``rmq_sys_wheel_timer``
-    (``HookUtils.handleScheduleMessage``).
+    """Parks messages with their own delay or due time in ``rmq_sys_wheel_timer`` (``HookUtils.handleScheduleMessage``).
 
     TIMER_DELAY_SEC has precedence over TIMER_DELAY_MS, and TIMER_DELAY_MS over TIMER_DELIVER_MS; a DELAY level above 0
     has precedence over all of them. A message that is already due is stored in its own topic immediately.
@@ -120,7 +119,7 @@ class TimerDetour:
 
 
 def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Return the message in the form in which it is parked until ``due_ms``."""
+    """Return the message as it is parked until ``due_ms``."""
     place = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), TIMER_OUT_MS: str(due_ms)}
     text = PropertiesText(message.properties).plus(place).text
     return msgspec.structs.replace(message, topic=TIMER_TOPIC, queue_id=0, properties=text)
@@ -137,8 +136,7 @@ def _number(name: str, text: str) -> int:
 
 
 def delivered(record: StoredRecord) -> InnerMessage | None:
-    """Return the message to deliver for a parked record, or ``None`` for a half message, which Apache's broker also
-    drops.
+    """Return the message to deliver for a parked record, or ``None`` for a half message.
 
     :raises NotDeliverableError: REAL_TOPIC or REAL_QID is missing or invalid.
     """
@@ -166,8 +164,7 @@ def delivered(record: StoredRecord) -> InnerMessage | None:
 
 
 def to_timer_message(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Convert a delay level's message to one parked in the timer, or return it unchanged if its properties have no
-    room.
+    """Convert a delay level's message to one parked in the timer; return it unchanged if its properties are too large.
 
     :param message: the message in the form in which it would be delivered.
     """
@@ -205,7 +202,7 @@ def message_of(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store
 
 
 def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: MessageStore) -> bytes | memoryview:
-    """Return a delayed message's record from the timer log, or from the commit log if the timer log is damaged.
+    """Return a delayed message's record from the timer log, or, if that is damaged, from the commit log.
 
     :raises RecordError: the record is damaged or missing in both logs.
     """

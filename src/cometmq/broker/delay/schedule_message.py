@@ -73,19 +73,15 @@ class DelayLevel:
         self._clock = store.clock
         self._alarm = Alarm(self.deliver_or_wait, clock=store.clock)
         self._recheck = Alarm(self.deliver_or_wait, clock=store.clock)
-        """Timer for retrying a refused batch, and for checking the clock before the alarm, since the clock may move
-        backwards.
-        """
+        """Timer for retrying a refused batch, and for checking the clock, which may move backwards."""
         self._under_way = False
         """True while a batch is being stored or is about to be stored."""
         self._put: tuple[int, int] | None = None
-        """The end of the log before the batch, and the queue offset after the batch."""
+        """The log offset before the batch, and the queue offset after it."""
         self._waits_for_store = False
         """True if the last batch was refused, which is logged once."""
         self._move_below = 0
-        """Log offset below which messages are moved into the timer, because retention is about to delete their log
-        file.
-        """
+        """Log offset below which messages are moved into the timer before retention deletes their log file."""
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -148,9 +144,7 @@ class DelayLevel:
 
     # --- due ----------------------------------------------------------------------------------
     def _count_due(self) -> tuple[int, int | None]:
-        """Return the number of due messages, at most one batch; if there is none, return the due time of the first
-        message.
-        """
+        """Return the number of due messages, up to one batch, or the due time of the first message."""
         queue = self.queue
         self.offset = min(max(self.offset, queue.min_offset()), queue.max_offset())
         raw = queue.units(self.offset, DELAY_BATCH_MESSAGES)
@@ -167,7 +161,7 @@ class DelayLevel:
         return count, None
 
     def _find_to_move(self) -> dict[int, int]:
-        """Return the due times of the first messages to be moved, at most one batch, by log offset."""
+        """Return the due times of the first messages to move, by log offset, up to one batch."""
         held: dict[int, int] = {}
         raw = self.queue.units(self.offset, DELAY_BATCH_MESSAGES) if self._move_below else b""
         for place, _, due in UNIT.iter_unpack(raw):
@@ -178,7 +172,7 @@ class DelayLevel:
 
     # --- delivery -----------------------------------------------------------------------------
     def _deliver(self, count: int, move: Mapping[int, int] = _NOTHING) -> None:
-        """Store the next messages in their topics, and the messages in ``move`` in the timer with their due times."""
+        """Store the next messages in their topics, or in the timer if they are in ``move``."""
         found = self._store.get_message(self.queue, self.offset, count, max_bytes=DELAY_BATCH_BYTES)
         messages: list[InnerMessage] = []
         for chunk in found.chunks:
@@ -232,8 +226,7 @@ class DelayLevel:
 
 
 class DelayHold:
-    """Prevents retention from deleting the log starting at the first waiting message
-    (:class:`cometmq.store.retention.LogHolder`).
+    """Prevents retention from deleting waiting messages (:class:`cometmq.store.retention.LogHolder`).
 
     :param move: starts moving the waiting messages below a log offset.
     """
@@ -246,9 +239,7 @@ class DelayHold:
         self.let_go = move
 
     def needed_from(self) -> int:
-        """Return the log offset of the first message whose delivery is not durable, or the end of the log if there is
-        none.
-        """
+        """Return the log offset of the first message whose delivery is not durable, or the end of the log."""
         progress, _ = self._files.load()
         needed = self._store.max_physical_offset
         for queue_id, queue in self._store.queues().get(SCHEDULE_TOPIC, {}).items():
@@ -283,7 +274,7 @@ class ScheduleMessageService:
         return self.park(message, level, wait=wanted.get(WAIT)) if level > 0 else None
 
     def park(self, message: InnerMessage, level: int, *, wait: str | None = None) -> InnerMessage:
-        """Return the message to be parked in ``level``; a level above the last counts as the last.
+        """Return the message as it is parked in ``level``; levels above the last one count as the last.
 
         :param wait: the producer's WAIT property, which is kept only while a message is parked.
         """
@@ -341,9 +332,7 @@ class ScheduleMessageService:
                 self._warn_of_long_levels()
 
     def _move_below(self, end: int) -> None:
-        """Move waiting messages below a log offset into the timer; do nothing on a slave, which delivers no
-        messages.
-        """
+        """Move waiting messages below a log offset into the timer; a slave does nothing."""
         for level in self._running.values():
             level.move_below(end)
 
@@ -359,7 +348,7 @@ class ScheduleMessageService:
             await self.save()
 
     async def save(self) -> None:
-        """Write the progress of delivery once all deliveries are durable; do nothing after a failed flush."""
+        """Write the progress of delivery once all deliveries are durable."""
         progress = self._progress()
         with contextlib.suppress(StoreError):
             await self._store.wait_flushed(progress.position)

@@ -1,4 +1,4 @@
-"""Counts of the messages with arbitrary delays that arrived, wait or were delivered (``TimerMetrics``)."""
+"""Counters for messages with arbitrary delays (``TimerMetrics``)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from cometmq.store.timer.unit import RECALL, TimerEntry
 
 
 class TimerCounts:
-    """Counts messages with arbitrary delays. Each arriving recall decreases ``waiting`` by one, as in Apache's
-    broker.
-    """
+    """Counts messages with arbitrary delays. As in Apache's broker, each recall decreases ``waiting`` by one."""
 
     def __init__(self, broker: BrokerContext) -> None:
         cluster = broker.config.broker_cluster_name
@@ -36,7 +34,7 @@ class TimerCounts:
                 self._traffic.count(Event.TIMER_OUT, topic)
 
     def runtime_info(self) -> dict[str, str]:
-        """Return runtime information: the number of waiting messages, and the arrivals and deliveries per second in the
+        """Return runtime information: the number of waiting messages, and arrivals and deliveries per second in the
         last minute.
         """
         return {

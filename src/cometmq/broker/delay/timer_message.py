@@ -1,5 +1,4 @@
-"""Arbitrary delays: messages are delivered at their due time, to the millisecond, even after years
-(``TimerMessageStore``).
+"""Arbitrary delays: messages are delivered at their due time, even after years (``TimerMessageStore``).
 
 Theory of operation. A message with any delay is parked in ``rmq_sys_wheel_timer``; its queue offset there identifies
 it, as its *serial*. The states of a waiting message:
@@ -74,9 +73,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READ_UNITS: Final = 256
-"""Maximum number of messages read after a turn; fewer if they are large. The remaining ones are read after the next
-turn.
-"""
+"""Maximum number of messages read after a turn; fewer if they are large."""
 _LONG_AGO_MS: Final = -(1 << 62)
 
 
@@ -90,7 +87,7 @@ class _Batch(NamedTuple):
 
 
 class TimerMessageService:
-    """Delivers the delayed messages on a master; the module's docstring explains its theory of operation.
+    """Delivers delayed messages on a master.
 
     Call ``end_round`` at the end of every round of the loop, after the turn's commit.
     """
@@ -108,7 +105,7 @@ class TimerMessageService:
         self.due: Final = DueMessages()
         self._counts: Final = TimerCounts(broker)
         self._is_counted = not self.log.exists
-        """True once the messages found in the timer log at the start have been counted."""
+        """True once the messages in the timer log have been counted after the start."""
         position = self.log.position
         self._read = max(self.log.read_from, self._queue.min_offset())
         """Serial number of the next message to read."""
@@ -117,7 +114,7 @@ class TimerMessageService:
         self._unwritten: list[TimerEntry] = []
         self._unwritten_bytes = 0
         self.horizon_ms = _LONG_AGO_MS
-        """The horizon and the next due time after it; the module's docstring explains the invariants."""
+        """The end of the current horizon, and the next due time after it."""
         self._next_ms = _LONG_AGO_MS if self.log.exists else FOREVER_MS
         self._loading = False
         self._load_alarm = Alarm(self._schedule_rounds, clock=clock)
@@ -136,9 +133,7 @@ class TimerMessageService:
         """Log size at which the position is saved, even if no message is waiting."""
         self._saved_at_s = clock.monotonic() - TIMER_SAVE_SECONDS
         self._pause_s = TIMER_SAVE_SECONDS
-        """Minimum time in seconds between two saves, which grows if the disk is slow and the messages belong to many
-        days.
-        """
+        """Minimum time in seconds between two saves, which grows if saving is slow."""
         self._log_pin = LogPin("delayed messages")
         if self.log.exists:
             self._log_pin.offset = position.log_offset
@@ -177,7 +172,7 @@ class TimerMessageService:
         }
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run a function that accesses the timer log in the timer log's thread."""
+        """Run a function in the timer log's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     @property
@@ -208,7 +203,7 @@ class TimerMessageService:
     def recall(
         self, message: InnerMessage, due_ms: int, key: int, when_stored: WhenStored, late: Late | None = None
     ) -> None:
-        """Store a recall. The recalled message is not delivered unless storing the recall fails.
+        """Store a recall, so that the recalled message is not delivered.
 
         ``late`` is as for :meth:`~cometmq.broker.turn.store_turn.StoreTurn.put_inner`.
 
@@ -227,7 +222,7 @@ class TimerMessageService:
 
     # --- reading the topic ----------------------------------------------------------------------
     def end_round(self) -> None:
-        """Read the delayed messages that the turn stored (hot path if there are none)."""
+        """Read the delayed messages that were stored in this turn (hot path if there are none)."""
         if self._queue.committed > self._read:
             self._read_new()
         elif self._store.max_physical_offset > self._save_at and not self._stopped:
@@ -424,9 +419,7 @@ class TimerMessageService:
         self._set_load_alarm()
 
     def _position(self) -> TimerPosition | None:
-        """Return the position to save now, or ``None`` while some messages due by the last delivery are not in
-        memory.
-        """
+        """Return the position to save, or ``None`` while some messages that were due are not in memory."""
         self._move_horizon()
         if self.horizon_ms <= self._until_ms:
             return None

@@ -18,7 +18,7 @@ from cometmq.store.timer.waiting import DUE_WITHIN_SECONDS, Listed, Place, Waiti
 async def count_waiting(
     timer: TimerMessageService, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count the delayed messages in the timer log by topic. A new message is in the timer log after about a second.
+    """Count the delayed messages in the timer log by topic.
 
     :param within: seconds; messages due within that time are counted separately.
     :raises OSError: the timer log cannot be read.

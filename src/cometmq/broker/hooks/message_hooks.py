@@ -90,7 +90,7 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
     consumer_group: str
     topic: str
     queue_id: int | None
-    """``None`` for a message that is sent back."""
+    """The queue ID, or ``None`` for a message that is sent back."""
     client_host: str
     broker_address: str
     message_ids: Mapping[str, int]
@@ -101,7 +101,7 @@ class ConsumeMessageContext(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SendMessageHook:
-    """Two optional functions for sends, which run on the broker's event loop and must not block."""
+    """Two optional hook functions for sends, which run on the broker's event loop and must not block."""
 
     before: Callable[[SendMessageContext], None] | None = None
     """Called before a message is stored, and may refuse it."""
@@ -111,7 +111,7 @@ class SendMessageHook:
 
 @dataclass(frozen=True)
 class ConsumeMessageHook:
-    """Two optional functions for consumption, which run on the broker's event loop and must not block."""
+    """Two optional hook functions for consumption, which run on the broker's event loop and must not block."""
 
     before: Callable[[ConsumeMessageContext], None] | None = None
     """Called when messages are sent to a consumer."""
@@ -132,7 +132,7 @@ class BrokerHooks:
         return BrokerHooks((*self.rpc, *other.rpc), (*self.send, *other.send), (*self.consume, *other.consume))
 
     def for_server(self, broker_address: Callable[[], str], region_id: str) -> list[RpcHook]:
-        """Return the hooks for the server, which are empty if no hooks for messages or requests are configured."""
+        """Return the hooks for the server, which are empty if no hooks are configured."""
         if not self.send and not self.consume:
             return list(self.rpc)
         watching = MessageHooks(self.send, self.consume, broker_address, region_id)
@@ -175,9 +175,7 @@ class MessageHooks:
         self._broker_address = broker_address
         self._region_id = region_id
         self._under_way: dict[int, SendMessageContext] = {}
-        """Contexts of pending sends, by the identity of their requests. Every send is answered at the latest when the
-        broker stops.
-        """
+        """Contexts of pending sends, by the identity of their requests."""
 
     def before(self, peer: str, request: Request[Any], body: bytes) -> None:
         """Pass an incoming message to the hooks."""

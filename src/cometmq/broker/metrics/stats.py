@@ -1,4 +1,4 @@
-"""Statistics of a running broker: by topic and group, and totals.
+"""Statistics of a running broker, by topic and group and in total.
 
 As in Apache's broker, there are *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
 GROUP_GET_NUMS of ``topic@group``, …) over the last minute, hour and day, and broker *totals* (``StoreStatsService``)
@@ -274,9 +274,7 @@ class BrokerStats:
         return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
-        """Return the sum of some columns as averages per second over 10, 60 and 600 s, or since the start if that is
-        shorter.
-        """
+        """Return averages per second of the sum of some columns over 10, 60 and 600 s, or since the start."""
         newest = self._samples[-1]
         figures = []
         for seconds in (10, 60, 600):
@@ -324,7 +322,7 @@ class BrokerStats:
         }
 
     def _put_latency(self, share: float) -> float:
-        """Return an upper bound in milliseconds for the put times of this ``share`` of messages."""
+        """Return an upper bound in milliseconds for the put times of a ``share`` of the messages."""
         wanted = sum(self.put_times) * share
         below = 0
         for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):

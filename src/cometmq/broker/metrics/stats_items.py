@@ -69,9 +69,9 @@ class StatsItem:
         self.times = 0
         self._windows = windows
         self._born = self._counted_after = windows.number
-        """The last sample before the item was first counted, and the last sample before it was last counted."""
+        """The last sample before the item's first count, and the last sample before its latest count."""
         self._stood: list[list[tuple[int, int, int, int]]] | None = None
-        """For each window: sample numbers, with the value, bytes and calls starting at each sample."""
+        """For each window, the value, bytes and calls at the kept samples."""
 
     def add(self, value: int, size: int = 0) -> None:
         """Add a value and bytes from one call."""
@@ -102,7 +102,7 @@ class StatsItem:
         return next((entry for entry in reversed(stood) if entry[0] <= number), (number, 0, 0, 0))
 
     def seen(self, window: int, *, in_bytes: bool = False) -> BrokerStatsItem:
-        """Return the sum, rate per second and average per call over the last minute (0), hour (1) or day (2)."""
+        """Return the sum, rate per second and average per call over a window: minute (0), hour (1) or day (2)."""
         windows = self._windows
         every = _EVERY[window]
         first, last = max(self._born // every, windows.oldest(window)), windows.number // every
@@ -179,7 +179,7 @@ class StatsItems:
         self._forgotten(name, key)
 
     def sample(self, now_ms: int) -> bool:
-        """Take a sample, every ``SAMPLE_SECONDS``; return whether it is time to drop idle items."""
+        """Take a sample; return whether it is time to drop idle items."""
         return self._windows.sample(now_ms)
 
     def drop_idle(self) -> Generator[None, None, None]:

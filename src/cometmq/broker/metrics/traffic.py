@@ -80,7 +80,7 @@ class Traffic:
         self.delays: Final[dict[str, Histogram]] = {}
         """Delay in seconds of messages with arbitrary delays, by topic."""
         self.pulled: Final[dict[tuple[str, str], dict[int, int]]] = {}
-        """For each topic and group: by queue ID, the offset after the last message sent to the group."""
+        """For each topic and group, the offset after the last message sent to the group, by queue ID."""
         self._pulled_queues = 0
         self.pops: Final = PopCounts()
 
@@ -105,7 +105,7 @@ class Traffic:
         self._events[event, topic] = self._events.get((event, topic), 0) + 1
 
     def committed(self, topic: str, after_ms: int) -> None:
-        """Count a commit that came ``after_ms`` milliseconds after its half message."""
+        """Count a commit ``after_ms`` milliseconds after its half message."""
         self.count(Event.COMMIT, topic)
         self.finishes.setdefault(topic, Histogram(FINISH_BOUNDS_S)).observe(after_ms // 1000)
 

@@ -78,8 +78,8 @@ class _StoreTimes:
         self._left = AGES_PER_ANSWER
 
     def of(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """Return a message's store time in milliseconds, -1 if the message does not exist, or ``None`` if the scrape
-        has reached its limit.
+        """Return a message's store time in milliseconds, -1 for a missing message, or ``None`` at the scrape's
+        limit.
         """
         place = queue, offset
         found = self._now.get(place, self._before.get(place))
@@ -198,9 +198,7 @@ class GroupLags:
                 yield _Behind(queue, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
 
     def _age_ms(self, one: _Behind, offset: int) -> int | None:
-        """Return the age in milliseconds of the message at an offset, 0 if there is none, or ``None`` if it is not
-        known yet.
-        """
+        """Return the age of a message in milliseconds, 0 for a missing message, or ``None`` if it is not known yet."""
         if offset >= one.end:
             return 0
         stored_ms = self._times.of(one.queue, offset)

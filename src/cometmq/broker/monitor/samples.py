@@ -1,4 +1,4 @@
-"""The samples of a broker's metrics, collected part by part in lists that take about a millisecond each."""
+"""Yields the samples of a broker's metrics, part by part, in lists that take about a millisecond each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def text(value: bool) -> str:
 
 
 def sample_tables(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield samples of the broker's permission, the numbers of topics and groups, and how long creating them takes."""
+    """Yield samples of the broker's permission, the numbers of topics and groups, and the duration of their
+    creation.
+    """
     yield f.BROKER_PERMISSION, (), broker.config.broker_permission
     yield f.TOPIC_NUMBER, (), len(broker.topics.table)
     yield f.GROUP_NUMBER, (), len(broker.groups.table)
@@ -97,7 +99,7 @@ _MAX_LANGUAGE_CHARS: Final = 16
 
 
 def sample_store(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield samples of the log's size, and of how far the flush and the queues are behind its end."""
+    """Yield samples of the log's size, and of the distance of the flush and the queues from its end."""
     store = broker.store
     earliest_ms = store.earliest_store_time()
     yield f.STORAGE_SIZE, f.STORAGE, store.max_physical_offset - store.min_physical_offset
@@ -152,7 +154,7 @@ def sample_timer(
 
 
 def sample_pops(log: PopLog | None, counts: PopCounts, now_ms: int) -> Steps:
-    """Yield samples of popped messages; Apache's queue ID refers to its POP log, which has only one queue here."""
+    """Yield samples of popped messages."""
     if log is None:
         return
     messages = latency = in_flight = 0

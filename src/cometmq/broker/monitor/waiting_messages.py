@@ -1,5 +1,5 @@
-"""Waiting messages with arbitrary delays, by topic (``TimerMetrics``), counted periodically and updated between
-counts.
+"""Waiting messages with arbitrary delays by topic, counted periodically and updated between counts
+(``TimerMetrics``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
 
 
 class WaitingMessages:
-    """The last count of delayed messages, updated with messages that have since arrived or been delivered.
+    """The last count of delayed messages, updated with later arrivals and deliveries.
 
     A recalled message is included until the next count.
     """
@@ -46,7 +46,7 @@ class WaitingMessages:
         return found
 
     def due_within(self) -> dict[int, int]:
-        """For each number of seconds, return how many messages in the last count are due within that time."""
+        """Return the number of messages in the last count that are due within each of several times, in seconds."""
         return {
             seconds: sum(counted.due_within[seconds] for counted in self._counted.values())
             for seconds in _SNAPSHOT_SECONDS

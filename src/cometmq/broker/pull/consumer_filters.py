@@ -32,7 +32,7 @@ _TAG: Final = "TAG"
 _DEPTH: Final = 4
 """Nesting depth of a filter in the file: table, topic, ``groupFilterData``, group."""
 _DEAD_SINCE_MS: Final = 30_000
-"""Milliseconds for which a filter counts as dead if it was alive when the loaded file was written."""
+"""Milliseconds for which filters in a loaded file count as dead if they were alive when it was written."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -82,9 +82,7 @@ class ConsumerFilterManager:
         self._topics_of: dict[str, dict[str, ConsumerFilterData]] = {}
         """The topics for which each group has filters."""
         self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
-        """Dead filters by group and topic, the longest dead first, so that the next one to remove is found without a
-        search.
-        """
+        """Dead filters by group and topic, the longest dead first."""
         self._count = 0
         self._chars = 0
 
@@ -243,7 +241,7 @@ class ConsumerFilterManager:
         await self._writer.save_in_thread()
 
     def save_last(self) -> None:
-        """When the broker stops, write the complete file if anything has changed."""
+        """Write the complete file if anything has changed; called when the broker stops."""
         self.clean()
         self._writer.save_last()
 

@@ -49,8 +49,8 @@ class FilterScan:
     def choose(
         self, selector: Selector, queue: ConsumeQueue, offset: int, end: int, most: int
     ) -> tuple[list[int], int]:
-        """Return the first ``most`` messages between ``offset`` and ``end`` that match a selector, and the offset from
-        which to continue.
+        """Return the first ``most`` matching messages between ``offset`` and ``end``, and the offset from which to
+        continue.
 
         The scan ends early after ``MAX_FILTER_SCAN_UNITS`` new messages or ``MAX_FILTER_WORK``, so that other requests
         do not wait.
@@ -77,8 +77,7 @@ class FilterScan:
         return found, at
 
     def _fill_block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
-        """Return the block that contains unit ``at``, filled up to the end of the block or queue with at most ``most``
-        work.
+        """Return the block that contains unit ``at``, after filling it with at most ``most`` work.
 
         Also return the number of messages read and the work done by this call.
         """

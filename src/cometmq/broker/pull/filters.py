@@ -51,8 +51,7 @@ class SubscriptionError(CometMQError):
 
 
 class MessageFilter(msgspec.Struct, frozen=True):
-    """The filter for a pull, which selects messages whose tags code is in ``codes`` and whose record matches
-    ``predicate``.
+    """The filter for a pull, which selects messages by tags code and by record.
 
     ``None`` accepts all messages. If there are codes, the predicate compares the tags themselves. ``choose``, if set,
     selects the same messages as ``predicate``.

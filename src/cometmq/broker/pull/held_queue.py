@@ -49,7 +49,7 @@ class SameFilterPulls(msgspec.Struct, eq=False):
     key: _Key
     wanted: MessageFilter
     scanned_to: int
-    """Messages before this queue offset do not match. This is not updated for tag filters, which the queue checks."""
+    """Queue offset before which no message matches; not updated for tag filters."""
     chars: int
     """Length of the filter, in characters."""
     pulls: dict[HeldPull, None]
@@ -89,7 +89,7 @@ class HeldQueue:
         return self._everything is not None or bool(self._by_code)
 
     def group(self, pull: HeldPull, end: int) -> SameFilterPulls:
-        """Return the group for a pull. A new group is not added yet. ``end`` is the end of the queue."""
+        """Return the group for a pull, without adding a new group."""
         wanted = pull.wanted
         header: PullMessageRequestHeader = pull.request.header
         offset = header.queue_offset
@@ -135,9 +135,7 @@ class HeldQueue:
                     del self._by_code[code]
 
     def match_by_tags(self, queue: ConsumeQueue) -> tuple[list[SameFilterPulls], bool]:
-        """Return the groups that want all messages or a tag of some unchecked messages, and whether unchecked messages
-        remain.
-        """
+        """Return the groups that want new messages according to their tags, and whether unchecked messages remain."""
         groups = [] if self._everything is None else [self._everything]
         end = queue.max_offset()
         if not self._by_code:

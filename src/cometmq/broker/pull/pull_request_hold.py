@@ -62,7 +62,7 @@ class PullRequestHoldService:
         self._due: dict[int, dict[HeldPull, None]] = {}
         """All waiting pulls, by the second in which their wait time ends."""
         self._grown: dict[HeldQueue, None] = {}
-        """Queues that may have grown since the last check without waking their waiting pulls."""
+        """Queues that may have grown since the last check and whose waiting pulls have not been woken."""
         self._held_of: dict[ServerConnection, _ConnectionPulls] = {}
         self._count = 0
         self._chars = 0

@@ -26,8 +26,8 @@ from cometmq.errors import CometMQError
 
 SIGN_IN: Final = b"\xffCometMQ"
 REPORT_FIELD: Final = "haReport"
-"""The field with the slave's first report. Other requests do not contain it, so their signatures are not valid for
-signing in.
+"""Name of the field that contains the slave's first report. Signatures of other requests, which lack this field, are
+not valid for signing in.
 """
 SIGNS_IN: Final = "haSignIn"
 """The runtime information key by which a master asks slaves to sign in."""
@@ -43,7 +43,7 @@ class ReplicationError(CometMQError):
 
 
 class Transfer(msgspec.Struct, frozen=True, gc=False):
-    """One transfer from a master."""
+    """A transfer from a master."""
 
     offset: int
     """Log offset of the first byte of ``body``; in a heartbeat, the log offset of the next byte to send."""
@@ -72,7 +72,7 @@ class ReportReader:
         """The frame with which the slave has signed in."""
 
     def feed(self, data: bytes) -> int | None:
-        """Return the newest complete report, or ``None`` if there is none; a report replaces all earlier ones.
+        """Return the newest complete report, or ``None`` if there is none.
 
         :raises ReplicationError: the report is negative, or the slave signs in with a frame of an invalid size.
         """
@@ -107,7 +107,7 @@ def _end_of_frame(data: bytes, at: int) -> int | None:
 
 
 class TransferReader:
-    """Reads a master's transfers from the bytes received on its connection; it buffers less than one transfer."""
+    """Reads a master's transfers from the bytes received on its connection."""
 
     __slots__ = ("_data",)
 

@@ -1,4 +1,4 @@
-"""The slave's side of replication, which connects to the master's HA port and appends the master's log (``HAClient``).
+"""The slave's side of replication, which copies the master's log from its HA port (``HAClient``).
 
 A connection begins with a report of the end of the slave's log. Each appended transfer is reported. If no report was
 sent for ``haSendHeartbeatInterval``, one is sent as a heartbeat. Any failure ends the connection, and the slave
@@ -65,7 +65,7 @@ class MasterAddress:
         """Set when an address has changed."""
 
     def registered(self, answer: RegisterBrokerResponseHeader) -> None:
-        """Read the master's addresses from a nameserver's response to this slave's registration."""
+        """Read the master's addresses from a nameserver's response to a registration."""
         before = (self.ha, self.remoting)
         if answer.master_addr:
             self.remoting = answer.master_addr
@@ -77,8 +77,7 @@ class MasterAddress:
 
 
 async def check_common_log(store: MessageStore, client: RemotingClient, master: str) -> bool:
-    """Fetch the beginning of the master's log if the slave's log is empty; otherwise check that the slave's log is a
-    prefix of it.
+    """Fetch the beginning of the master's log for an empty log; otherwise check that this log is a prefix of it.
 
     Return True if slaves must sign in.
 
@@ -170,8 +169,8 @@ class HAClient:
         self._task: asyncio.Task[None] | None = None
         self._connection: _Connection | None = None
         self._compare_at: int | None = None
-        """The log offset at which the master starts sending a part of the log again for comparison, or ``None`` after
-        the comparison.
+        """The log offset at which the master resends part of the log for comparison, or ``None`` after the
+        comparison.
         """
         self.is_following = False
         """True while the slave is connected and the master's log continues the slave's log."""
@@ -215,7 +214,7 @@ class HAClient:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, or until the master's address changes."""
+        """Wait before the next attempt; a change of the master's address ends the wait."""
         retry = self.clock.call_later(REPLICATION_RETRY_SECONDS, self._master.changed.set)
         await self._master.changed.wait()
         retry.cancel()
@@ -270,7 +269,7 @@ class HAClient:
             raise ReplicationError(message, next_step=next_step) from error
 
     async def _ready_to_report(self) -> None:
-        """Remove an incomplete record from the end of the log, since a restarted master may store a different record
+        """Remove an incomplete record from the end of the log, since a restarted master may store a different one
         there.
 
         With SYNC_FLUSH, wait until everything that the first report acknowledges has been flushed.
@@ -280,7 +279,7 @@ class HAClient:
             await self._store.wait_flushed(self._store.max_physical_offset)
 
     async def _save_topics(self) -> None:
-        """Write the topics of all messages that the first report acknowledges.
+        """Save the topics of all messages that the first report acknowledges.
 
         :raises ReplicationError: the file of topics cannot be written.
         """
@@ -330,7 +329,7 @@ class HAClient:
             log.append(transfer.offset, transfer.body)
 
     def _compare(self, transfer: Transfer) -> Transfer:
-        """Return the part of a transfer that the slave's log lacks, after comparing the rest.
+        """Compare a transfer with the slave's log; return the part that the log lacks.
 
         :raises ReplicationError: the other part differs from the slave's log.
         """
@@ -379,7 +378,7 @@ class HAClient:
         store.when_flushed(position, flushed)
 
     def _report(self, connection: _Connection, end: int) -> None:
-        """Report the end of the log once the topics of all messages are on disk."""
+        """Report the end of the log once the topics of all messages have been saved."""
         if self._topics.writer.has_new:
             self._tables.when_durable(lambda: connection.report(end))
         else:
@@ -400,7 +399,7 @@ class _Connection(asyncio.Protocol):
         """The reason why the connection ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for :meth:`begin` before anything is sent."""
+        """Keep the transport; nothing is sent before :meth:`begin`."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = cast(asyncio.Transport, transport)
 
@@ -432,7 +431,7 @@ class _Connection(asyncio.Protocol):
             self.end(error)
 
     def report(self, end: int) -> None:
-        """Report the end of the slave's log, or the end that was reported last if it is larger.
+        """Report the end of the slave's log, or the last reported end if that is larger.
 
         The report is repeated if no other is sent for ``haSendHeartbeatInterval``.
         """
@@ -449,7 +448,7 @@ class _Connection(asyncio.Protocol):
         self.end(ReplicationError(f"the master sent nothing for {self._client.housekeeping_s:g} s"))
 
     def end(self, why: Exception) -> None:
-        """Close the connection; only the first reason is kept if this is called several times."""
+        """Close the connection; if this is called several times, only the first reason is kept."""
         if not self.ended.done():
             self.ended.set_result(why)
         self.abort()

@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = -1
 _UNSIGNED: Final = Frame(JSON, b'{"code":%d}' % RequestCode.GET_BROKER_RUNTIME_INFO, b"")
-"""The request that is checked for a slave that has not signed in."""
+"""The request used to check the permissions of a slave that has not signed in."""
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
 
@@ -193,7 +193,7 @@ class HAConnection(asyncio.Protocol):
 
     # --- transfers ------------------------------------------------------------------------------
     def transfer(self) -> None:
-        """Send log bytes that the slave lacks, up to the limit for one round of the loop; the next round continues."""
+        """Send log bytes that the slave lacks, up to the limit for one round of the loop."""
         service = self._service
         store = service.store
         at, end = self.next_offset, store.max_physical_offset
@@ -300,7 +300,7 @@ class HAService:
             ) from error
 
     async def stop(self) -> None:
-        """Accept no further slaves, send the connected ones the rest of the log, and close once they have it."""
+        """Accept no further slaves, send the remaining log to the connected ones, and close."""
         if not self._listener.is_open:
             return
         self._listener.close()
@@ -309,7 +309,7 @@ class HAService:
         await close_all(self.slaves)
 
     async def _catch_up(self) -> None:
-        """Wait for a limited time while slaves get closer to the end of the log."""
+        """Wait while slaves get closer to the end of the log, for a limited time."""
         self.end_round()
         before: dict[HAConnection, tuple[int, int, int]] = {}
         still = 0
@@ -339,8 +339,8 @@ class HAService:
             slave.transfer()
 
     def _accepted(self, sock: socket.socket) -> None:
-        """Accept a connection. At the maximum, close the oldest connection without a report, or if there is none, the
-        new one.
+        """Accept a connection. At the maximum, close the oldest one without a report, or the new one if all have
+        reported.
         """
         if len(self._openings) + len(self.slaves) >= MAX_SLAVES and not self._make_room():
             _log.warning("refusing a slave: %d slaves are already connected", len(self.slaves))
@@ -362,7 +362,7 @@ class HAService:
 
     # --- called by connections ------------------------------------------------------------------
     def opened(self, slave: HAConnection) -> None:
-        """Register a connection that has received its first bytes."""
+        """Register a connection after its first bytes have arrived."""
         self.slaves[slave] = None
         if not self._sweeper.is_set:
             self._sweeper.after(_SWEEP_SECONDS)
@@ -433,7 +433,7 @@ class HAService:
 
 
 class HaStatusAdmin:
-    """Handles requests for the progress of slaves (``DefaultHAService.getRuntimeInfo``)."""
+    """Handles requests for the slaves' progress (``DefaultHAService.getRuntimeInfo``)."""
 
     def __init__(self, broker: BrokerContext, ha: HAService) -> None:
         self._live = broker.live

@@ -1,4 +1,4 @@
-"""The first offsets of queues on a slave whose messages are all older than the slave's log."""
+"""The first offsets of a slave's queues whose messages are all older than the slave's log."""
 
 from __future__ import annotations
 
@@ -34,12 +34,10 @@ class QueueEnds:
         self._client = client
         self._ends: dict[tuple[str, int], int] | None = None
         self._true_at = 0
-        """The log offset that the slave must reach before the messages of an empty queue are known to be older than its
-        log.
-        """
+        """The log offset after which the messages of an empty queue are known to be older than the slave's log."""
 
     async def copy(self, master: str, tables: MasterTables, topics: Mapping[str, TopicConfig]) -> None:
-        """Request the ends of the queues once, and set the first offsets as soon as possible.
+        """Request the ends of the queues once, and set the queues' first offsets as soon as possible.
 
         :raises ReplicationError: the master's answer is invalid.
         :raises RemotingError: the master does not answer.

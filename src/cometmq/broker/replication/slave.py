@@ -1,6 +1,4 @@
-"""The slave role of a broker, which follows its master's log, copies its tables, and refuses requests meant for
-masters.
-"""
+"""The slave role of a broker: it follows its master's log, copies its tables, and refuses requests for masters."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ _REAL_TOPIC: Final = re.compile(rb"\b" + property_mark(REAL_TOPIC).encode() + rb
 
 
 class UnknownTopics:
-    """Creates topics for replicated messages if the slave's table lacks them, so that no message is hidden.
+    """Creates missing topics for replicated messages, so that no message is hidden.
 
     The master may fail before the slave copies the table of topics again.
     """
@@ -74,7 +72,7 @@ class UnknownTopics:
         self._store = store
         self._topics = topics
         self._seen: dict[tuple[str, int], int] = {}
-        """The queue offset up to which parked messages have been checked, by topic and queue ID."""
+        """The queue offset up to which parked messages have been checked, for each queue."""
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> bool:
         """Create missing topics for queues that received messages; return whether any was created."""
@@ -88,7 +86,7 @@ class UnknownTopics:
         return made
 
     def _waited_for(self, queue: ConsumeQueue) -> set[str]:
-        """Return the target topics of new parked messages in a queue."""
+        """Return the target topics of newly parked messages in a queue."""
         start = self._seen.get(queue.key, queue.known_from)
         self._seen[queue.key] = queue.committed
         topics: set[str] = set()
@@ -109,7 +107,7 @@ def message_refusal() -> RefusedError:
 
 
 class Slave:
-    """Follows the master until it is stopped; its request handlers replace those of a master."""
+    """Follows the master until it is stopped, and replaces a master's request handlers."""
 
     def __init__(self, broker: BrokerContext, security: Security) -> None:
         self.master: Final = MasterAddress(broker.config.ha_master_address)
@@ -155,7 +153,7 @@ class Slave:
             self.tables.copy_soon()
 
     async def _know_topics(self) -> None:
-        """Add the topics of this broker's messages to its table, which may lack them if this broker was killed.
+        """Add the topics of this broker's messages to its table, which may lack them after a crash.
 
         :raises CometMQError: the master did not return its topics.
         """
@@ -171,7 +169,7 @@ class Slave:
         self.tables.start()
 
     async def stop(self) -> None:
-        """Stop following the master, and install copied files that can take effect."""
+        """Stop following the master, and install the copied files that can take effect."""
         await self.follower.stop()
         await self._client.close()  # so that nothing waits for an unresponsive master
         await self.tables.stop()
@@ -182,7 +180,7 @@ class Slave:
         await self._client.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """Return runtime information: the master's address, and the reason if the slave is not following it."""
+        """Return runtime information: the master's address, and any reason for not following it."""
         return {
             "haMasterAddress": self.master.ha or "",
             "replicationTrouble": self.follower.trouble or "",

@@ -1,4 +1,4 @@
-"""The copy of the master's tables on a slave (``SlaveSynchronize``).
+"""Copies the master's tables to a slave (``SlaveSynchronize``).
 
 From a CometMQ master the slave copies the changes of topics, groups and consumer offsets every second
 (:mod:`cometmq.broker.replication.table_changes`). From Apache's master it copies the complete tables every ten seconds
@@ -69,8 +69,7 @@ _name: Final = msgspec.json.Decoder(str)
 
 
 def offset_rows(body: bytes) -> Iterator[tuple[str, dict[int, int]]]:
-    """Yield each ``topic@group`` with its queues' offsets, one row at a time, because decoding everything at once would
-    block the loop.
+    """Yield each ``topic@group`` with its queues' offsets, decoding one row at a time.
 
     The body (43) is ``{"offsetTable":{"topic@group":{0:5,1:7},…}}``, with numbers as keys, which JSON decoders refuse.
     A body with more fields is read in one step if it is no larger than a frame of Apache's broker.
@@ -117,7 +116,7 @@ class SlaveSynchronize:
         self._marks: dict[str, str] = {}
         """The mark from each table's last copy."""
         self._own: dict[str, set[str]] = {TOPICS: set(), GROUPS: set()}
-        """Topics and groups that this broker itself has changed since the last copy."""
+        """Topics and groups that this broker has changed itself since the last copy."""
         self._topics.on_change.append(lambda name: self._own[TOPICS].add(name))
         self._groups.on_change.append(lambda name: self._own[GROUPS].add(name))
         self._beyond: dict[str, Mapping[int, int]] = {}
@@ -168,7 +167,7 @@ class SlaveSynchronize:
             self._next.after(SLAVE_CHANGES_SECONDS if self._marks and not self._troubles else SLAVE_SYNC_SECONDS)
 
     async def stop(self) -> None:
-        """Stop copying, and install the held files whose offsets this broker's log has reached."""
+        """Stop copying, and install the held files whose offsets have been reached."""
         self._next.close()
         if self._task is not None:
             await self._task
@@ -185,7 +184,7 @@ class SlaveSynchronize:
             await self._copy()
 
     async def copy_topics(self, master: str) -> None:
-        """Copy the topics of a master whose log this broker's log is a part of.
+        """Copy the topics of a master whose log begins with this broker's log.
 
         :raises CometMQError: the master did not return them.
         :raises BodyError: the answer is malformed.
@@ -271,8 +270,7 @@ class SlaveSynchronize:
         return gone - table.table.keys()
 
     async def _copy_deletions(self, master: str) -> None:
-        """Copy the log offsets at which topics were deleted, since queues that end before them belong to deleted
-        topics.
+        """Copy the log offsets of topic deletions, since queues that end before them belong to deleted topics.
 
         The tables do not show a topic that was deleted and created again between two copies. Apache's master
         does not show it either.

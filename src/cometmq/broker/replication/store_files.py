@@ -1,5 +1,4 @@
-"""GET_STORE_FILE (30039): slaves copy those of the master's files that are not derived from the log (a CometMQ
-extension).
+"""GET_STORE_FILE (30039): slaves copy the master's files that cannot be derived from the log (a CometMQ extension).
 
 The files in ``comet/`` cannot be derived from the log, since old parts of it are deleted: they contain long-delayed
 messages, producer sequences, the progress of delay levels and queue locks. Each file contains the log offset at which
@@ -122,8 +121,7 @@ class MasterFiles:
         self._master: Final = master
 
     async def part(self, file: str, offset: int, length: int) -> FilePart | None:
-        """Read up to ``length`` bytes starting at ``offset``, at most one response; return ``None`` if the file does
-        not exist.
+        """Read up to ``length`` bytes of a file, starting at ``offset``; return ``None`` if the file does not exist.
 
         :raises NotOfferedError: the master does not know the request.
         :raises ReplicationError: the master cannot read the file.
@@ -178,9 +176,7 @@ class MasterFiles:
 
 
 Check = Callable[[bytes], tuple[int, int]]
-"""A function that returns the log offsets between which a file is valid, or raises ValueError if the file is
-malformed.
-"""
+"""Callback that returns the log offsets between which a file is valid, or raises ValueError for a malformed file."""
 Write = Callable[[bytes], None]
 
 

@@ -113,7 +113,7 @@ class TableChangesProcessor:
 
 
 def _slices(names: Iterable[str], table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield those rows with these names that still exist, in slices; each offset counts as one row."""
+    """Yield the existing rows with these names in slices; each offset counts as one row."""
     some: dict[str, Any] = {}
     size = 0
     for name in names:
@@ -153,7 +153,7 @@ class TableChanges(msgspec.Struct, frozen=True):
     rows_at: int
 
     def rows(self, kind: type[T]) -> Iterator[tuple[str, T]]:
-        """Yield each row with its name; lines are decoded one at a time.
+        """Yield each row with its name, decoding one line at a time.
 
         :raises BodyError: a line is malformed; the rows yielded before are valid.
         """
@@ -180,8 +180,7 @@ class MasterTables:
         self._master: Final = master
 
     async def changes(self, table: str, since: str = "", also: Collection[str] = ()) -> TableChanges | None:
-        """Request the changes since a mark; return ``None`` if the master does not know the request, as Apache's does
-        not.
+        """Request the changes since a mark; return ``None`` if the master does not support the request.
 
         :param also: the names of rows that the slave changed itself.
 

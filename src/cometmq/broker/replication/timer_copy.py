@@ -41,7 +41,7 @@ class TimerCopy:
         self._directory: Final = store.config.root / "comet" / "timer"
         self._fresh: Final = self._directory.with_name(_FRESH)
         self._days: dict[int, TimerDay] = {}
-        """Days whose units have been checked to be a prefix of the master's."""
+        """Days whose units are known to be a prefix of the master's."""
         self._held: tuple[TimerPosition, FilePart] | None = None
         self._version = ""
         self._position = read_position(self._directory / "position.json") or TimerPosition()
@@ -89,7 +89,7 @@ class TimerCopy:
             self._log_pin.offset = position.log_offset
 
     def _has(self, serial: int) -> bool:
-        """Return whether all delayed messages below ``serial`` that this log has ever contained are durable."""
+        """Return whether all delayed messages below ``serial`` from this log are durable."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
             return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
@@ -109,9 +109,7 @@ class TimerCopy:
             await self._copy_units(master, day, count)
 
     async def _is_prefix(self, master: MasterFiles, day: TimerDay, count: int) -> bool:
-        """Return whether the last unit of this day is the same on the master; a unit contains the offset of its
-        record.
-        """
+        """Return whether this day's last unit is the same on the master."""
         if day.count > count:
             return False
         if not day.count:
