@@ -234,5 +234,5 @@ def test_numbers_of_topics_and_brokers_are_limited(monkeypatch: pytest.MonkeyPat
     with pytest.raises(RegistrationError, match="maximum of 2 topics"):
         register(table, MASTER, {**topic("A"), **topic("B"), **topic("C")})
     register(table, MASTER, {**topic("A"), **topic("B")})
-    with pytest.raises(RegistrationError, match="already knows 1 brokers"):
+    with pytest.raises(RegistrationError, match="already has the maximum of 1 brokers"):
         register(table, SLAVE)

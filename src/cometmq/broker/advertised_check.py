@@ -134,9 +134,7 @@ class AdvertisedCheck:
                     address,
                 )
             elif reason:
-                _log.warning(
-                    "the address %s, which %s get for this broker, is wrong: %s; %s", address, whose, reason, _REMEDY
-                )
+                _log.warning("the advertised address %s for %s is wrong: %s; %s", address, whose, reason, _REMEDY)
             else:
                 _log.info("%s reach this broker at %s", whose, address)
 

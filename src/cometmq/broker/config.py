@@ -447,7 +447,7 @@ def ip_of_clients(config: BrokerConfig) -> str:
     except OSError as error:
         key = "advertisedListeners" if EVERY_CLIENT in config.advertised else "brokerIP1"
         raise ConfigError(
-            f"{key}={config.broker_ip1[:_SHOWN_CHARS]} has no address: {reason_of(error)}",
+            f"{key}={config.broker_ip1[:_SHOWN_CHARS]} cannot be resolved: {reason_of(error)}",
             next_step="set it to an address, or to a name that resolves",
         ) from None
 

@@ -188,7 +188,7 @@ class Broker:
             *(__version__, platform.python_version(), PATH, config.store_path_root_dir),
         )
         if CORE is None:
-            _log.info("for the compiled core: %s", NEXT_STEP)
+            _log.info("to use the compiled core: %s", NEXT_STEP)
         began = self.clock.monotonic()
         try:
             ip = await look_up(ip_of_clients, config)

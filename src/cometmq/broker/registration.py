@@ -404,7 +404,7 @@ class _Link:
         elif self._rival_told_at is None or now - self._rival_told_at >= WARN_S:
             self._rival_told_at = now
             _log.warning(
-                "another live broker, at %s, has the name and the id of this one: nameserver %s sends clients to one "
+                "another live broker, at %s, has the same name and id: nameserver %s sends clients to one "
                 "or the other; stop one of them, or give it a brokerName or a brokerId of its own",
                 *(address, self.address),
             )

@@ -323,7 +323,7 @@ def _condition(part: _Part) -> _Part:
         return part
     if isinstance(part.node, Property):
         return _Part(BooleanCast(part.node), part.at, part.depth + 1)
-    raise FilterError("a value alone is not a condition", part.at + 1, next_step="compare it with something")
+    raise FilterError("a value alone is not a condition", part.at + 1, next_step="compare it with another value")
 
 
 def _check_equal(left: _Part, right: _Part) -> None:

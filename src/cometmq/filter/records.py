@@ -34,7 +34,7 @@ def properties_of(record: memoryview) -> bytes:
     at = tail[0] + _LENGTHS_BYTES
     length = tail[at - 2] << 8 | tail[at - 1]
     if at + length != len(tail):
-        raise RecordError(f"{length} bytes of properties do not end at the end of the record")
+        raise RecordError(f"the properties length {length} does not match the record's length")
     return tail[at:]
 
 

@@ -187,7 +187,7 @@ class NamesrvRequests:
         )
 
     def _refuse(self, connection: ServerConnection, identity: BrokerIdentity, error: CometMQError) -> Response:
-        _log.warning("registration of %s by %s refused: %s", identity.name[:150], connection.remote_address, error)
+        _log.warning("refused the registration of %s by %s: %s", identity.name[:150], connection.remote_address, error)
         return Response(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def _remove_brokers_of(self, connection: ServerConnection) -> None:

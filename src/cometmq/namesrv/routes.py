@@ -250,7 +250,7 @@ class RouteTable:
                 f"this nameserver would exceed the maximum of {MAX_NAMESRV_QUEUE_DATA} topic-broker pairs"
             )
         if identity.address not in self._live and len(self._live) >= MAX_NAMESRV_BROKERS:
-            raise RegistrationError(f"this nameserver already knows {MAX_NAMESRV_BROKERS} brokers")
+            raise RegistrationError(f"this nameserver already has the maximum of {MAX_NAMESRV_BROKERS} brokers")
         if topics > MAX_NAMESRV_TOPICS:
             raise RegistrationError(f"this nameserver would exceed the maximum of {MAX_NAMESRV_TOPICS} topics")
 

@@ -60,7 +60,7 @@ async def test_bytes_of_questions_in_flight_are_bounded(
     refused = await wire.ask(question(wire, bytes(MAX_RELAYED_BODY_BYTES + 1)))
     assert (refused.code, refused.remark) == (
         ResponseCode.SYSTEM_ERROR,
-        "a body of 65537 bytes; at most 65536 are handed on to a consumer",
+        "the body has 65537 bytes; at most 65536 can be forwarded to a consumer",
     )
     waiting = question(wire, bytes(MAX_RELAYED_BODY_BYTES))
     wire.post(waiting)

@@ -52,6 +52,6 @@ def test_the_first_are_named_and_the_others_counted(caplog: pytest.LogCaptureFix
         registry.producers.register("p", channel(f"c{number}"))
     assert len(told()) == NAMED_IN_A_PERIOD - 4
     lines.log_counts()
-    assert told() == ["4 more clients joined and 0 left; members of groups now: 10 producers, 0 consumers"]
+    assert told() == ["4 more clients joined and 0 left; group members now: 10 producers, 0 consumers"]
     registry.producers.register("p", channel("another"))
     assert len(told()) == 1, "a new period"

@@ -268,7 +268,7 @@ async def test_a_heartbeat_with_too_much_sql_is_refused(broker: Broker, wire: Wi
     many = [sql(f"T{number}", expression) for number in range(MAX_HEARTBEAT_FILTER_CHARS // len(expression) + 1)]
     answer = await heartbeat(wire, many)
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark == "the SQL92 expressions of a heartbeat may have at most 49152 characters"
+    assert answer.remark == "the SQL92 expressions in a heartbeat may have at most 49152 characters"
     assert len(broker.filters) == 0
     assert (await heartbeat(wire, many[:-1])).code == ResponseCode.SUCCESS
     assert len(broker.filters) == len(many) - 1

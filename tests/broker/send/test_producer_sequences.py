@@ -64,7 +64,7 @@ async def test_other_contents_under_the_same_numbers_are_refused(wire: Wire) -> 
     await send(wire, range(3))
     answer = await send(wire, range(3), body=body_of(range(7, 10)))
     assert answer.code == ResponseCode.SEQUENCE_MISMATCH
-    assert "stored with other contents" in (answer.remark or "")
+    assert "stored with different contents" in (answer.remark or "")
 
 
 async def test_a_later_run_fences_an_earlier_one(wire: Wire) -> None:
@@ -74,7 +74,7 @@ async def test_a_later_run_fences_an_earlier_one(wire: Wire) -> None:
     assert (later.epoch, later.lanes["T/0"].next) == (2, 3)
     zombie = await send(wire, range(3, 4), epoch=1)
     assert zombie.code == ResponseCode.PRODUCER_FENCED
-    assert "epoch 1 is over" in (zombie.remark or "")
+    assert "epoch 1 has ended" in (zombie.remark or "")
     assert (await send(wire, range(3, 5), epoch=2)).code == 0
     assert await all_stored(wire) == [0, 1, 2, 3, 4]
 
@@ -89,7 +89,7 @@ async def test_with_a_new_batch_numbers_start_again_and_the_one_before_is_over(w
     over = await open_answer(wire, batch=0)
     assert (over.code, over.remark) == (
         ResponseCode.PRODUCER_FENCED,
-        "producer q-0 has begun batch 1; batch 0 is over",
+        "producer q-0 has begun batch 1; batch 0 has ended",
     )
     assert await all_stored(wire) == [0, 1, 2, 0, 1]
 
@@ -169,7 +169,7 @@ def test_a_known_producer_gets_no_more_queues_than_there_may_be(monkeypatch: pyt
     assert table.stored_of(sequence, "T/1") == 0
     when_stored = table.put(sequence, "T/1", Stored(0, 0))
     for _ in range(2):  # while the third one is being stored, and then
-        with pytest.raises(RefusedError, match=r"in \d queues already; those that send nothing for 1 h give way"):
+        with pytest.raises(RefusedError, match=r"in \d queues; those that are idle for 1 h can be replaced"):
             table.stored_of(sequence, "T/2")
         when_stored(Stored(0, 0))
     assert table.stored_of(sequence, "T/1") == 1
@@ -188,7 +188,7 @@ async def test_what_another_queue_of_a_full_table_is_refused_is_not_stored(
     refused = await send(wire, range(2), queue_id=1)
     assert (refused.code, refused.remark) == (
         ResponseCode.SYSTEM_BUSY,
-        "this broker has 1 producers with sequences in 1 queues already; those that send nothing for 1 h give way",
+        "this broker already has 1 producers with sequences in 1 queues; those that are idle for 1 h can be replaced",
     )
     assert (await send(wire, range(2, 4))).code == ResponseCode.SUCCESS
     assert await all_stored(wire) == [0, 1, 2, 3]

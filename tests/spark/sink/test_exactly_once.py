@@ -106,7 +106,7 @@ def test_an_attempt_that_was_overtaken_is_fenced(topics: Topics) -> None:
         sink(topics, topic, cut(rows(30), 30), job=name, **EXACTLY)  # a speculative copy runs to its end meanwhile
         yield rows_of(rows(20, 10))
 
-    with pytest.raises(SinkError, match=r"code 20001.*epoch 1 is over .another attempt of this task has taken over"):
+    with pytest.raises(SinkError, match=r"code 20001.*epoch 1 has ended .another attempt of this task has taken over"):
         sink(topics, topic, slow(), job=name, **EXACTLY)
     assert numbers(topics, topic, 1) == [list(range(30))]
 
@@ -114,7 +114,7 @@ def test_an_attempt_that_was_overtaken_is_fenced(topics: Topics) -> None:
 def test_a_batch_that_is_over_cannot_be_sent_again(topics: Topics) -> None:
     topic, name = topics.create(queues=1), job()
     sink(topics, topic, cut(rows(3), 3), job=name, batch=7, **EXACTLY)
-    with pytest.raises(SinkError, match=r"has begun batch 7; batch 6 is over .*new checkpoint"):
+    with pytest.raises(SinkError, match=r"has begun batch 7; batch 6 has ended .*new checkpoint"):
         sink(topics, topic, cut(rows(3), 3), job=name, batch=6, **EXACTLY)
 
 

@@ -104,7 +104,7 @@ class PlainAccountAdmin:
             if await self._run_exclusively(
                 lambda: self._changes.put_white_addresses(addresses, header.acl_file_full_path or "")
             ):
-                _log.info("%s changed the white addresses", connection.remote_address)
+                _log.info("%s changed the whitelisted addresses", connection.remote_address)
                 return Response()
         except AuthError as error:
             return Response(UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, remark=str(error))

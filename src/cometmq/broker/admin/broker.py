@@ -152,7 +152,9 @@ class BrokerAdmin:
         except OSError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"cannot write the change: {error}")
         if change.texts:
-            _log.info("%s changes the configuration: %s", connection.remote_address, ", ".join(sorted(change.texts)))
+            _log.info(
+                "%s is changing the configuration: %s", connection.remote_address, ", ".join(sorted(change.texts))
+            )
             self._version = DataVersion(counter=self._version.counter + 1, timestamp=self._broker.clock.now_ms())
             if change.config.broker_permission != before.broker_permission:
                 self._broker.topics.new_version()  # routes contain the permission

@@ -132,7 +132,7 @@ class GroupAdmin:
                 return wrong
         for group in groups:
             if self._broker.groups.get(group.group_name) != group:
-                _log.info("%s creates or changes the group %s", connection.remote_address, group.group_name)
+                _log.info("%s is creating or changing the group %s", connection.remote_address, group.group_name)
                 self._broker.groups.put(group)
         return None
 
@@ -149,7 +149,7 @@ class GroupAdmin:
         group = request.header.group_name
         is_known = self._broker.groups.delete(group)
         if is_known:
-            _log.info("%s deletes the group %s", connection.remote_address, group)
+            _log.info("%s is deleting the group %s", connection.remote_address, group)
         with_offsets = request.header.remove_offset
         if is_known or (with_offsets and self._broker.offsets.has_group(group)):
             self._broker.deletions.group(group, self._broker.store.max_physical_offset, with_offsets=with_offsets)

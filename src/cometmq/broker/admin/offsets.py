@@ -128,7 +128,9 @@ class OffsetAdmin:
                         ResponseCode.SYSTEM_ERROR,
                         remark="this broker already has the maximum number of consumer offsets",
                     )
-        _log.info("%s clones offsets of %s to %s", connection.remote_address, header.src_group, header.dest_group)
+        _log.info(
+            "%s is copying the offsets of %s to %s", connection.remote_address, header.src_group, header.dest_group
+        )
         return Response()
 
     # --- reset --------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ class OffsetAdmin:
         for channel in channels:
             if not channel.connection.is_behind:
                 channel.connection.write(frame_for_c if channel.language == "CPP" else frame)
-        _log.info("%s resets offsets of %s in %s to %d", asker, header.group, header.topic, header.timestamp)
+        _log.info("%s is resetting the offsets of %s in %s to %d", asker, header.group, header.topic, header.timestamp)
         return Response(remark=DEFAULT_REMARK, body=body)
 
     def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:

@@ -57,7 +57,7 @@ class QuotaAdmin:
             elif value is not None:
                 merged[field.encode_name] = value
         if not merged:
-            raise AuthError("a quota needs at least one limit", next_step="set a limit, or delete the quota")
+            raise AuthError("a quota must have at least one limit", next_step="set a limit, or delete the quota")
         limits = msgspec.convert(merged, Limits)
         limits.check()
         return limits

@@ -201,7 +201,7 @@ class RelayAdmin:
         answer = await channel.connection.invoke(code, question, timeout_s=_STATUS_TIMEOUT_S)
         size = len(answer.body)
         if size > MAX_CONSUMER_STATUS_BYTES or not self._statuses.has_room(1, size):
-            raise InvokeError(f"the response has {size} bytes, more than the remaining limit")
+            raise InvokeError(f"the response of {size} bytes exceeds the remaining limit")
         self._statuses.enter(1, size)
         sizes.append(size)
         return answer.body
@@ -216,7 +216,7 @@ async def _merged(asked: list[ClientChannel], bodies: list[Any]) -> bytes:
                 raise body
             status = await in_thread(decode_body, GetConsumerStatusBody, body or b"{}")  # parsing fastjson is slow
         except (InvokeError, BodyError) as error:
-            _log.warning("malformed status from %s: %s", channel.client_id, error)
+            _log.warning("malformed consumer status from %s: %s", channel.client_id, error)
             continue
         if status.message_queue_table:
             table[channel.client_id] = status.message_queue_table

@@ -154,7 +154,7 @@ class TopicAdmin:
     def _make(self, connection: ServerConnection, topics: list[TopicConfig]) -> None:
         for topic in topics:
             if self._broker.topics.get(topic.topic_name) != topic:
-                _log.info("%s creates or changes %s", connection.remote_address, describe_topic(topic))
+                _log.info("%s is creating or changing %s", connection.remote_address, describe_topic(topic))
                 self._broker.topics.put(topic)
 
     def _when_known(self, respond: Callable[[Response], None], response: Response) -> None:
@@ -184,7 +184,7 @@ class TopicAdmin:
         self._broker.turn.end()  # so that all messages of the topic are below the log's end
         is_known = self._broker.topics.delete(topic)
         if is_known:
-            _log.info("%s deletes the topic %s", connection.remote_address, topic)
+            _log.info("%s is deleting the topic %s", connection.remote_address, topic)
         if is_known or topic in self._broker.store.queues():
             self._broker.deletions.topics([topic], self._broker.store.max_physical_offset)
         self._broker.tables.answer(connection, request)
@@ -271,7 +271,7 @@ class TopicAdmin:
             if topic not in known and any(queue.max_offset() for queue in queues.values())
         ]
         if unused:
-            _log.info("dropping the queues of %s, which have no configuration", ", ".join(unused))
+            _log.info("deleting the queues of %s, which have no topic configuration", ", ".join(unused))
             self._broker.deletions.topics(unused, self._broker.store.max_physical_offset)
         self._broker.tables.answer(connection, request)
 

@@ -49,7 +49,7 @@ class ClientLines:
         """Log the number of further clients that joined and left, and begin the next period."""
         if self._joined or self._left:
             _log.info(
-                "%d more clients joined and %d left; members of groups now: %d producers, %d consumers",
+                "%d more clients joined and %d left; group members now: %d producers, %d consumers",
                 *(self._joined, self._left, self._clients.producers.members, self._clients.consumers.members),
             )
         self._named = self._joined = self._left = 0

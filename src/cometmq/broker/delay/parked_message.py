@@ -216,5 +216,5 @@ def _record(waiting: Waiting, timer_log: TimerLog, queue: ConsumeQueue, store: M
             unit = queue.unit(waiting.serial)
             record = store.record_at(unit[0], unit[1]) if unit is not None else None
     if record is None:
-        raise RecordError("its record is damaged or missing in the timer log and no longer in the commit log")
+        raise RecordError("its record is damaged or missing in the timer log, and no longer in the commit log")
     return record

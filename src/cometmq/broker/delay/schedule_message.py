@@ -318,7 +318,7 @@ class ScheduleMessageService:
         numbers = [number for number, delay_ms in enumerate(self.delays_ms, 1) if delay_ms > kept_ms]
         if numbers:
             _log.warning(
-                "delay levels %s of messageDelayLevel are longer than log files are kept (fileReservedTime=%d "
+                "delay levels %s of messageDelayLevel exceed the retention time of log files (fileReservedTime=%d "
                 "hours): their messages are copied to the timer before their log file is deleted",
                 ", ".join(map(str, numbers)),
                 self._kept_hours,

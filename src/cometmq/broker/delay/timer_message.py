@@ -158,7 +158,7 @@ class TimerMessageService:
             if position is not None:
                 await self._save(position)
         except (OSError, StoreError) as error:
-            _log.error("cannot complete the timer log; the next start reads the commit log again: %s", error)
+            _log.error("cannot complete the timer log; the commit log will be read again at the next start: %s", error)
         self._worker.shutdown()
         self.log.close()
 
@@ -245,7 +245,7 @@ class TimerMessageService:
                     raise ValueError(f"the log has no timer record at offset {physical_offset}")
                 entry = entry_of(record, serial, physical_offset)
             except ValueError as error:
-                _log.error("cannot deliver message %d of %s, skipped it: %s", serial, TIMER_TOPIC, error)
+                _log.error("skipped message %d of %s, which cannot be delivered: %s", serial, TIMER_TOPIC, error)
                 continue
             if self.log.needs(serial, entry.due_ms):
                 self._to_entry(entry)

@@ -155,7 +155,7 @@ def load_hooks(config: BrokerConfig) -> BrokerHooks:
             raise ConfigError(f"hookNames: no installed package has the hook {name}; available: {known}")
         hooks = offered[name].load()(config)
         if not isinstance(hooks, BrokerHooks):
-            raise ConfigError(f"hookNames: {name} returns {type(hooks).__name__}, not BrokerHooks")
+            raise ConfigError(f"hookNames: {name} returned {type(hooks).__name__} instead of BrokerHooks")
         found += hooks
     return found
 

@@ -118,7 +118,7 @@ class AckMessageProcessor:
             return Response(ResponseCode.NO_MESSAGE)
         if len(acks) > MAX_ACKS:
             raise RefusedError(
-                ResponseCode.INVALID_PARAMETER, f"{len(acks)} acks in one request; the maximum is {MAX_ACKS}"
+                ResponseCode.INVALID_PARAMETER, f"the request has {len(acks)} acks; the maximum is {MAX_ACKS}"
             )
         ends: list[tuple[PopQueue, list[int], int]] = []
         room = MAX_ACKED_MESSAGES

@@ -169,7 +169,7 @@ class PopReviveService:
             record = record_at(self._store, queue.topic, queue.queue_id, offset)
             if record is None:
                 _log.error(
-                    "popped message %d of %s queue %d is no longer in the log", offset, queue.topic, queue.queue_id
+                    "popped message %d from %s queue %d is no longer in the log", offset, queue.topic, queue.queue_id
                 )
                 entries.append(Revived(*queue.key, pop_time, offset, "", 0))
                 continue

@@ -125,7 +125,7 @@ class PopSnapshot:
         try:
             saved = self._read()
             if saved is not None and saved.position > queue.max_offset():
-                raise SnapshotError("the snapshot belongs to another store, or to a later state of this store")
+                raise SnapshotError("the snapshot belongs to another store or to a later state of this store")
             for found in [] if saved is None else saved.queues:
                 state.enter(_queue(found))
         except (SnapshotError, ValueError, OSError, msgspec.MsgspecError) as error:
@@ -140,7 +140,7 @@ class PopSnapshot:
         except FileNotFoundError:
             return None
         if len(data) < 4 or crc32(data[4:]) & 0xFFFFFFFF != int.from_bytes(data[:4], "big"):
-            raise SnapshotError("wrong CRC")
+            raise SnapshotError("the CRC does not match")
         saved = msgspec.msgpack.decode(data[4:], type=Saved)
         if saved.version != _VERSION:
             raise SnapshotError(f"unknown version {saved.version}")

@@ -302,7 +302,7 @@ class PullRequestHoldService:
         try:
             response = self._answer(pull)
         except Exception as error:  # one broken pull must not keep the others from being answered
-            _log.exception("a held pull of %s failed", connection.remote_address)
+            _log.exception("a held pull from %s failed", connection.remote_address)
             response = Response(1, remark=f"{type(error).__name__}: {error}")
         connection.respond(pull.request, response, polling=True)
 

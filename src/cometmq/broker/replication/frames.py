@@ -91,7 +91,7 @@ class ReportReader:
             return None
         (offset,) = _REPORT.unpack_from(data, whole - REPORT_BYTES)
         if offset < 0:
-            raise ReplicationError(f"invalid end of a slave's log: {offset}")
+            raise ReplicationError(f"the slave reported an invalid end of its log: {offset}")
         return int(offset)
 
 

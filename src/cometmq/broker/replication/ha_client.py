@@ -289,7 +289,7 @@ class HAClient:
         if self._topics.writer.has_new:
             await self._tables.finish()
         if self._topics.cannot_be_saved:
-            raise ReplicationError("the topics cannot be written, so messages in them cannot be acknowledged")
+            raise ReplicationError("cannot write the topics, so their messages cannot be acknowledged")
 
     def _sign_in(self, report: int) -> bytes:
         """Return the bytes with which this slave signs in, signed like its other requests to the master."""
@@ -324,7 +324,7 @@ class HAClient:
             if not transfer.body:
                 return
         if log.is_empty and transfer.offset != log.end and self._master.remoting is not None:
-            raise ReplicationError("the master's log has grown by a file since it was compared; will retry")
+            raise ReplicationError("the master's log has a new file since the comparison; will retry")
         if transfer.body or not log.is_empty:
             log.append(transfer.offset, transfer.body)
 

@@ -167,7 +167,7 @@ class HAConnection(asyncio.Protocol):
         if report < store.min_physical_offset:
             raise ReplicationError(
                 f"its log ends at {report}, but this master's log begins at {store.min_physical_offset}",
-                next_step="empty the slave's store: it then starts with the last log file",
+                next_step="empty the slave's store, so that it starts with the last log file",
             )
         return report
 
@@ -323,7 +323,7 @@ class HAService:
         for slave in self.slaves:
             if slave.behind:
                 _log.warning(
-                    "slave %s lacks %d bytes of the log, but the master is stopping", slave.address, slave.behind
+                    "the master is stopping although slave %s lacks %d bytes of the log", slave.address, slave.behind
                 )
 
     def cut_off(self) -> None:
@@ -378,7 +378,7 @@ class HAService:
         try:
             frames = [_UNSIGNED] if signed_in is None else FrameDecoder(MAX_SIGN_IN_BYTES).feed(signed_in)
             if len(frames) != 1 or (signed_in is not None and REPORT_FIELD not in fields_of(frames[0])):
-                raise FrameError("it signs in with the wrong kind of request")
+                raise FrameError("it signed in with the wrong kind of request")
             self._guard.admit_server(slave, RequestCode.GET_BROKER_RUNTIME_INFO, frames[0])
         except (DeniedError, RpcRejectedError, FrameError) as error:
             step = (
@@ -408,7 +408,7 @@ class HAService:
         if slave in self.slaves:
             del self.slaves[slave]
             if slave.has_begun:
-                _log.info("slave %s has disconnected; it has the log up to %d", slave.address, slave.ack_offset)
+                _log.info("slave %s disconnected; it has the log up to %d", slave.address, slave.ack_offset)
                 self._transfers.remove_slave(slave)
             if not self.slaves:
                 self._sweeper.cancel()

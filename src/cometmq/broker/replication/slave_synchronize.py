@@ -175,7 +175,7 @@ class SlaveSynchronize:
         try:
             await self._put_in_place()
         except OSError as error:
-            _log.error("cannot write the copies from the master: %s", reason_of(error))
+            _log.error("cannot write the files copied from the master: %s", reason_of(error))
 
     async def copy(self) -> None:
         """Copy everything once; tables that fail are retried the next time."""
@@ -262,7 +262,7 @@ class SlaveSynchronize:
             return None
         version = found.head.data_version
         if version is None:
-            raise ReplicationError(f"the master sent {name} without their version")
+            raise ReplicationError(f"the master sent {name} without a version")
         removed = None if found.whole else found.head.removed
         gone = set(table.table if removed is None else removed)
         await in_rounds(table.take_over(found.rows(table.kind), version, removed))

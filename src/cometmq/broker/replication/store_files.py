@@ -135,7 +135,7 @@ class MasterFiles:
         ):  # an older master offers fewer files
             return None
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise NotOfferedError(f"master {self._master} offers no files to copy")
+            raise NotOfferedError(f"master {self._master} does not offer files for copying")
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"master {self._master} did not return {file}: code {answer.code}, {answer.remark}")
         of_file = answer.header(GetStoreFileResponseHeader)
@@ -150,7 +150,7 @@ class MasterFiles:
         while start + len(data) < end:
             part = await self.part(file, start + len(data), end - start - len(data))
             if part is None or not part.data:
-                raise ReplicationError(f"{file} of master {self._master} ends before byte {end}")
+                raise ReplicationError(f"{file} on master {self._master} ends before byte {end}")
             data += part.data
         return bytes(data)
 
@@ -164,7 +164,7 @@ class MasterFiles:
             return None
         if first.size > MAX_COPIED_FILE_BYTES:
             raise ReplicationError(
-                f"{file} of master {self._master} has {first.size} bytes; the maximum is {MAX_COPIED_FILE_BYTES}"
+                f"{file} on master {self._master} has {first.size} bytes; the maximum is {MAX_COPIED_FILE_BYTES}"
             )
         data = bytearray(first.data)
         while len(data) < first.size:

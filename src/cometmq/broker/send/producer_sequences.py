@@ -83,7 +83,7 @@ class ProducerSequences:
         elif batch < state.batch:
             raise RefusedError(
                 ResponseCode.PRODUCER_FENCED,
-                f"producer {producer} has begun batch {state.batch}; batch {batch} is over",
+                f"producer {producer} has begun batch {state.batch}; batch {batch} has ended",
             )
         state = self._state_of(producer, batch, 0)
         state.epoch += 1
@@ -102,8 +102,8 @@ class ProducerSequences:
             if (sequence.batch, sequence.epoch) < (state.batch, state.epoch):
                 raise RefusedError(
                     ResponseCode.PRODUCER_FENCED,
-                    f"producer {sequence.producer} runs again with batch {state.batch}, epoch {state.epoch}; "
-                    f"batch {sequence.batch}, epoch {sequence.epoch} is over",
+                    f"producer {sequence.producer} has started again with batch {state.batch}, epoch {state.epoch}; "
+                    f"batch {sequence.batch}, epoch {sequence.epoch} has ended",
                 )
             known = state.lanes.get(lane)
         ahead = self._ahead.get((sequence.producer, lane))
@@ -125,7 +125,7 @@ class ProducerSequences:
             raise RefusedError(
                 ResponseCode.SEQUENCE_MISMATCH,
                 f"messages {sequence.first} to {sequence.end - 1} of producer {sequence.producer} in {lane} "
-                "are stored with other contents",
+                "are stored with different contents",
             )
         return min(end - sequence.first, sequence.count)
 
@@ -222,8 +222,8 @@ class ProducerSequences:
         if self._is_full_for(producer):
             raise RefusedError(
                 ResponseCode.SYSTEM_BUSY,
-                f"this broker has {len(self.producers)} producers with sequences in {self._lanes} queues already; "
-                f"those that send nothing for {PRODUCER_MIN_IDLE_SECONDS / 3600:g} h give way",
+                f"this broker already has {len(self.producers)} producers with sequences in {self._lanes} queues; "
+                f"those that are idle for {PRODUCER_MIN_IDLE_SECONDS / 3600:g} h can be replaced",
             )
 
     def _is_full_for(self, producer: str) -> bool:

@@ -183,7 +183,7 @@ class SequencedSends:
         head = records[0]
         head.properties += self.mark(left).encode()
         if len(head.properties) > MAX_PROPERTIES_BYTES:
-            raise _illegal("its properties and the sequence are larger than 32 KB together")
+            raise _illegal("its properties, including the sequence, exceed 32 KB")
         return None
 
     @staticmethod

@@ -102,7 +102,7 @@ class TransactionalMessageCheck:
         if self.lost > lost:
             _log.error(
                 "%d open transactions can no longer be committed: the log has lost their half messages "
-                "(their file is deleted, or damaged)",
+                "(their log file was deleted or damaged)",
                 self.lost - lost,
             )
 

@@ -397,7 +397,7 @@ class StoreTurn:
     ) -> None:
         """Refuse the requests and internal messages of a turn that could not be stored."""
         self._stats.put_failed += messages
-        _log.error("cannot store %d messages of one turn: %s", messages, refusal.remark)
+        _log.error("cannot store the %d messages in a turn: %s", messages, refusal.remark)
         _notify(inner, refusal)
         self._answers.refused(refusal.code, refusal.remark, pending)
 
