@@ -81,7 +81,7 @@ class RegistrationReader:
         self._reading.start(work())
 
     async def stop(self) -> None:
-        """Stop reading."""
+        """Stop reading registrations."""
         await self._reading.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

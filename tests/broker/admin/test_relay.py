@@ -79,7 +79,7 @@ async def test_a_consumer_that_does_not_read_is_not_asked(
     answer = await wire.ask(question(wire))
     assert (answer.code, answer.remark) == (
         ResponseCode.CONSUME_MSG_TIMEOUT,
-        "consumer <g> <c> Timeout: it does not read its connection",
+        "consumer <g> <c> Timeout: it is not reading from its connection",
     )
 
 

@@ -266,7 +266,7 @@ async def test_a_connection_that_says_hello_for_other_groups_locks_nothing(wire:
     answer = await wire.call(LOCK, body=asked("one"))
     assert (answer.code, answer.remark) == (
         ResponseCode.SYSTEM_ERROR,
-        "one is no member of g, by the heartbeats of its connection",
+        "one is not a member of g according to its heartbeats",
     )
     assert await lock(await connect(), "two") == set(QUEUES), "one that has not said hello yet may be a member"
 

@@ -148,7 +148,7 @@ class LockProcessor:
         except BodyError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=error.message)
         if self._clients.is_stranger(connection, asked.consumer_group, asked.client_id):
-            remark = f"{asked.client_id} is not a member of {asked.consumer_group}, going by its heartbeats"
+            remark = f"{asked.client_id} is not a member of {asked.consumer_group} according to its heartbeats"
             return Response(ResponseCode.SYSTEM_ERROR, remark=remark)
         held = self._locks.try_lock(asked.consumer_group, asked.client_id, asked.mq_set)
         if held is None:

@@ -18,7 +18,7 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""Minimum lateness in milliseconds of a message in the backlog."""
+"""Number of milliseconds after its due time at which a message belongs to the backlog."""
 
 IN_LOG: Final = -1
 """Value of ``Waiting.crc`` for a message whose record is read from the log."""

@@ -274,7 +274,7 @@ class BrokerStats:
         return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
-        """Return averages per second of the sum of some columns over 10, 60 and 600 s, or since the start."""
+        """Return the per-second averages of some columns over 10, 60 and 600 s, or since the start."""
         newest = self._samples[-1]
         figures = []
         for seconds in (10, 60, 600):

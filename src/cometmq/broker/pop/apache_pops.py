@@ -113,7 +113,7 @@ class ApachePops:
             self._alarm.after(0)
 
     def stop(self) -> None:
-        """Stop reading."""
+        """Stop reading records."""
         self._alarm.close()
 
     def arrived(self, queues: Iterable[ConsumeQueue]) -> None:

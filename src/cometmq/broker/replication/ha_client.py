@@ -184,7 +184,7 @@ class HAClient:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="follow the master")
 
     async def stop(self) -> None:
-        """Stop following."""
+        """Stop following the master."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

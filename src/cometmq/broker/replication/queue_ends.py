@@ -34,7 +34,7 @@ class QueueEnds:
         self._client = client
         self._ends: dict[tuple[str, int], int] | None = None
         self._true_at = 0
-        """The log offset after which the messages of an empty queue are known to be older than the slave's log."""
+        """Log offset at which the messages of a queue that is still empty are known to be older than the log."""
 
     async def copy(self, master: str, tables: MasterTables, topics: Mapping[str, TopicConfig]) -> None:
         """Request the ends of the queues once, and set the queues' first offsets as soon as possible.

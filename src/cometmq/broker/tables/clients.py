@@ -94,8 +94,8 @@ def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
     if wanted == known:
         return ""
     topic = min(topic for topic in wanted.keys() | known.keys() if wanted.get(topic) != known.get(topic))
-    first, second = sorted((wanted.get(topic, "not at all"), known.get(topic, "not at all")))
-    return f"topic {topic}: one member subscribes with {first}, another with {second}"
+    first, second = sorted((wanted.get(topic, "no subscription"), known.get(topic, "no subscription")))
+    return f"topic {topic}: one member has {first}, another has {second}"
 
 
 GroupChanged = Callable[[ConsumerGroup], None]

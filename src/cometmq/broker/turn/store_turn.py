@@ -178,7 +178,7 @@ class StoreTurn:
         return place
 
     def take_back(self) -> None:
-        """End the loan by adding the records that the borrowing code has encoded."""
+        """Take back the end of the batch, and add the records encoded by the other code."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
