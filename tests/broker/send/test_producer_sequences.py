@@ -151,7 +151,7 @@ def test_a_full_table_lets_go_of_who_is_idle_and_refuses_others(monkeypatch: pyt
     put(table, "a")
     clock.advance(PRODUCER_MIN_IDLE_SECONDS - 1)
     put(table, "b")
-    with pytest.raises(RefusedError, match="2 producers with sequences in 2 queues already"):
+    with pytest.raises(RefusedError, match="2 producers with sequences in 2 queues"):
         table.open("c", 0)
     clock.advance(1)
     table.open("c", 0)
