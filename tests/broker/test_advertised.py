@@ -132,7 +132,7 @@ async def test_the_self_test_tells_an_address_where_nobody_listens_and_when_it_i
     broker = await start_broker(namesrv_addr=nameserver.address, advertised_listeners=f"localhost:{port}")
     assert "cannot be reached from this machine" in (await looked(broker, clock))[""]
     [line] = [record.getMessage() for record in caplog.records if "is wrong" in record.getMessage()]
-    assert f"the address localhost:{port}, which clients get" in line
+    assert f"the advertised address localhost:{port} for clients is wrong" in line
     assert "--advertise HOST[:PORT]" in line
     link = Link(("127.0.0.1", port), ("127.0.0.1", broker.server.port), clock=clock)
     await link.start()

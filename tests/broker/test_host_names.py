@@ -33,6 +33,6 @@ async def test_a_broker_is_registered_by_its_name_and_message_ids_have_its_addre
 
 
 async def test_a_name_without_an_address_ends_the_start_with_the_next_step(start_broker: StartBroker) -> None:
-    with pytest.raises(ConfigError, match=r"brokerIP1=nowhere\.invalid has no address") as wrong:
+    with pytest.raises(ConfigError, match=r"brokerIP1=nowhere\.invalid cannot be resolved") as wrong:
         await start_broker(broker_ip1="nowhere.invalid")
     assert "a name that resolves" in (wrong.value.next_step or "")

@@ -379,4 +379,4 @@ async def test_a_level_that_outlives_the_log_is_warned_of_when_that_begins(
 ) -> None:
     wire = await connect_to(await start_broker())
     await wire.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=1")
-    assert "delay levels 18 of messageDelayLevel wait for longer than log files are kept" in caplog.text
+    assert "delay levels 18 of messageDelayLevel exceed the retention time of log files" in caplog.text

@@ -106,7 +106,7 @@ async def test_a_level_longer_than_files_are_kept_is_announced_and_comes(
     await site.stop()
     caplog.clear()
     await site.start(delete_when=";".join(f"{hour:02}" for hour in range(24)))
-    assert "delay levels 4 of messageDelayLevel wait for longer" in caplog.text
+    assert "delay levels 4 of messageDelayLevel exceed the retention time" in caplog.text
     await send_delayed(site.wire, b"in ten days", 4)
     await site.fill_files()
     for segment in site.broker.store._log.segments:

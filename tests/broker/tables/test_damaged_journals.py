@@ -88,7 +88,7 @@ async def test_a_file_that_another_program_wrote_counts_but_lacks_nothing_that_w
     copy_store(killed / "store", killed.parent / "again" / "store")
     await broker.stop()
     assert [line for line in caplog.messages if "topics.json has since been written by another program" in line]
-    assert [line for line in caplog.messages if "added A, B, C, which that program could not know yet" in line]
+    assert [line for line in caplog.messages if "A, B, C, which that program could not know yet" in line]
     assert quarantine(killed) == {"comet~tables~topics.1.journal.1"}
     broker = await start(killed.parent / "again", clock)
     assert {*NAMES} <= broker.topics.table.keys(), "a kill just after the start takes nothing away"
