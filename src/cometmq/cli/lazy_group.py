@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
         self._package = package
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names of the commands. The most frequently used commands are first."""
+        """Return the names of the commands, most frequently used first."""
         return list(self._members)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -39,22 +39,22 @@ ASK_SECONDS: Final = 3.0
 """Timeout for a request to a server in the cluster."""
 SAMPLE_SECONDS: Final = 5.0
 SAMPLES: Final = 720
-"""Number of samples that are kept, which is one hour."""
+"""Number of samples to keep, which cover one hour."""
 HEALTH_SECONDS: Final = 30.0
-"""Maximum age of warnings on a page. If they are older, the cluster is examined again."""
+"""Maximum age of warnings on a page. Older warnings are refreshed by examining the cluster again."""
 MAX_DEAD_LETTERS: Final = 1_000
 """Maximum number of dead letters that one page reads, and that one change resends."""
 AUDIT_LINES: Final = 200
-"""Maximum number of entries from the brokers' audit logs that a page shows. The newest are first."""
+"""Maximum number of entries from the brokers' audit logs to show on a page, newest first."""
 AUDIT_BYTES_READ: Final = 8 * 1024 * 1024
-"""Maximum total number of bytes that a page searches at the ends of these logs."""
+"""Maximum total number of bytes to search at the ends of the audit logs for one page."""
 MAX_REPORTS: Final = 200
-"""Maximum number of job reports that the list shows. The newest are first."""
+"""Maximum number of job reports to list, newest first."""
 MAX_REPORT_FILES: Final = 10_000
 """Maximum number of files in the report directory that the console reads."""
 MAX_REPORT_BYTES: Final = 2 * 1024 * 1024
 """Maximum size of a report that is shown. Decoding a report of this size takes less than 50 ms."""
 MAX_REPORT_TABLES: Final = 30
 MAX_REPORT_ROWS: Final = 200
-"""Maximum number of rows that are shown of one table in a report."""
+"""Maximum number of rows to show from one table in a report."""
 MAX_REPORT_COLUMNS: Final = 20

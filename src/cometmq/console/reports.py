@@ -92,7 +92,7 @@ class ShownReport:
 
 
 def reports_in(directory: Path) -> list[ReportLine]:
-    """Return the newest reports. The newest is first.
+    """Return the newest reports, newest first.
 
     :raises ReportError: the directory cannot be read.
     """

@@ -88,7 +88,7 @@ class Sample:
 
 @dataclass
 class Health:
-    """The findings from examining the cluster."""
+    """Findings about the cluster's health."""
 
     time_ms: int = 0
     findings: list[Finding] = field(default_factory=list)

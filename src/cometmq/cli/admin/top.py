@@ -64,7 +64,7 @@ class View:
     limit: int | None = None
 
     def rows(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return the rows in the view's order. Rows with unknown values are last."""
+        """Return the rows in the view's order, with unknown values at the end."""
         key = _SORTS[self.kind].get(self.sort, _SORTS[self.kind]["rate"])
         rows = [
             row

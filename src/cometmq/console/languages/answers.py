@@ -1,6 +1,6 @@
 """Translates findings and errors, which servers and the client report in English.
 
-The console receives them as complete sentences. The catalogue has placeholders in braces for values: ``disk of
+The console receives them as complete sentences. The catalogue uses placeholders in braces for values: ``disk of
 {what}``. A value named ``reason`` is a sentence that is also translated, and an error may contain its next step in
 brackets. A text without a match remains in English.
 """

@@ -9,7 +9,7 @@ from cometmq.console.limits import ALL_LOGINS_PER_MINUTE, LOGINS_PER_MINUTE
 
 _MINUTE: Final = 60.0
 _KNOWN_MAX: Final = 10_000
-"""Maximum number of addresses and names that are counted. The oldest are dropped."""
+"""Maximum number of addresses and names to count. The oldest are dropped."""
 
 
 class LoginRate:

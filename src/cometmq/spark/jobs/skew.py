@@ -97,7 +97,7 @@ class SkewReport(Report):
     """Field that is used as a message's key: keys, shardingKey or tags."""
     topics: tuple[TopicSkew, ...]
     hot_keys: tuple[HotKey, ...]
-    """Hot keys in all topics. The key with the most messages is first."""
+    """Hot keys in all topics, most messages first."""
     seconds: float
 
     @property

@@ -84,7 +84,7 @@ class TraceReport(Report):
     unconsumed: int
     """Number of sent messages for which the trace contains no consumption."""
     latencies: tuple[Latency, ...]
-    """Pairs of topic and group. The pair with the most messages is first."""
+    """Pairs of topic and group, most messages first."""
     slow: tuple[SlowConsumer, ...]
     """Consumers sorted by p99 duration, slowest first."""
     histogram: tuple[tuple[int, int], ...]

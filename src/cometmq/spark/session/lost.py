@@ -1,4 +1,4 @@
-"""Handles sessions that end while in use: one sentence with the next step replaces the errors from py4j or Spark.
+"""Handles sessions that end while in use: replaces the errors from py4j and Spark with a sentence and the next step.
 
 After the JVM is killed, the connection for any py4j call may be refused or closed, even when the call stops the
 session. If a master dies, or somebody kills the application on the master, the session stops but the JVM keeps running.

@@ -339,29 +339,29 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class WrongStreamReader(DataSourceStreamReader):
-    """A reader whose options are invalid. Its first use raises the error."""
+    """A reader with invalid options, which raises the error when it is first used."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
     @sentence_first()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Fail."""
+        """Raise the error."""
         raise self._error
 
     @sentence_first()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Fail."""
+        """Raise the error."""
         raise self._error
 
     @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Fail."""
+        """Raise the error."""
         raise self._error
 
     @sentence_first()
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Fail."""
+        """Raise the error."""
         raise self._error
 
 

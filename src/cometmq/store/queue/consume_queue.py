@@ -342,7 +342,7 @@ class ConsumeQueue:
             self._written += fresh
 
     def keep_pending(self, units: bytearray) -> None:
-        """Keep the units that recovery could not write in memory. They follow the units in the files."""
+        """Keep in memory the units that recovery could not write. They follow the units in the files."""
         self.pending = units
         self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
 

@@ -153,7 +153,7 @@ def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
     for entry in sorted(log.directory.iterdir()):
         start = offset_of_name(entry.name)
         if start is None or not entry.is_file():
-            findings.set_aside(entry, "not a file of the log")
+            findings.set_aside(entry, "not a log file")
         elif start % log.segment_size:
             findings.set_aside(entry, f"its name is not a multiple of the file size {log.segment_size}")
         else:
@@ -233,7 +233,7 @@ def topic_directories(root: Path, known: Container[str], findings: Findings) -> 
         if topic.is_dir(follow_symlinks=False) and (topic.name in known or is_stored_topic(topic.name)):
             yield topic
         else:
-            findings.set_aside(Path(topic.path), "not the directory of a topic")
+            findings.set_aside(Path(topic.path), "not a topic directory")
 
 
 def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str]]:
@@ -242,7 +242,7 @@ def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str
         if queue.is_dir(follow_symlinks=False) and _is_queue_id(queue.name):
             yield int(queue.name), queue.path
         else:
-            findings.set_aside(Path(queue.path), "not the directory of a queue")
+            findings.set_aside(Path(queue.path), "not a queue directory")
 
 
 def _entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
@@ -263,7 +263,7 @@ def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]
     for entry in _entries(directory):
         start = offset_of_name(entry.name)
         if start is None or start % file_size or not entry.is_file(follow_symlinks=False):
-            findings.set_aside(Path(entry.path), "not a file of the queue")
+            findings.set_aside(Path(entry.path), "not a queue file")
             continue
         starts.append(start)
         if entry.stat(follow_symlinks=False).st_size != file_size:

@@ -44,7 +44,7 @@ class Position(msgspec.Struct, frozen=True):
     queues: Extents
     """The first offset in the files and the maxOffset of each queue, by topic."""
     index_files: list[tuple[str, int, int, int]] = []
-    """Name, next entry, last log offset and last store timestamp of each index file. The oldest file is first."""
+    """Name, next entry, last log offset and last store timestamp of each index file, oldest file first."""
     marks: dict[int, int] = {}
     """The checksums (:func:`checksums_of_files`) of some log files, by the offset of the file's first byte."""
     made_anew: bool | msgspec.UnsetType = msgspec.UNSET

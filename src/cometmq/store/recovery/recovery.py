@@ -280,7 +280,7 @@ class Recovery:
                 self._queues.add_lost_unit(self._queues.at(key), owner.queue_offset, places[0])
 
     def _owner(self, part: DamagedPart) -> Owner | None:
-        """Return the message in a damaged part, known from a unit, or from the record itself if it fits its queue."""
+        """Return the message in a damaged part, identified by a unit, or by the record itself if it fits its queue."""
         claim = self._claims.at(part.start)
         if claim is not None and part.start + claim.size == part.end:
             return Owner(*claim.queue.key, claim.queue_offset)

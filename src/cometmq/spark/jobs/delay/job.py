@@ -144,7 +144,7 @@ def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
 
 
 def _state(source: MessageSource, at_ms: int, grace_ms: int) -> Column:
-    """Return the column of a message's state: delivered, waiting, stuck, or unknown."""
+    """Return the column that contains a message's state: delivered, waiting, stuck or unknown."""
     # A topic that does not exist was deleted from brokers and stores, or was not archived.
     unseen = f.lit(None).cast("bigint") if source.archive is not None else f.lit(at_ms)
     until = f.when(f.col("topic") == "", f.lit(at_ms)).otherwise(f.coalesce("seenMs", unseen))

@@ -157,7 +157,7 @@ class DelayReport(Report):
     slowest: tuple[LateMessage, ...]
     waiting: int
     waiting_topics: tuple[WaitingTopic, ...]
-    """Topics with waiting messages. The topic with the most messages is first."""
+    """Topics with waiting messages, most messages first."""
     due: tuple[DueInterval, ...]
     """Waiting messages by due time. Topics with the same due time are in the order of ``waiting_topics``."""
     timer_counts: tuple[TimerCount, ...]

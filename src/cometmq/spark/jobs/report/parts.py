@@ -44,7 +44,7 @@ class Table:
     """Plural noun for the rows, for the line that counts the rows left out."""
 
     def lines(self) -> list[str]:
-        """Return the table as lines that are indented by two blanks. The headings are first."""
+        """Return the table, including its headings, as lines that are indented by two blanks."""
         shown = self.rows[: self.most]
         cells = [[head[1:] for head in self.heads], *([cell_text(value) for value in row] for row in shown)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
