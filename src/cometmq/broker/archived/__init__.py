@@ -1,1 +1,3 @@
-"""Messages that retention has deleted, read from an archive by a process of its own (:mod:`cometmq.tier`)."""
+"""Messages that retention has deleted from the store and that are read from an archive by a separate process
+(:mod:`cometmq.tier`).
+"""

@@ -1,4 +1,4 @@
-"""The archived messages of a broker: which offsets they have, and questions to the archive reader.
+"""A broker's archived messages: their offsets, and requests to the archive reader.
 
 An archive is used for a queue only below the queue's first offset in the store, and only if it has the same queue:
 
@@ -39,14 +39,14 @@ from cometmq.tier.frames import Answer, Extent, Extents, Failed, Message, Open, 
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.5
-"""Pause between two looks for questions whose time is over."""
+"""Pause in seconds between two checks for requests that have timed out."""
 
 OnAnswer = Callable[[Answer | None, bytes], None]
 _Queue = tuple[str, int]
 
 
 class _Pending(msgspec.Struct, eq=False):
-    """A question that is not answered yet."""
+    """A pending request to the archive reader."""
 
     question: Question
     on_answer: OnAnswer
@@ -57,12 +57,12 @@ class _Identity(msgspec.Struct, eq=False):
     """The result of comparing an archived queue with the broker's queue."""
 
     is_same: bool | None = None
-    """``None`` while it is being checked."""
+    """Whether the queues are the same, or ``None`` while this is being checked."""
     waiting: list[Callable[[], None]] = []
 
 
 class ArchivedMessages:
-    """The archived messages of one broker.
+    """The archived messages of a broker.
 
     :param opened: the archive, and the name of the broker in it.
     """
@@ -85,15 +85,15 @@ class ArchivedMessages:
         self._reported_gaps: set[_Queue] = set()
         self._stopped = False
         self.records = 0
-        """Number of archived messages that were read."""
+        """Number of archived messages that have been read."""
         self.failures = 0
-        """Number of questions that were not answered."""
+        """Number of requests that have not been answered."""
 
     @classmethod
     def configured(
         cls, config: BrokerConfig, store: MessageStore, tables: BrokerTables, deletions: Deletions
     ) -> ArchivedMessages | None:
-        """Return the archived messages of a broker, or ``None`` if its configuration names no archive."""
+        """Return a broker's archived messages, or ``None`` if no archive is configured."""
         if not config.archive_read:
             return None
         options = storage_options(config.archive_read_storage)
@@ -114,7 +114,7 @@ class ArchivedMessages:
         self._process.start()
 
     async def stop(self) -> None:
-        """End the archive reader, and end all questions without an answer."""
+        """Stop the archive reader, and end all requests without an answer."""
         self._stopped = True
         self._next_look.close()
         for number in list(self._pending):
@@ -123,17 +123,17 @@ class ArchivedMessages:
 
     @property
     def process(self) -> ReaderProcess:
-        """The archive reader's process."""
+        """The process of the archive reader."""
         return self._process
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the archive's commits could be read at the last look."""
+        """Return whether the archive's commits could be read at the last check."""
         return bool(self._extents) and not self._unreadable
 
     # --- what is archived ---------------------------------------------------------------------
     def extent(self, topic: str, queue_id: int) -> Extent | None:
-        """Return the archived part of a queue below its first offset in the store, or ``None`` if there is none."""
+        """Return the archived part of a queue before its first offset in the store, or ``None`` if there is none."""
         extent = self._extents.get((topic, queue_id))
         if extent is None or not self._is_read(topic):
             return None
@@ -152,11 +152,11 @@ class ArchivedMessages:
         return self._store.extent(topic, queue_id)[0] if extent is None else extent.first
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the queues of a topic that have archived messages below their first offsets in the store."""
+        """Return the queues of a topic that have archived messages before their first offsets in the store."""
         return [queue_id for name, queue_id in self._extents if name == topic and self.extent(name, queue_id)]
 
     def may_have(self, topic: str) -> bool:
-        """Return whether a topic's messages may be archived, since the archive is being opened."""
+        """Return whether a topic's messages may be archived because the archive is still being opened."""
         return (
             not self._extents
             and self._clock.monotonic() < self._may_open_until
@@ -169,7 +169,7 @@ class ArchivedMessages:
         return config is not None and reads_archive(config.attributes or None)
 
     def report_gap(self, topic: str, queue_id: int, first: int, end: int) -> None:
-        """Log, once for each queue, that neither archive nor store have some messages."""
+        """Log, once per queue, that some messages are in neither the archive nor the store."""
         if (topic, queue_id) not in self._reported_gaps:
             self._reported_gaps.add((topic, queue_id))
             _log.warning(
@@ -180,7 +180,7 @@ class ArchivedMessages:
 
     # --- questions ----------------------------------------------------------------------------
     def ask(self, question: Callable[[int], Question], on_answer: OnAnswer) -> None:
-        """Send a question to the archive reader.
+        """Send a request to the archive reader.
 
         :param question: makes the question from its number.
         :param on_answer: called once, with ``None`` if there is no answer in time.
@@ -197,11 +197,11 @@ class ArchivedMessages:
         self._process.send(asked)
 
     def wait(self, on_end: Callable[[], None]) -> None:
-        """Call a function when it is time to tell a client to ask again."""
+        """Call a function when a client should be told to retry."""
         self._clock.call_later(ARCHIVE_ANSWER_SECONDS, on_end)
 
     def read(self, extent: Extent, offset: int, most: tuple[int, int], on_answer: OnAnswer) -> None:
-        """Read records of a queue, and check with the first read that the archive has the same queue.
+        """Read records from a queue; the first read checks that the archive contains the same queue.
 
         :param most: maximum number of records and of bytes.
         :param on_answer: receives :class:`Records` or ``None``. If the archive has another queue, :meth:`extent`
@@ -246,8 +246,7 @@ class ArchivedMessages:
         self.ask(lambda number: Read(number, *key, extent.end - 1, extent.end, 1, 1), check)
 
     def _is_same(self, key: _Queue, payload: bytes) -> bool:
-        """Return whether the last archived record of a queue is a record of the broker's queue, as far as the store
-        knows."""
+        """Return whether a queue's last archived record belongs to the broker's queue, as far as the store can tell."""
         try:
             archived = decode_record(payload)
         except RecordError:
@@ -287,7 +286,7 @@ class ArchivedMessages:
             self._finish(message.number, message, payload)
 
     def _report(self, reason: str) -> None:
-        """Log a problem with the archive, unless it is the last one that was logged."""
+        """Log a problem with the archive, unless it was the last one logged."""
         if reason != self._reported:
             self._reported = reason
             _log.warning("the archive cannot be read: %s", reason)
@@ -300,12 +299,12 @@ class ArchivedMessages:
         pending.on_answer(None if isinstance(answer, Failed) else answer, payload)
 
     def _send_again(self) -> None:
-        """Send the pending questions to a new process."""
+        """Send the pending requests to a new process."""
         for pending in self._pending.values():
             self._process.send(pending.question)
 
     def _look(self) -> None:
-        """End the questions whose time is over."""
+        """End the requests that have timed out."""
         now = self._clock.monotonic()
         for number, pending in list(self._pending.items()):
             if pending.deadline <= now:
@@ -315,6 +314,6 @@ class ArchivedMessages:
             self._next_look.after(_LOOK_SECONDS)
 
     def forget(self, topic: str) -> None:
-        """Forget what is known about the queues of a deleted topic."""
+        """Forget what is known about a deleted topic's queues."""
         for key in [key for key in self._identities if key[0] == topic]:
             del self._identities[key]

@@ -1,4 +1,4 @@
-"""The archive reader's process: started by the broker, supplied with requests, and started again when it ends."""
+"""The archive reader's process, which the broker starts, sends requests to, and restarts when it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OnMessage = Callable[[Message, bytes], None]
 
 
 class ReaderProcess:
-    """Keeps one archive reader running.
+    """Keeps an archive reader running.
 
     :param on_message: called with each message of the process and its payload.
     :param on_start: called when a process has started, also after an earlier one has ended.
@@ -47,7 +47,7 @@ class ReaderProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process."""
+        """The ID of the running process."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class ReaderProcess:
             self._link.send(question)
 
     def worked(self) -> None:
-        """Note that the process works, so that its next start is not delayed."""
+        """Record that the process works, so that its next start is not delayed."""
         self._pause_s = _FIRST_PAUSE_SECONDS
 
     def _start_soon(self) -> None:
@@ -92,7 +92,7 @@ class ReaderProcess:
         self._on_start()
 
     def _ended(self) -> None:
-        """Reap the process that has closed its socket, and start another one."""
+        """Reap the process that has closed its socket, and start a new one."""
         process, self._process, self._link = self._process, None, None
         if self._stopped or process is None:
             return
@@ -112,7 +112,7 @@ def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that has no socket any more; kill it if it does not end."""
+    """Wait for a process without a socket to end; kill it if it does not."""
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
@@ -121,7 +121,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Link(asyncio.Protocol):
-    """The broker's end of the socket."""
+    """The broker's end of the process's socket."""
 
     def __init__(self, on_message: OnMessage, on_end: Callable[[], None]) -> None:
         self._on_message = on_message

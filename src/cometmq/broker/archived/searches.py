@@ -15,13 +15,13 @@ from cometmq.tier.frames import Answer, FindKey, FindPosition, FindTime, Records
 _SIZE: Final = RECORD.struct("size").unpack_from
 
 OnFound = Callable[[TimeFound | None], None]
-"""Called with the archived messages around a time, or with ``None`` if the archive cannot be read now."""
+"""Callback with the archived messages around a time, or with ``None`` if the archive cannot be read."""
 
 NOT_NOW: Final = "the archive of older messages cannot be read now; try again"
 
 
 def records_in(payload: bytes) -> Iterator[memoryview]:
-    """Yield the records in an answer of the archive reader."""
+    """Yield the records in the archive reader's response."""
     view, at = memoryview(payload), 0
     while at < len(view):
         size = _SIZE(view, at)[0]
@@ -30,7 +30,7 @@ def records_in(payload: bytes) -> Iterator[memoryview]:
 
 
 def is_before_store(store: MessageStore, topic: str, queue_id: int, timestamp: int) -> bool:
-    """Return whether the messages of a time (ms) may be older than a queue's first message in the store."""
+    """Return whether messages from a time in milliseconds may be older than a queue's first message in the store."""
     low, high = store.extent(topic, queue_id)
     return low == high or timestamp <= store.store_time(topic, queue_id, low)
 
@@ -38,7 +38,7 @@ def is_before_store(store: MessageStore, topic: str, queue_id: int, timestamp: i
 def find_time(
     archived: ArchivedMessages, topic: str, queue_id: int, timestamp: int, before: int, found: OnFound
 ) -> None:
-    """Find the archived messages of a queue around a time (ms).
+    """Find a queue's archived messages around a time in milliseconds.
 
     :param before: the queue's first offset in the store.
     """
@@ -57,7 +57,7 @@ def find_first(
     timestamp: int,
     found: Callable[[Mapping[int, int] | None], None],
 ) -> None:
-    """Find the first archived offset at a time (ms) or later in those queues whose first such message is archived.
+    """Find the first archived offset at or after a time in milliseconds, for queues in which this message is archived.
 
     :param found: called with offsets by queue id, or with ``None`` if the archive cannot be read now.
     """

@@ -1,4 +1,4 @@
-"""Pulls below a queue's first offset in the store, answered with messages from the archive.
+"""Pulls below a queue's first offset in the store, which are answered with messages from the archive.
 
 A pull waits until the archive reader has answered, but at most a few seconds. Then it is answered as if there were no
 new message, at the same offset: clients pull again without a pause or a warning. Filters are applied here.
@@ -50,7 +50,7 @@ class ArchivedPulls:
     def read(
         self, connection: ServerConnection, request: Request[Any], wanted: MessageFilter, result: GetResult
     ) -> GetResult | None:
-        """Answer a pull below the first offset in the store later, and return ``None``; or return the result for now.
+        """Return ``None`` if a pull will be answered from the archive later, or the result to respond with now.
 
         :param result: the store's result.
         """
@@ -78,7 +78,9 @@ class ArchivedPulls:
         return None
 
     def again(self, header: PullMessageRequestHeader, result: GetResult) -> GetResult:
-        """Return the result for a held pull whose messages were deleted while it waited: to pull again."""
+        """Return the result for a held pull whose messages were deleted while it waited, so that the client pulls
+        again.
+        """
         if self._archived.extent(header.topic, header.queue_id) is None:
             return result
         return self._later(header, result.min_offset, result.max_offset, GetMessageStatus.NO_MATCHED_MESSAGE)
@@ -125,7 +127,7 @@ class ArchivedPulls:
 
 
 def filtered(payload: bytes, found: int, wanted: MessageFilter, most: int, next_offset: int) -> GetResult:
-    """Return the records in an answer that a filter accepts.
+    """Return those records in a response that a filter accepts.
 
     :param found: the number of records in the answer.
     :param most: maximum number of records to return.

@@ -78,7 +78,7 @@ class QueryProcessor:
         before: int,
         found: TimeFound | None,
     ) -> None:
-        """Answer a search for a time that is older than the store.
+        """Answer a search for a time before the store's first message.
 
         :param before: the first offset in the store, at which the search continues.
         """
@@ -164,7 +164,7 @@ class QueryProcessor:
         not_found: Response,
         record: bytes | None,
     ) -> None:
-        """Answer with an archived record, if the account may read it and its topic still has it."""
+        """Respond with an archived record if the account may read it and its topic still contains it."""
         assert self._archived is not None
         decoded = None if record is None else decode_record(record)
         extent = decoded and self._archived.extent(decoded.topic, decoded.queue_id)
@@ -178,7 +178,7 @@ class QueryProcessor:
     def query(
         self, connection: ServerConnection, request: Request[QueryMessageRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the messages with a key, or with a unique key, oldest first."""
+        """Return the messages with a key or unique key, oldest first."""
         header = request.header
         wanted = self._live.current.default_query_max_num if header.unique_key_query else header.max_num
         most = max(0, min(wanted, MAX_QUERY_MESSAGES))
