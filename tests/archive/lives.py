@@ -177,7 +177,7 @@ def compaction(life: Life) -> Callable[[MemoryStorage], None]:
         new = upload(storage, old[0].queue, old[0].first, old[1].end, None)
         new = DataFile(new.path, *old[0].queue, old[0].first, old[1].end, old[0].rows + old[1].rows, 4, 0, 0, 0)
         with suppress(StorageUnavailableError, ArchiveError):
-            chain.change(lambda contents: file_change(contents, COMPACTED, old, [new], life.now_ms)[0])
+            chain.change(lambda contents: file_change(contents, COMPACTED, old, [new], life.now_ms))
 
     return run
 

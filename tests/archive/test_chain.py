@@ -187,7 +187,7 @@ def test_a_compaction_beside_a_job_is_computed_again() -> None:
     def decide(contents: Contents) -> Commit:
         if contents.next_sequence == 3:
             append(chain, writer, batch(2, 20, 30))
-        return file_change(contents, COMPACTED, old, [joined], 0)[0]
+        return file_change(contents, COMPACTED, old, [joined], 0)
 
     beside.change(decide)
     assert append(chain, writer, batch(3, 30, 40)) is not None, "the job remains the owner"
@@ -195,7 +195,7 @@ def test_a_compaction_beside_a_job_is_computed_again() -> None:
     assert [(file.first, file.end) for file in contents.files()] == [(20, 30), (0, 20), (30, 40)]
     assert contents.queues() == [QueueTotals(*ORDERS, 0, 40, 40)]
     with pytest.raises(ArchiveError, match="2 files were removed from the archive meanwhile"):
-        beside.change(lambda now: file_change(now, COMPACTED, old, [joined], 0)[0])
+        beside.change(lambda now: file_change(now, COMPACTED, old, [joined], 0))
 
 
 def test_files_that_no_commit_names_are_left_over_by_epoch_or_age(storage: Storage) -> None:

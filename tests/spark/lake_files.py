@@ -16,14 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
-from cometmq.spark.archives.files import QueueWriter
-from cometmq.spark.archives.log import ArchiveLog, read_archive
-from cometmq.spark.archives.table import Covered, DataFile, TableFormat
+from cometmq.archive.chain import CommitChain, Writer
+from cometmq.archive.changes import Batch
+from cometmq.archive.commits import Covered
+from cometmq.archive.files import DataFile
+from cometmq.spark.archives.files import QueueWriter, Uploads
+from cometmq.spark.archives.log import ArchiveLog, read_archive, table_at
+from cometmq.spark.archives.table import PARQUET, TableFormat
 from cometmq.spark.jobs.archive.upkeep import join_files, planned_joinings
+from cometmq.spark.jobs.archive.writer import OpenedArchive
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.storage import Directory
+from cometmq.storage import open_storage
 
 AT_MS = 1_704_067_200_000
 """2024-01-01T00:00:00Z, the store time of offset 0; each further message is stored a millisecond later."""
@@ -60,9 +66,35 @@ def messages(queue: Queue, offsets: Iterable[int], at_ms: int = AT_MS) -> Any:
 
 def written(root: Path, queue: Queue, first: int, end: int, at_ms: int = AT_MS) -> list[DataFile]:
     """Write offsets of a queue below ``root``, one file for each hour of their store times."""
-    writer = QueueWriter(Directory(root), queue, arrow_schema(ARCHIVE_COLUMNS))
-    writer.add(messages(queue, range(first, end), at_ms))
-    return writer.close()
+    return written_rows(root, queue, [messages(queue, range(first, end), at_ms)])
+
+
+def written_rows(root: Path, queue: Queue, batches: Iterable[Any], epoch: int = 1) -> list[DataFile]:
+    """Write messages of a queue below ``root``, one file for each hour of their store times."""
+    with Uploads(open_storage(root), epoch) as uploads:
+        writer = QueueWriter(uploads, queue, arrow_schema(ARCHIVE_COLUMNS))
+        for batch in batches:
+            writer.add(batch)
+        return writer.close()
+
+
+def opened(root: Path) -> OpenedArchive:
+    """An archive for the tasks of a job."""
+    return OpenedArchive(open_storage(root), Writer(1, ""))
+
+
+def dies_at_its_commit(log: ArchiveLog, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    """Let the next transaction of an archive end its writer, before or after it is there."""
+    table: Any = CommitChain if log.format == PARQUET else type(table_at(log.storage, None))
+    name = "_create" if log.format == PARQUET else "commit"
+    commit = getattr(table, name)
+
+    def dying(*given: Any) -> None:
+        if after:
+            commit(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table, name, dying)
 
 
 def cover(queue: Queue, first: int, end: int) -> Covered:
@@ -74,8 +106,8 @@ def append(
     log: ArchiveLog, batch: int, queue: Queue, first: int, end: int, *, query: str = "q", at_ms: int = AT_MS
 ) -> bool:
     """Write and commit a batch of one queue; whether it was new."""
-    files = written(log.root, queue, first, end, at_ms)
-    return log.append(query, batch, [cover(queue, first, end)], files) is not None
+    files = written(Path(log.url), queue, first, end, at_ms)
+    return log.append(Batch(query, batch, [cover(queue, first, end)], files)) is not None
 
 
 def stored(root: Path) -> dict[Queue, list[int]]:
@@ -116,10 +148,10 @@ def main(root: str, name: str, batches: str, point: str) -> None:
             files = []
             for queue in QUEUES:
                 if first >= archived.get(queue, first):
-                    files += written(log.root, queue, first, end)
+                    files += written(Path(log.url), queue, first, end)
                     _reached("writing", dies)
             _reached("before", dies)
-            log.append("q", batch, [cover(queue, first, end) for queue in QUEUES], files)
+            log.append(Batch("q", batch, [cover(queue, first, end) for queue in QUEUES], files))
             _reached("after", dies)
 
 
@@ -128,7 +160,7 @@ def join(root: str, name: str, point: str) -> None:
     log = ArchiveLog(root, TableFormat(name))
     with log.locked_for_upkeep():
         for joining in planned_joinings(log.files(), 1 << 30, AT_MS + HOUR_MS):
-            made = join_files(log.directory, joining.files)
+            made = join_files(log.storage, joining.files)
             _reached("before", point)
             log.replace(joining.files, [made])
             _reached("after", point)

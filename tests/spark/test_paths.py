@@ -16,6 +16,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from cometmq.errors import CometMQError
 from cometmq.options import Option
 from cometmq.options.declared import declared
+from cometmq.paths import PathError
 from cometmq.spark import (
     ArchiveLog,
     KeyStore,
@@ -69,9 +70,6 @@ def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: read_archive(None, URL),  # type: ignore[arg-type]
-        lambda: ArchiveLog(URL),
-        lambda: find_by_key(URL, "index", "topic", "key"),
         lambda: find_by_key("archive", URL, "topic", "key"),
         lambda: KeyStore(URL, master_key_place(None)),
         lambda: master_key_place(URL),
@@ -92,6 +90,11 @@ def test_every_function_and_option_takes_paths_of_this_machine(
     with pytest.raises(CometMQError, match=SAID):
         call()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_at_an_unknown_url_is_refused() -> None:
+    with pytest.raises(PathError, match="unknown scheme ftp"):
+        ArchiveLog("ftp://host/lake")
 
 
 def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(

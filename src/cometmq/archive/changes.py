@@ -91,10 +91,8 @@ def batch_commit(before: Snapshot, batch: Batch, now_ms: int) -> Commit | None:
     )
 
 
-def file_change(
-    before: Snapshot, kind: str, old: Sequence[DataFile], new: Sequence[DataFile], now_ms: int
-) -> tuple[Commit, list[DataFile]]:
-    """Return the commit that replaces or removes files, and the removed files.
+def file_change(before: Snapshot, kind: str, old: Sequence[DataFile], new: Sequence[DataFile], now_ms: int) -> Commit:
+    """Return the commit that replaces or removes files.
 
     :raises ArchiveError: the new files contain other messages, or an old file was removed from the archive.
     """
@@ -108,13 +106,12 @@ def file_change(
             f"{len(old) - len(gone)} files were removed from the archive meanwhile", next_step="run it again"
         )
     queues = last.queues if kind == COMPACTED else reduce_totals(last.queues, gone, left.values())
-    commit = msgspec.structs.replace(
+    return msgspec.structs.replace(
         next_commit(last, kind, now_ms),
         files=sorted(new, key=lambda file: file.path),
         queues=queues,
         removed=[file.path for file in gone],
     )
-    return commit, gone
 
 
 def _rows_by_queue(files: Iterable[DataFile]) -> dict[Queue, int]:

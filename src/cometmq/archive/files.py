@@ -66,9 +66,14 @@ def new_part_path(queue: Queue, store_ms: int, first: int, epoch: int | None) ->
     hour = str(np.datetime64(store_ms // HOUR_MS, "h")).replace("T", "-")
     writer = "u" if epoch is None else f"e{epoch}"
     return (
-        f"topic={quote(queue.topic, safe='')}/hour={hour}/"
+        f"{topic_directory(queue.topic)}/hour={hour}/"
         f"part-{quote(queue.broker, safe='')}-{queue.queue_id}-{first:020d}-{writer}-{uuid.uuid4().hex[:8]}.parquet"
     )
+
+
+def topic_directory(topic: str) -> str:
+    """Return the directory of a topic's files."""
+    return f"topic={quote(topic, safe='')}"
 
 
 def hour_of(path: str) -> str:

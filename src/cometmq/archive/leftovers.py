@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from cometmq.archive.files import epoch_of
+from cometmq.archive.locks import local_directory
+from cometmq.clock import Clock
 from cometmq.storage import Storage, StoredObject
 
 SPARED_MS: Final = 24 * 3_600_000
@@ -36,3 +39,14 @@ def leftovers(
         return alone or found.modified_ms < now_ms - SPARED_MS or (epoch is not None and epoch < last_epoch)
 
     return [found for found in (*listed, *unfinished) if found.key not in stay and is_left(found)]
+
+
+def now_of(storage: Storage, clock: Clock) -> int:
+    """Return the time on the clock that gives the objects of a storage their times, in ms since 1970."""
+    if local_directory(storage) is not None:
+        return clock.now_ms()
+    key = f"_probe/{uuid.uuid4().hex}"
+    storage.put(key, b"now")
+    found = storage.stat(key)
+    storage.delete([key])
+    return clock.now_ms() if found is None else found.modified_ms

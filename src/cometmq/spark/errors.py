@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Final
 
 from cometmq import options
+from cometmq.archive.errors import ArchiveError as ArchiveError
 from cometmq.errors import CometMQError
 
 _HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -61,10 +62,6 @@ class UnreachableError(SparkSourceError):
 
 class BadBodyError(SparkSourceError):
     """A body cannot be decompressed as its flag indicates, and ``badBodies`` is ``fail``."""
-
-
-class ArchiveError(SparkSourceError):
-    """An archive cannot be continued: another job holds its lock, or the offsets have a gap or an overlap."""
 
 
 class StoreReadError(SparkSourceError):

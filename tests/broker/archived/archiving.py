@@ -12,7 +12,7 @@ from cometmq.broker.controller import Broker
 from cometmq.remoting.codes import ResponseCode
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.jobs.archive.from_store import write_split
-from cometmq.spark.jobs.archive.writer import commit_manifests
+from cometmq.spark.jobs.archive.writer import OpenedArchive, commit_manifests
 from cometmq.spark.store.options import parse_store_options
 from cometmq.spark.store.scan import splits
 from cometmq.testing import VirtualClock, wait_until
@@ -27,7 +27,8 @@ def archive_store(store: Path, to: Path, *, batch: int = 0) -> ArchiveLog:
     options = parse_store_options({"path": str(store), "brokerName": "broker-a"})
     log = ArchiveLog(to)
     for number, split in enumerate(splits(options), batch):
-        commit_manifests(log, "run", number, list(write_split(options, split, log.directory, log.next_offsets())))
+        made = write_split(options, split, OpenedArchive.of(log), log.next_offsets())
+        commit_manifests(log, "run", number, list(made))
     return log
 
 

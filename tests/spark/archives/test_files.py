@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.spark.store_files import make
 
-from cometmq.spark.archives.files import QueueWriter, shrinks
+from cometmq.spark.archives.files import QueueWriter, Uploads, shrinks
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.storage import Directory
+from cometmq.storage import open_storage
 
 SCHEMA = arrow_schema(ARCHIVE_COLUMNS)
 NOISE = random.Random(1)
@@ -39,14 +39,15 @@ def nothing(number: int) -> bytes:
 
 def written(place: Path, batches: list[list[bytes]]) -> tuple[dict[str, str], list[bytes]]:
     """The codec of each column of a file, and the bodies in it."""
-    writer = QueueWriter(Directory(place), Queue("T", "b", 0), SCHEMA)
     offset = 0
-    for bodies in batches:
-        records = [make(offset + number, body) for number, body in enumerate(bodies)]
-        offset += len(bodies)
-        for batch in decode(Records(b"".join(records)), SCHEMA, broker_name="b"):
-            writer.add(batch)
-    (made,) = writer.close()
+    with Uploads(open_storage(place), 1) as uploads:
+        writer = QueueWriter(uploads, Queue("T", "b", 0), SCHEMA)
+        for bodies in batches:
+            records = [make(offset + number, body) for number, body in enumerate(bodies)]
+            offset += len(bodies)
+            for batch in decode(Records(b"".join(records)), SCHEMA, broker_name="b"):
+                writer.add(batch)
+        (made,) = writer.close()
     file = pq.ParquetFile(place / made.path)
     group = file.metadata.row_group(0)
     columns = (group.column(number) for number in range(group.num_columns))

@@ -32,7 +32,7 @@ MESSAGES = 12_000
 
 
 def commits_in(log: ArchiveLog) -> int:
-    if log.format == ICEBERG and not (log.root / "metadata").is_dir():
+    if log.format == ICEBERG and not (Path(log.url) / "metadata").is_dir():
         return 0  # its catalog is being made, which two processes cannot do at a time
     last = log.last()
     return 0 if last is None else last.sequence + 1

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.helpers.waiting import wait_for
-from tests.spark.lake_files import AT_MS, HOUR_MS, append, cover, messages
+from tests.spark.lake_files import AT_MS, HOUR_MS, append, cover, messages, written_rows
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 import pyarrow.parquet as pq
 
+from cometmq.archive.changes import Batch
 from cometmq.broker.config import LiveConfig
 from cometmq.cli.jobs.pipeline import command
 from cometmq.message.trace_record import Pub, encode_trace
-from cometmq.spark.archives.files import QueueWriter
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.archive.job import archive
@@ -31,7 +31,6 @@ from cometmq.spark.jobs.audit.frames import archived_frame, minutes_of
 from cometmq.spark.jobs.audit.job import audit
 from cometmq.spark.jobs.audit.report import AuditReport
 from cometmq.spark.jobs.replay.job import replay
-from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
@@ -159,27 +158,26 @@ def test_what_retention_has_taken_out_is_not_missing(spark: Any, topics: Topics,
     topic = topics.create(1)
     queue, clock = Queue(topic, topics.broker_name, 0), VirtualClock(start_ms=AT_MS + 5 * HOUR_MS // 2)
     log = ArchiveLog(tmp_path / "lake", clock=clock)
-    writer = QueueWriter(log.directory, queue, arrow_schema(ARCHIVE_COLUMNS))
-    for offsets, at_ms in ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS)):
-        writer.add(messages(queue, offsets, at_ms))
-    log.append("q", 0, [cover(queue, 0, 7)], writer.close())
+    hours = ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS))
+    files = written_rows(tmp_path / "lake", queue, [messages(queue, *hour) for hour in hours])
+    log.append(Batch("q", 0, [cover(queue, 0, 7)], files))
     append(log, 1, queue, 7, 9, at_ms=AT_MS + 2 * HOUR_MS)
     stored = archived_frame(spark, log, topic).drop("archivedTimestamp")
-    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).rows == 5
+    assert expire(Path(log.url), keep_ms=HOUR_MS, clock=clock).rows == 5
 
     archived, [of] = archived_frame(spark, log, topic), log.queues()
     for expired, differing in (((of.expired_to, of.expired_before_ms), 0), ((0, 0), 1)):
         minutes = minutes_of(spark, stored, archived, [(of.broker, 0, of.first, of.next, *expired, 0)])
         assert minutes.where("storedBoth != archivedBoth OR NOT storedContent <=> archivedContent").count() == differing
-    report = audit(topics.namesrv, topic, archive=log.root, spark=spark)
+    report = audit(topics.namesrv, topic, archive=Path(log.url), spark=spark)
     assert told(report) == f"{queue}: the archive goes up to 9, and the queue ends at 0", "the topic itself is empty"
     [note] = report.notes
     assert "retention has removed messages stored before 2024-01-01 01:00 UTC, up to offset 7" in note
 
-    path = log.root / log.files()[-1].path
+    path = Path(log.url) / log.files()[-1].path
     whole = pq.read_table(path)
     pq.write_table(whole.filter([at != 8 for at in whole["queueOffset"].to_pylist()]), path)
-    words = told(audit(topics.namesrv, topic, archive=log.root, spark=spark))
+    words = told(audit(topics.namesrv, topic, archive=Path(log.url), spark=spark))
     assert "offsets 8 to 9 are missing in the archive" in words
 
 

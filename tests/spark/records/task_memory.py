@@ -31,24 +31,27 @@ def read(namesrv: str, topic: str, rows: int, place: Path) -> None:
 
 def archive(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the archive job."""
-    from cometmq.spark.jobs.archive.writer import write_ranges
-    from cometmq.spark.storage import Directory
+    from cometmq.archive.chain import Writer
+    from cometmq.spark.jobs.archive.writer import OpenedArchive, write_ranges
+    from cometmq.storage import open_storage
 
     options, ranges = _ranges(namesrv, topic, rows)
-    for _ in write_ranges(options, ranges, Directory(place)):
+    for _ in write_ranges(options, ranges, OpenedArchive(open_storage(place), Writer(1, ""))):
         pass
 
 
 def store(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the archive job that reads a store, of which nobody says where it can be cut."""
+    from cometmq.archive.chain import Writer
     from cometmq.spark.jobs.archive.from_store import write_split
-    from cometmq.spark.storage import Directory
+    from cometmq.spark.jobs.archive.writer import OpenedArchive
     from cometmq.spark.store.options import parse_store_options
     from cometmq.spark.store.scan import splits
+    from cometmq.storage import open_storage
 
     options = parse_store_options({"path": str(place.parent / "commitlog"), "brokerName": "b"})
     [split] = splits(options)
-    for _ in write_split(options, split, Directory(place), {}):
+    for _ in write_split(options, split, OpenedArchive(open_storage(place), Writer(1, "")), {}):
         pass
 
 

@@ -5,15 +5,16 @@ largest values) and removes, the transaction ``<query id>: <batch id>``, which D
 batch, and ``cometmq.commit``, the rest of the commit, in its ``commitInfo``.
 
 The upkeep jobs do not use deltalake's own functions. ``optimize.compact`` names its files at random, but an archive's
-file names contain the queue and the offsets. ``vacuum`` cannot distinguish the files of a batch that is about to be
-committed from those of a dead batch: a short ``--keep`` would delete both, and a long one would keep both. It also
+file names contain the queue and its first offset. ``vacuum`` cannot distinguish the files of a batch that is about to
+be committed from those of a dead batch: a short ``--keep`` would delete both, and a long one would keep both. It also
 rounds to full hours.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -21,43 +22,35 @@ from urllib.parse import unquote
 import msgspec
 import numpy as np
 
-from cometmq.spark.archives.table import (
-    APPENDED,
-    COMPACTED,
-    DELTA,
-    DELTA_LOG,
-    HOUR_MS,
-    Commit,
-    DataFile,
-    data_file_from_name,
-    hour_ended_ms,
-    hour_of,
-)
+from cometmq.archive.commits import APPENDED, COMPACTED, Commit
+from cometmq.archive.files import HOUR_MS, DataFile, first_of, hour_ended_ms, hour_of, queue_of
+from cometmq.spark.archives.table import DELTA, DELTA_LOG, VersionedTable, demand_local
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, MAX_TIME_MS, arrow_schema, milliseconds
-from cometmq.spark.storage import Directory
+from cometmq.storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTITIONS: Final = ["topic", "hour"]
 _INFO: Final = "cometmq.commit"
-_DIGITS: Final = 20
-"""Number of digits in a version's file name."""
+_VERSION: Final = re.compile(rf"{DELTA_LOG}/\d{{20}}\.json")
 _SEARCHED_VERSIONS: Final = (1, 100, None)
 """Number of versions to search for an archive job's last commit, which is usually the newest version."""
 
 
-class DeltaArchive:
+class DeltaArchive(VersionedTable):
     """The Delta table in a directory."""
 
     format = DELTA
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, storage: Storage) -> None:
         """Store the directory.
 
-        :raises ArchiveError: deltalake is not installed.
+        :raises ArchiveError: deltalake is not installed, or the storage is not local.
         """
+        directory = demand_local(storage, DELTA)
+        self._storage = storage
         self._directory = directory
         try:
             import deltalake
@@ -101,15 +94,18 @@ class DeltaArchive:
         rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return sorted((_data_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
 
-    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
+    def commit(self, commit: Commit) -> None:
         """Write the next version. Of two concurrent writers, the first one succeeds."""
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
         moves = commit.kind != COMPACTED
         actions: list[Any] = [_add_action(file, moves) for file in commit.files]
+        gone = set(commit.removed)
         actions += [
-            RemoveAction(file.path, moves, commit.committed_ms, file.bytes, _partition(file)) for file in removed
+            RemoveAction(file.path, moves, commit.committed_ms, file.bytes, _partition(file))
+            for file in (self.files() if gone else ())
+            if file.path in gone
         ]
         info = msgspec.structs.replace(commit, files=[], removed=[])
         properties = CommitProperties(
@@ -140,7 +136,7 @@ class DeltaArchive:
 
         :raises ArchiveError: log entries since that time were cleaned up, so the removed files are unknown.
         """
-        versions = self._directory.names(f"{DELTA_LOG}/{'[0-9]' * _DIGITS}.json")
+        versions = sorted(found.key for found in self._storage.list_objects(DELTA_LOG) if _VERSION.fullmatch(found.key))
         is_cut = int(PurePosixPath(versions[0]).stem) > 0
         if is_cut and (begun_ms := _written_ms(self._actions(versions[0]))) > time_ms:
             raise ArchiveError(
@@ -157,14 +153,11 @@ class DeltaArchive:
                     found.add(unquote(removed["path"]))
         return found
 
-    def forget(self, time_ms: int) -> None:
-        """Do nothing: Delta cleans up its log itself, as set by the table's ``logRetentionDuration``."""
-
     def _open(self) -> Any:
-        return self._delta.DeltaTable(str(self._directory)) if self._directory.exists(DELTA_LOG) else None
+        return self._delta.DeltaTable(str(self._directory)) if (self._directory / DELTA_LOG).exists() else None
 
     def _actions(self, version: str) -> Iterator[dict[str, Any]]:
-        return map(json.loads, (self._directory.read(version) or b"").splitlines())
+        return map(json.loads, self._storage.read(version).splitlines())
 
 
 def table_schema() -> pa.Schema:
@@ -211,14 +204,15 @@ def _data_file(row: dict[str, Any]) -> DataFile:
     path = unquote(row["path"])
     times = (row.get("min.storeTimestamp"), row.get("max.storeTimestamp"))
     end_ms = hour_ended_ms(path)
-    return data_file_from_name(
+    return DataFile(
         path,
-        row["num_records"],
-        row["size_bytes"],
-        (
-            end_ms - HOUR_MS if times[0] is None else milliseconds(times[0]),
-            end_ms - 1 if times[1] is None else milliseconds(times[1]),
-        ),
-        row["null_count.body"] or 0,
-        row["modification_time"],
+        *queue_of(path),
+        first=first_of(path),
+        end=row["max.queueOffset"] + 1,
+        rows=row["num_records"],
+        bytes=row["size_bytes"],
+        min_store_ms=end_ms - HOUR_MS if times[0] is None else milliseconds(times[0]),
+        max_store_ms=end_ms - 1 if times[1] is None else milliseconds(times[1]),
+        bad_bodies=row["null_count.body"] or 0,
+        committed_ms=row["modification_time"],
     )

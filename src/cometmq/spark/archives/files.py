@@ -1,29 +1,34 @@
 """The data files of an archive: each queue's writer appends every message to the file for the message's hour.
 
-A file is written under a unique name in a directory that readers ignore; the commit moves it to its final path
-(:mod:`.log`). So no task can change committed files, even if it is still running after another task has repeated and
-committed its batch.
+A file is written once, in its final place and under a name that is used only once; it appears when it is complete, and
+belongs to the archive when a commit names it (:mod:`.log`). So no task can change committed files, even if it is still
+running after another task has repeated and committed its batch.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+import io
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
-from typing import Any, Final
+from types import TracebackType
+from typing import IO, Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cometmq.spark.archives.table import HOUR_MS, WRITING, DataFile
-from cometmq.spark.errors import ArchiveError
+from cometmq.archive.errors import ArchiveError
+from cometmq.archive.files import HOUR_MS, DataFile, new_part_path
+from cometmq.archive.locks import local_directory
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.storage import Directory
+from cometmq.storage import ObjectNotFoundError, Storage
 
-_ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
-"""Number of Arrow bytes that are collected for one row group."""
+_ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Number of Arrow bytes that are collected for one row group. A reader of single messages reads one row group."""
 _OPEN_HOURS: Final = 3
 """Maximum number of open files per range. Store times rise, so messages from older hours are rare; these messages are
 written to another file.
@@ -43,28 +48,71 @@ _WORTH_WHILE: Final = 0.97
 _READ_ROWS: Final = 65_536
 
 
+_COMPLETED_AT_ONCE: Final = 4
+"""Number of files that are flushed or uploaded to their end at the same time, beside the task."""
+
+
+class Uploads:
+    """The files that a task writes. Threads complete them, and the end of the ``with`` block waits for these threads.
+
+    An error in the block discards the files that are not complete yet.
+    """
+
+    def __init__(self, storage: Storage, epoch: int | None) -> None:
+        """Write into a storage.
+
+        :param epoch: the writer's epoch, or None for a compaction.
+        """
+        self.storage: Final = storage
+        self.epoch: Final = epoch
+        self._open: dict[str, ExitStack] = {}
+        self._completing: deque[Future[None]] = deque()
+        self._threads = ThreadPoolExecutor(_COMPLETED_AT_ONCE, "upload")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        failure = error
+        with self._threads:
+            if failure is None:
+                try:
+                    self._wait(0)
+                except BaseException as problem:
+                    failure = problem
+            for stack in self._open.values():
+                reason = failure or AssertionError("a file was neither completed nor discarded")
+                with suppress(BaseException):  # the error of the block is the one that counts
+                    stack.__exit__(type(reason), reason, traceback)
+        if failure is not None and error is None:
+            raise failure
+
+    def open(self, path: str) -> IO[bytes]:
+        """Begin a file."""
+        stack = ExitStack()
+        file = stack.enter_context(self.storage.open_writer(path))
+        self._open[path] = stack
+        return file
+
+    def complete(self, path: str) -> None:
+        """Complete a file, whose whole content is written. An earlier file's failure may be raised here."""
+        self._wait(_COMPLETED_AT_ONCE)
+        self._completing.append(self._threads.submit(self._open.pop(path).close))
+
+    def _wait(self, most: int) -> None:
+        while len(self._completing) > most:
+            self._completing.popleft().result()
+
+
 class QueueWriter:
     """Writes one queue's messages to one file per hour."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        queue: Queue,
-        schema: Any,
-        *,
-        writing: str = WRITING,
-        flush: Callable[[str], None] | None = None,
-    ) -> None:
-        """Write below ``directory``.
-
-        :param flush: function that flushes a complete file, called before the file is committed; by default the
-            directory's own ``flush``.
-        """
-        self._directory = directory
+    def __init__(self, uploads: Uploads, queue: Queue, schema: Any) -> None:
+        self._uploads = uploads
         self._queue = queue
         self._schema = schema
-        self._writing = writing
-        self._flush = flush or directory.flush
         self._open: dict[int, _PartFile] = {}
         self._written: list[DataFile] = []
 
@@ -77,28 +125,27 @@ class QueueWriter:
             if hour not in self._open:
                 if len(self._open) == _OPEN_HOURS:
                     self._finish(min(self._open))
-                self._open[hour] = _PartFile(self._directory, self._queue, self._schema, self._writing)
+                self._open[hour] = _PartFile(self._uploads, self._queue, self._schema)
             self._open[hour].add(batch.slice(first, end - first))
 
     def close(self) -> list[DataFile]:
-        """Close the files and return them with their uncommitted paths."""
+        """Close the files and return them. They are complete at the end of the uploads' block."""
         for hour in sorted(self._open):
             self._finish(hour)
         return self._written
 
     def _finish(self, hour: int) -> None:
-        file = self._open.pop(hour).close()
-        self._flush(file.path)
-        self._written.append(file)
+        self._written.append(self._open.pop(hour).close())
 
 
 class _PartFile:
     """Writes one Parquet file with a queue's messages from one hour."""
 
-    def __init__(self, directory: Directory, queue: Queue, schema: Any, writing: str) -> None:
+    def __init__(self, uploads: Uploads, queue: Queue, schema: Any) -> None:
+        self._uploads = uploads
         self._queue = queue
-        self._name = f"{writing}/{uuid.uuid4().hex}.parquet"
-        self._directory = directory
+        self._path = ""
+        self._file: IO[bytes] | None = None
         self._writer: Any = None
         self._schema = schema
         self._gathered: list[Any] = []
@@ -129,9 +176,11 @@ class _PartFile:
             self._gathered, self._gathered_bytes = [], 0
 
     def _opened(self, *, packed: bool) -> Any:
+        self._path = new_part_path(self._queue, self._min_us // 1000, self._first, self._uploads.epoch)
+        self._file = self._uploads.open(self._path)
         codecs = dict.fromkeys(_leaves(self._schema), "zstd") | ({} if packed else {"body": "none"})
         return pq.ParquetWriter(
-            self._directory.new_path(self._name),
+            self._file,
             self._schema,
             compression=codecs,
             use_dictionary=list(_DICTIONARY),
@@ -141,17 +190,18 @@ class _PartFile:
     def close(self) -> DataFile:
         self._flush()
         self._writer.close()
-        info = self._directory.info(self._name)
-        assert info is not None, "the file was just written"
+        assert self._file is not None, "a file has messages"
+        size = self._file.tell()
+        self._uploads.complete(self._path)
         return DataFile(
-            path=self._name,
+            path=self._path,
             topic=self._queue.topic,
             broker=self._queue.broker,
             queue_id=self._queue.queue_id,
             first=self._first,
             end=self._last + 1,
             rows=self._rows,
-            bytes=info.size,
+            bytes=size,
             min_store_ms=self._min_us // 1000,
             max_store_ms=self._max_us // 1000,
             bad_bodies=self._bad_bodies,
@@ -159,30 +209,58 @@ class _PartFile:
 
 
 def read_batches(
-    directory: Directory, path: str, columns: list[str] | None = None, *, rows: int = _READ_ROWS
+    storage: Storage, file: DataFile, columns: list[str] | None = None, *, rows: int = _READ_ROWS
 ) -> Iterator[Any]:
     """Yield the messages in a data file as Arrow record batches.
 
     :param columns: columns to read; by default all.
     :param rows: maximum number of messages in a batch.
+    :raises ArchiveError: the file is lost or damaged.
     """
-    with pq.ParquetFile(directory.path(path)) as file:
-        yield from file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
+    with (
+        _failures(storage, file),
+        pq.ParquetFile(_opened(storage, file), pre_buffer=True) as opened,
+    ):
+        yield from opened.iter_batches(batch_size=rows, columns=columns, use_threads=False)
 
 
-def read_message(directory: Directory, path: str, offset: int, columns: list[str] | None = None) -> Any:
+def read_message(storage: Storage, file: DataFile, offset: int, columns: list[str] | None = None) -> Any:
     """Return the message at a queue offset in a data file as an Arrow table with one row, or no row if it is missing.
 
-    :raises ArchiveError: the file is lost.
+    :raises ArchiveError: the file is lost or damaged.
     """
-    try:
+    with _failures(storage, file):
         return pq.read_table(
-            directory.path(path), columns=columns, filters=[("queueOffset", "=", offset)], partitioning=None
+            _opened(storage, file),
+            columns=columns,
+            filters=[("queueOffset", "=", offset)],
+            partitioning=None,
         )
-    except FileNotFoundError as error:
+
+
+def _opened(storage: Storage, file: DataFile) -> io.RawIOBase:
+    """Open a file. On a local disk its size costs nothing, and shows that somebody has replaced it."""
+    return storage.open_reader(file.path, None if local_directory(storage) else file.bytes)
+
+
+@contextmanager
+def _failures(storage: Storage, file: DataFile) -> Iterator[None]:
+    try:
+        yield
+    except ObjectNotFoundError as error:
         raise ArchiveError(
-            f"the archive has lost {directory.path(path)}", next_step="restore it from a backup"
+            f"the archive has lost {storage.describe(file.path)}", next_step="restore it from a backup"
         ) from error
+    except pa.ArrowInvalid as error:
+        raise damaged(file) from error
+
+
+def damaged(file: DataFile) -> ArchiveError:
+    """Return the error for a file whose content is not what the table states."""
+    return ArchiveError(
+        f"{file.path} does not hold the {file.rows} messages that the table states",
+        next_step="find the damage with cometmq pipeline audit, then restore the file from a backup",
+    )
 
 
 def shrinks(bodies: Any) -> bool:

@@ -20,25 +20,19 @@ no snapshot names. CometMQ implements both in :mod:`cometmq.spark.jobs.archive.u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from cometmq.spark.archives.table import (
-    APPENDED,
-    ICEBERG,
-    ICEBERG_POINTER,
-    Commit,
-    DataFile,
-    TableFormat,
-    data_file_from_name,
-)
+from cometmq.archive.commits import APPENDED, Commit
+from cometmq.archive.files import DataFile, first_of, queue_of
+from cometmq.spark.archives.table import ICEBERG, ICEBERG_POINTER, TableFormat, VersionedTable, demand_local
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, BY_NAME
-from cometmq.spark.storage import Directory
+from cometmq.storage import ObjectNotFoundError, Storage
 
 T = TypeVar("T")
 
@@ -69,16 +63,18 @@ class _Pointer(msgspec.Struct, frozen=True):
     table: str
 
 
-class IcebergArchive:
+class IcebergArchive(VersionedTable):
     """The Iceberg table that belongs to a directory."""
 
     format = ICEBERG
 
-    def __init__(self, directory: Directory, wanted: TableFormat | None) -> None:
+    def __init__(self, storage: Storage, wanted: TableFormat | None) -> None:
         """Store the table's location. The table may not exist yet.
 
         :raises ArchiveError: pyiceberg is not installed, or the archive's table is not ``wanted``.
         """
+        directory = demand_local(storage, ICEBERG)
+        self._storage = storage
         self._directory = directory
         try:
             import pyiceberg.catalog
@@ -91,7 +87,7 @@ class IcebergArchive:
         asked = None
         if wanted is not None and (wanted.catalog is not None or wanted.table is not None):
             asked = _Pointer(wanted.catalog, wanted.table or DEFAULT_TABLE)
-        saved = directory.read_json(ICEBERG_POINTER, _Pointer)
+        saved = self._saved_pointer()
         self._pointer = saved or asked or _Pointer(None, DEFAULT_TABLE)
         if saved is not None and asked is not None and asked != saved:
             raise ArchiveError(
@@ -99,6 +95,16 @@ class IcebergArchive:
                 f"not {asked.table} of {asked.catalog}",
                 next_step="leave out --catalog and --table to continue it",
             )
+
+    def _saved_pointer(self) -> _Pointer | None:
+        try:
+            return msgspec.json.decode(self._storage.read(ICEBERG_POINTER), type=_Pointer)
+        except ObjectNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise ArchiveError(
+                f"{self._storage.describe(ICEBERG_POINTER)} is damaged: {error}", next_step="restore it from a backup"
+            ) from error
 
     def last(self) -> Commit | None:
         """Read the last commit from the table's properties."""
@@ -122,17 +128,29 @@ class IcebergArchive:
             for of in table.metadata.snapshots
             if _summary_value(of, _KIND) == APPENDED
         }
-        at = table.schema().find_field("storeTimestamp").field_id
+        schema = table.schema()
+        time, offset = (schema.find_field(name).field_id for name in ("storeTimestamp", "queueOffset"))
         found = []
         for entry in _entries(table, table.current_snapshot()):
             file = entry.data_file
-            edges = (_milliseconds(file.lower_bounds[at]), _milliseconds(file.upper_bounds[at]))
-            came_ms = times.get(entry.snapshot_id, 0)
-            place = self._place(file.file_path)
-            found.append(data_file_from_name(place, file.record_count, file.file_size_in_bytes, edges, 0, came_ms))
+            path = self._place(file.file_path)
+            found.append(
+                DataFile(
+                    path,
+                    *queue_of(path),
+                    first=first_of(path),
+                    end=_integer(file.upper_bounds[offset]) + 1,
+                    rows=file.record_count,
+                    bytes=file.file_size_in_bytes,
+                    min_store_ms=_integer(file.lower_bounds[time]) // 1000,
+                    max_store_ms=_integer(file.upper_bounds[time]) // 1000,
+                    bad_bodies=0,
+                    committed_ms=times.get(entry.snapshot_id, 0),
+                )
+            )
         return sorted(found, key=lambda file: (file.committed_ms, file.path))
 
-    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
+    def commit(self, commit: Commit) -> None:
         """Swap the metadata. Of two concurrent writers, the first one succeeds."""
         from pyiceberg.exceptions import CommitFailedException
 
@@ -146,7 +164,7 @@ class IcebergArchive:
             _KIND: commit.kind,
             _AT: str(commit.committed_ms),
         }
-        gone = {self._location(file.path) for file in removed}
+        gone = {self._location(path) for path in commit.removed}
         try:
             with table.transaction() as change:
                 change.set_properties(properties)
@@ -201,7 +219,7 @@ class IcebergArchive:
                 ) from error
         own = {
             "type": "sql",
-            "uri": f"sqlite:///{self._directory.path(OWN_CATALOG)}",
+            "uri": f"sqlite:///{self._directory / OWN_CATALOG}",
             "warehouse": f"file://{self._directory}",
         }
         return _retry_once(lambda: self._load_catalog("archive", **own))
@@ -213,7 +231,7 @@ class IcebergArchive:
         """
         from pyiceberg.exceptions import NoSuchTableError
 
-        if not self._directory.exists(ICEBERG_POINTER):
+        if not (self._directory / ICEBERG_POINTER).exists():
             return None
         try:
             table = self._catalog.load_table(self._pointer.table)
@@ -260,7 +278,7 @@ class IcebergArchive:
                     f"{self._directory}",
                     next_step="choose another name with --table",
                 ) from error
-        self._directory.write_json(ICEBERG_POINTER, self._pointer)
+        self._storage.put(ICEBERG_POINTER, msgspec.json.encode(self._pointer))
         return table
 
     def _location(self, path: str) -> str:
@@ -339,9 +357,9 @@ def _current_since(table: Any, time_ms: int) -> list[Any]:
     return [of for of, end in zip(snapshots, [*ended, time_ms], strict=False) if end >= time_ms]
 
 
-def _milliseconds(stored: bytes) -> int:
-    """Convert a bound of ``storeTimestamp`` from little-endian microseconds."""
-    return int.from_bytes(stored, "little", signed=True) // 1000
+def _integer(stored: bytes) -> int:
+    """Convert a bound from its stored form; times are in microseconds."""
+    return int.from_bytes(stored, "little", signed=True)
 
 
 _TIMES: Final = ("bornTimestamp", "storeTimestamp")

@@ -1,97 +1,82 @@
 """An archive's log: the archive's files, and the offset up to which each queue is archived.
 
-Files and offsets are committed in one transaction of the archive's table (:mod:`.table`). Tasks write files to a
-directory that readers ignore (:mod:`.files`); the commit moves them to their final paths. A committed file is never
-written again. A job killed at any point leaves at most files that no commit names: readers do not see them, the next
-run removes or overwrites them, and ``vacuum`` removes them. Each commit also holds the totals of all commits before it,
-so the last commit states the offset up to which each queue is archived. A batch that overlaps archived offsets, or that
-belongs to another query, is rejected.
-
-There are three locks; each is released when the process that holds it ends. A job that archives holds ``_lock``; a job
-that compacts, expires or vacuums holds ``_upkeep_lock``, so both jobs can run at the same time; ``_commit_lock`` is
-held only while a process reads the last commit and writes the next one.
+Files and offsets are committed in one transaction of the archive's table (:mod:`.table`). Tasks write files in their
+final places under unique names (:mod:`.files`); a file belongs to the archive when a commit names it, and is never
+written again. A job killed at any point leaves at most files that no commit names: readers do not see them, and
+``vacuum`` removes them. Each commit also holds the totals of all commits before it, so the last commit states the
+offset up to which each queue is archived. A batch that overlaps archived offsets is rejected.
 
 :func:`read_archive` reads the committed files back, and :func:`record_of` rebuilds the stored record of a row.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
+from cometmq.archive.chain import COMMITS, Writer
+from cometmq.archive.changes import Batch, batch_commit, file_change, holds
+from cometmq.archive.commits import COMPACTED, EXPIRED, Commit, QueueTotals
+from cometmq.archive.files import DataFile
+from cometmq.archive.leftovers import leftovers, now_of
+from cometmq.archive.locks import COMMIT_LOCK, UPKEEP_LOCK, local_directory, locked, locked_if_free
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
 from cometmq.spark.archives.parquet import ParquetArchive
-from cometmq.spark.archives.table import (
-    COMMITS,
-    COMPACTED,
-    DELTA,
-    DELTA_LOG,
-    EXPIRED,
-    ICEBERG,
-    ICEBERG_POINTER,
-    JOINING,
-    PARQUET,
-    WRITING,
-    ArchiveTable,
-    Commit,
-    Covered,
-    DataFile,
-    QueueTotals,
-    TableFormat,
-    advance_totals,
-    merge_ranges,
-    part_path,
-    reduce_totals,
-)
+from cometmq.spark.archives.table import DELTA, DELTA_LOG, ICEBERG, ICEBERG_POINTER, PARQUET, ArchiveTable, TableFormat
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.columns import ARCHIVE_DDL, milliseconds
 from cometmq.spark.records.queues import Mark, Marks, Offsets, Queue
-from cometmq.spark.storage import Directory
+from cometmq.storage import Storage, StorageOptions, check_conditional_writes, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Place = str | os.PathLike[str] | Storage
+"""An archive's path, URL or storage."""
 REMOVED_KEPT_MS: Final = 7 * 24 * 3_600_000
-"""Time for which compacted or expired files remain on disk for readers of an older version; the value is Delta's
+"""Time for which compacted or expired files remain in the storage for readers of an older version; the value is Delta's
 default.
 """
-WRITING_SPARED_MS: Final = 24 * 3_600_000
-"""Minimum age at which an uncommitted file cannot belong to a batch that a running job is about to commit."""
-_UPKEEP_LOCK: Final = "_upkeep_lock"
-_COMMIT_LOCK: Final = "_commit_lock"
 _MARK_COLUMNS: Final = ["queueOffset", "physicalOffset", "storeTimestamp"]
 
 
 class ArchiveLog:
-    """The commit log of the archive in a directory, in any format."""
+    """The commit log of an archive, in any format."""
 
     def __init__(
-        self, root: str | Path, wanted: TableFormat | str | None = None, *, clock: Clock = SYSTEM_CLOCK
+        self,
+        place: Place,
+        wanted: TableFormat | str | None = None,
+        *,
+        storage_options: StorageOptions | None = None,
+        writer: Writer | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Open the archive's table, or choose the format of a new one.
 
         :param wanted: format of a new archive, or its name; Parquet by default.
+        :param writer: the job for which another process has opened the archive (:attr:`writer`).
         :raises OptionError: the format is unknown.
-        :raises PathError: the directory has an unsupported scheme.
+        :raises PathError: the URL has an unsupported scheme.
         :raises ArchiveError: the archive's format is not ``wanted``, or the format's package is missing.
         """
-        self.directory = Directory(root)
-        self._table = table_at(self.directory, wanted)
+        self.storage: Final = place if isinstance(place, Storage) else open_storage(place, storage_options)
+        self._table = table_at(self.storage, wanted)
+        self._writer = writer
         self._clock = clock
 
     # Reading --------------------------------------------------------------------------------------
 
     @property
-    def root(self) -> Path:
-        """Return the directory's absolute path."""
-        return self.directory.root
+    def url(self) -> str:
+        """Return the archive's absolute path or its URL."""
+        return self.storage.url
 
     @property
     def format(self) -> str:
@@ -143,7 +128,7 @@ class ArchiveLog:
             offset = offsets.get(file.queue, -1)
             if not file.first <= offset < file.end:
                 continue
-            row = read_message(self.directory, file.path, offset, _MARK_COLUMNS)
+            row = read_message(self.storage, file, offset, _MARK_COLUMNS)
             if row.num_rows:
                 stored_us = row.column("storeTimestamp").cast(pa.int64())[0].as_py()
                 found[file.queue] = Mark(offset, row.column("physicalOffset")[0].as_py(), stored_us // 1000)
@@ -151,215 +136,162 @@ class ArchiveLog:
 
     def holds(self, query_id: str, batch_id: int) -> bool:
         """Return True if a batch is committed. A query's batches are committed in order."""
-        committed = self._table.batch_of(query_id)
-        return committed is not None and committed >= batch_id
+        return holds(self._table, query_id, batch_id)
 
     def last_batch_of(self, query_id: str) -> int | None:
         """Return the last batch that a query committed to this archive, or None if it committed no batch."""
         return self._table.batch_of(query_id)
 
     def demand_any(self, topics: Iterable[str] = ()) -> None:
-        """Check that the directory contains an archive.
+        """Check that there is an archive.
 
         :param topics: topics that the archive must contain.
         :raises OptionError: the archive does not exist, or lacks one of the topics.
         """
         last = self.last()
         if last is None:
-            raise OptionError(f"{self.root} contains no archive", next_step="create one: cometmq pipeline archive")
+            raise OptionError(f"{self.url} contains no archive", next_step="create one: cometmq pipeline archive")
         there = {of.topic for of in last.queues}
-        beginning = f"the archive {self.root} has no topic"
+        beginning = f"the archive {self.url} has no topic"
         demand_present(topics, there, beginning, next_step=f"it has {', '.join(sorted(there))}")
 
     # Writing --------------------------------------------------------------------------------------
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the archive for one writer. The lock is released when the process ends, even by a crash.
+        """Take the archive over for one job. No job that opened it earlier can commit from now on.
 
-        Files that an earlier writer did not commit are removed.
+        In a local directory, a job that still runs is not disturbed, but refuses this one.
 
         :raises ArchiveError: another process holds the lock.
+        :raises UnsafeStorageError: the storage would let two jobs create the same commit.
         """
-        with self.directory.locked():
-            self.discard(WRITING)
+        with locked(self.storage):
+            if self.last() is None and local_directory(self.storage) is None:
+                check_conditional_writes(self.storage)
+            self._writer = self._table.open_writer(self._clock.now_ms())
             yield
+
+    @property
+    def writer(self) -> Writer:
+        """The job that has opened the archive, for its tasks and its other processes. If none has, this one does."""
+        if self._writer is None:
+            self._writer = self._table.open_writer(self._clock.now_ms())
+        return self._writer
 
     @contextmanager
     def locked_for_upkeep(self) -> Iterator[None]:
-        """Lock the archive for one upkeep job. Another job may archive messages at the same time.
+        """Lock a local archive for one upkeep job. Another job may archive messages at the same time.
 
         :raises ArchiveError: another process holds the lock.
         """
-        with self.directory.locked(_UPKEEP_LOCK):
+        with locked(self.storage, UPKEEP_LOCK):
             yield
 
-    def discard(self, place: str) -> None:
-        """Remove files in ``place`` that an earlier run did not commit. The caller holds the lock on ``place``."""
-        for name in self.directory.names(f"{place}/*.parquet"):
-            self.directory.delete(name)
-
-    def append(
-        self,
-        query_id: str,
-        batch_id: int,
-        covered: Iterable[Covered],
-        files: Sequence[DataFile],
-        lost: Iterable[Covered] = (),
-    ) -> Commit | None:
+    def append(self, batch: Batch) -> Commit | None:
         """Commit a batch, even if it is empty. Return None if the batch is already committed.
 
-        :param lost: offsets within ``covered`` whose messages were deleted before they could be read.
-        :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
+        :raises ArchiveError: the batch overlaps archived offsets, one of its files is missing, or another job has
+            opened the archive since.
         """
-        joined = merge_ranges(covered)
-        for file in files:
-            self._demand_file(file)
-        with self.directory.locked(_COMMIT_LOCK, wait=True):
-            last = self.last()
-            if last is not None and self.holds(query_id, batch_id):
-                return None
-            queues, gaps = advance_totals([] if last is None else last.queues, joined, files)
-            now = self._clock.now_ms()
-            new = [msgspec.structs.replace(file, committed_ms=now) for file in self._move_into_place(files)]
-            commit = Commit(
-                sequence=0 if last is None else last.sequence + 1,
-                query_id=query_id,
-                batch_id=batch_id,
-                committed_ms=now,
-                covered=joined,
-                files=new,
-                queues=queues,
-                gaps=[*gaps, *map(str, merge_ranges(lost))],
-            )
-            self._table.commit(commit, [])
-        return commit
+        self._demand_files(batch.files)
+        with locked(self.storage, COMMIT_LOCK, wait=True):
+            return self._table.append(self.writer, partial(batch_commit, batch=batch, now_ms=self._clock.now_ms()))
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
         """Replace files with new files that contain the same messages.
 
         :raises ArchiveError: the new files contain other messages, or an old file was removed from the archive.
         """
-        for file in new:
-            self._demand_file(file)
-        if _rows_by_queue(old) != _rows_by_queue(new):
-            raise ArchiveError(
-                f"{len(new)} new files do not hold the messages of {len(old)} old ones; nothing was changed"
-            )
-        with self.directory.locked(_COMMIT_LOCK, wait=True):
-            self._change_files(COMPACTED, old, new)
+        self._demand_files(new)
+        self._change_files(COMPACTED, old, new)
 
     def expire(self, old: Sequence[DataFile]) -> None:
         """Remove files from the archive. Each queue's archived end remains the same.
 
         :raises ArchiveError: another process has removed one of the files from the archive.
         """
-        with self.directory.locked(_COMMIT_LOCK, wait=True):
-            self._change_files(EXPIRED, old, [])
+        self._change_files(EXPIRED, old, [])
 
     def _change_files(self, kind: str, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
-        last = self.last()
-        there = {file.path: file for file in self.files()}
-        gone = [there.pop(file.path) for file in old if file.path in there]
-        if last is None or len(gone) != len(old):
-            raise ArchiveError(
-                f"{len(old) - len(gone)} files were removed from the archive {self.root} meanwhile",
-                next_step="run it again",
-            )
-        queues = last.queues if kind == COMPACTED else reduce_totals(last.queues, gone, there.values())
-        new = self._move_into_place(new)
-        commit = msgspec.structs.replace(
-            last,
-            sequence=last.sequence + 1,
-            committed_ms=self._clock.now_ms(),
-            covered=[],
-            files=new,
-            queues=queues,
-            gaps=[],
-            kind=kind,
-            removed=[],
-        )
-        self._table.commit(commit, gone)
+        with locked(self.storage, COMMIT_LOCK, wait=True):
+            self._table.change(partial(file_change, kind=kind, old=old, new=new, now_ms=self._clock.now_ms()))
 
-    def _move_into_place(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Move files that tasks have written to their final paths, in the order of the file names."""
-        paths = {file.path: part_path(file.queue, file.min_store_ms, file.first, file.end) for file in files}
-        self.directory.move(paths)
-        placed = [msgspec.structs.replace(file, path=paths[file.path]) for file in files]
-        return sorted(placed, key=lambda file: file.path)
-
-    def _demand_file(self, file: DataFile) -> None:
-        info = self.directory.info(file.path)
-        if info is None or info.size != file.bytes:
-            raise ArchiveError(
-                f"an executor wrote {self.directory.path(file.path)} with {file.bytes} bytes, but the driver sees "
-                "another size or no file",
-                next_step="use a directory that driver and executors share",
-            )
+    def _demand_files(self, files: Iterable[DataFile]) -> None:
+        """Check that the driver sees the files of its tasks. A storage that all machines share need not be asked."""
+        if local_directory(self.storage) is None:
+            return
+        for file in files:
+            info = self.storage.stat(file.path)
+            if info is None or info.size != file.bytes:
+                raise ArchiveError(
+                    f"an executor wrote {self.storage.describe(file.path)} with {file.bytes} bytes, but the driver "
+                    "sees another size or no file",
+                    next_step="use a directory that driver and executors share, or an object store",
+                )
 
     def sweep(self, *, keep_ms: int = REMOVED_KEPT_MS, dry_run: bool = False) -> list[tuple[str, int]]:
         """Delete data files that the table does not name. Return the deleted files' sizes, keyed by path relative to
         the archive.
 
-        While a job is archiving, files that are not committed yet are kept until they are a day old.
+        While a job may be archiving, its files that are not committed yet are kept until they are a day old.
 
         :param keep_ms: files that were removed from the archive within this time are kept.
         :raises ArchiveError: another upkeep job is running.
-        :raises OptionError: the directory contains no archive.
+        :raises OptionError: there is no archive.
         """
         self.demand_any()
-        with self.locked_for_upkeep(), self.directory.locked_if_free() as alone:
-            now = self._clock.now_ms()
-            found = [
-                name
-                for pattern in ("topic=*/hour=*/*", f"{WRITING}/*.parquet", f"{JOINING}/*.parquet")
-                for name in self.directory.names(pattern)
-            ]
-            with self.directory.locked(_COMMIT_LOCK, wait=True):  # so that no file is put into its place meanwhile
+        kept_since_ms = self._clock.now_ms() - keep_ms
+
+        def named() -> tuple[set[str], int]:
+            with locked(self.storage, COMMIT_LOCK, wait=True):
                 if not dry_run:
-                    self._table.forget(now - keep_ms)
-                needed = {file.path for file in self.files()} | self._table.removed_since(now - keep_ms)
-                orphans = []
-                for name in found:
-                    info = None if name in needed else self.directory.info(name)
-                    if info is not None and (alone or info.modified_ms < now - WRITING_SPARED_MS):
-                        orphans.append((name, info.size))
-                if not dry_run:
-                    for name, _ in orphans:
-                        self.directory.delete(name)
-            return orphans
+                    self._table.forget(kept_since_ms)
+                epoch = self._table.epoch()
+                return {file.path for file in self.files()} | self._table.removed_since(kept_since_ms), epoch
+
+        with self.locked_for_upkeep(), locked_if_free(self.storage) as alone:
+            now_ms = now_of(self.storage, self._clock)
+            orphans = leftovers(self.storage, named, now_ms, alone=bool(alone))
+            if not dry_run:
+                self.storage.delete(found.key for found in orphans)
+            return sorted((found.key, found.size) for found in orphans)
 
 
-def table_at(directory: Directory, wanted: TableFormat | str | None) -> ArchiveTable:
-    """Return the table in a directory. A new table has the ``wanted`` format, by default Parquet.
+def table_at(storage: Storage, wanted: TableFormat | str | None) -> ArchiveTable:
+    """Return the table in a storage. A new table has the ``wanted`` format, by default Parquet.
 
     :raises OptionError: the format is unknown.
-    :raises ArchiveError: the directory contains an archive in another format, or the format's package is missing.
+    :raises ArchiveError: there is an archive in another format, or the format's package is missing.
     """
-    found = _format_of(directory)
+    found = _format_of(storage)
     wanted = TableFormat(wanted) if isinstance(wanted, str) else wanted
     if wanted is not None:
         wanted.check()
         if found is not None and found != wanted.name:
             raise ArchiveError(
-                f"{directory} holds an archive of format {found}, not {wanted.name}",
+                f"{storage.url} holds an archive of format {found}, not {wanted.name}",
                 next_step=f"continue with --format {found}, or archive into another directory",
             )
     name = found or (wanted.name if wanted is not None else PARQUET)
     if name == DELTA:
         from cometmq.spark.archives.delta import DeltaArchive
 
-        return DeltaArchive(directory)
+        return DeltaArchive(storage)
     if name == ICEBERG:
         from cometmq.spark.archives.iceberg import IcebergArchive
 
-        return IcebergArchive(directory, wanted)
-    return ParquetArchive(directory)
+        return IcebergArchive(storage, wanted)
+    return ParquetArchive(storage)
 
 
-def _format_of(directory: Directory) -> str | None:
-    marks = {DELTA_LOG: DELTA, ICEBERG_POINTER: ICEBERG, COMMITS: PARQUET}
-    return next((table for name, table in marks.items() if directory.exists(name)), None)
+def _format_of(storage: Storage) -> str | None:
+    there = storage.list_directories()
+    if DELTA_LOG in there:
+        return DELTA
+    if storage.stat(ICEBERG_POINTER) is not None:
+        return ICEBERG
+    return PARQUET if COMMITS in there else None
 
 
 def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
@@ -380,14 +312,7 @@ def differing(marks: Marks, there: Marks) -> list[Queue]:
     return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]
 
 
-def _rows_by_queue(files: Sequence[DataFile]) -> dict[Queue, int]:
-    rows: dict[Queue, int] = {}
-    for file in files:
-        rows[file.queue] = rows.get(file.queue, 0) + file.rows
-    return rows
-
-
-def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
+def read_archive(spark: SparkSession, directory: Place) -> DataFrame:
     """Return an archive's messages as a DataFrame with every column of the source. All archive formats are supported.
 
     The DataFrame contains the commits made before the call. Call this function again to read later commits.
@@ -402,7 +327,7 @@ def read_archive(spark: SparkSession, directory: str | Path) -> DataFrame:
 
 def read_files(spark: SparkSession, log: ArchiveLog, files: Iterable[DataFile]) -> DataFrame:
     """Read the messages in the given files of an archive."""
-    paths = [str(log.directory.path(file.path)) for file in files]
+    paths = [log.storage.describe(file.path) for file in files]
     if not paths:
         return spark.createDataFrame([], ARCHIVE_DDL)
     return spark.read.schema(ARCHIVE_DDL).parquet(*paths)

@@ -1,65 +1,64 @@
-"""An archive's table as plain Parquet files, with JSON commits next to them in ``_commits/<sequence>.json``.
-
-A file belongs to the archive if one commit adds it and no later commit removes it. A commit is written under a
-temporary name, flushed and renamed, so it appears completely or not at all.
-"""
+"""An archive's table as plain Parquet files, with a chain of commits next to them (:mod:`cometmq.archive.chain`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import Final
 
-import msgspec
+from cometmq.archive.chain import CommitChain, Writer
+from cometmq.archive.commits import Commit
+from cometmq.archive.files import DataFile
+from cometmq.spark.archives.table import PARQUET, ArchiveTable, Decide
+from cometmq.storage import Storage
 
-from cometmq.spark.archives.table import COMMITS, PARQUET, Commit, DataFile
-from cometmq.spark.storage import Directory, NumberedFiles
+_CLOCKS_APART_MS: Final = 3_600_000
+"""Commits may have been made by machines whose clocks differ."""
 
 
-class ParquetArchive:
-    """The table of a Parquet archive: the commits in its directory."""
+class ParquetArchive(ArchiveTable):
+    """The table of a Parquet archive: the chain of its commits."""
 
     format = PARQUET
 
-    def __init__(self, directory: Directory) -> None:
-        self._commits = NumberedFiles(directory, COMMITS, Commit, indented=True)
+    def __init__(self, storage: Storage) -> None:
+        self._chain = CommitChain(storage)
 
     def last(self) -> Commit | None:
         """Read the last commit.
 
-        :raises ArchiveError: the commit is damaged.
+        :raises ArchiveError: a commit is missing or damaged.
         """
-        sequences = self._commits.numbers()
-        return self._commits.read(sequences[-1]) if sequences else None
+        return self._chain.refresh().last()
 
     def batch_of(self, query_id: str) -> int | None:
-        """Search the commits for the query's last batch, starting with the newest."""
-        for sequence in reversed(self._commits.numbers()):
-            commit = self._commits.read(sequence)
-            if commit.query_id == query_id:
-                return commit.batch_id
-        return None
+        """Look up the query's last batch."""
+        return self._chain.refresh().batch_of(query_id)
 
     def files(self) -> list[DataFile]:
-        """Apply all commits in order, and return the files that remain."""
-        found: dict[str, DataFile] = {}
-        for commit in self._all():
-            for path in commit.removed:
-                del found[path]
-            for file in commit.files:
-                at = file.committed_ms or commit.committed_ms
-                found[file.path] = msgspec.structs.replace(file, committed_ms=at)
-        return list(found.values())
+        """Return the files that commits have added and not removed."""
+        return self._chain.refresh().files()
 
-    def commit(self, commit: Commit, removed: Sequence[DataFile]) -> None:
-        """Write the commit as one JSON file."""
-        whole = msgspec.structs.replace(commit, removed=[file.path for file in removed])
-        self._commits.write(commit.sequence, whole)
+    def epoch(self) -> int:
+        """Return the epoch of the last writer."""
+        return self._chain.refresh().epoch
+
+    def open_writer(self, now_ms: int) -> Writer:
+        """Append an ``open`` commit."""
+        return self._chain.open_writer(now_ms)
+
+    def append(self, writer: Writer, decide: Decide) -> Commit | None:
+        """Append a commit, unless another job has opened the archive since."""
+        return self._chain.append(writer, decide)
+
+    def change(self, decide: Decide) -> Commit | None:
+        """Append a commit, computed again if another job was quicker."""
+        return self._chain.change(decide)
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Collect the paths of removed files from the commits."""
-        return {path for commit in self._all() if commit.committed_ms >= time_ms for path in commit.removed}
-
-    def forget(self, time_ms: int) -> None:
-        """Do nothing: a Parquet archive has no old versions to delete."""
-
-    def _all(self) -> Iterator[Commit]:
-        return map(self._commits.read, self._commits.numbers())
+        """Collect the paths of removed files from the commits, beginning with the newest."""
+        found: set[str] = set()
+        for commit in self._chain.newest_first():
+            if commit.committed_ms < time_ms - _CLOCKS_APART_MS:
+                break
+            if commit.committed_ms >= time_ms:
+                found.update(commit.removed)
+        return found

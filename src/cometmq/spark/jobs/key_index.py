@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.archive.commits import QueueTotals
+from cometmq.archive.files import DataFile
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.message import MessageExt
 from cometmq.quantity import quantity
 from cometmq.spark.archives.log import ArchiveLog, read_files, record_of
-from cometmq.spark.archives.table import DataFile, QueueTotals
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import KeyIndexOptions
@@ -136,7 +137,7 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
             topics = _count_topics(messages, entries)
             if not dry_run:
                 index.write_json(f"{run}/{_DONE}", totals)
-    return KeyIndexReport(str(log.root), str(options.index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
+    return KeyIndexReport(log.url, str(options.index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
 
 
 def _new_messages(
@@ -206,7 +207,7 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
     found: list[MessageExt] = []
     for place in places.to_pylist():
         for file in _files_containing(files_of, reached, place):
-            rows = read_message(log.directory, file.path, place["queueOffset"]).to_pylist()
+            rows = read_message(log.storage, file, place["queueOffset"]).to_pylist()
             messages = (MessageExt(record_of(row), 0, row["brokerName"]) for row in rows)
             found += (of for of in messages if key in of.keys or key == of.msg_id)  # else of another archive
     return found

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from tests.spark.drivers import start_driver
 from tests.spark.topics import Topics
@@ -31,16 +30,18 @@ def driver(
 
 def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: str, table_format: str) -> None:
     """Archive what is there now."""
+    from cometmq.archive.changes import Batch
+    from cometmq.archive.commits import Commit
     from cometmq.spark.archives.log import ArchiveLog
     from cometmq.spark.jobs.archive.job import archive
 
-    append = ArchiveLog.append
+    append, last = ArchiveLog.append, int(batch)
 
-    def killing(self: ArchiveLog, query_id: str, batch_id: int, *rest: Any, **named: Any) -> Any:
-        if point == "before-commit" and batch_id == int(batch):
+    def killing(self: ArchiveLog, batch: Batch) -> Commit | None:
+        if point == "before-commit" and batch.batch_id == last:
             os.kill(os.getpid(), signal.SIGKILL)
-        commit = append(self, query_id, batch_id, *rest, **named)
-        if point == "after-commit" and batch_id == int(batch):
+        commit = append(self, batch)
+        if point == "after-commit" and batch.batch_id == last:
             os.kill(os.getpid(), signal.SIGKILL)
         return commit
 

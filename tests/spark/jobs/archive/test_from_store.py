@@ -12,18 +12,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.spark.lake_files import opened
 from tests.spark.store_files import damage, rows_of, write_store
 
+from cometmq.archive.changes import Batch
 from cometmq.cli.jobs.pipeline import command
+from cometmq.spark.archives.files import Uploads
 from cometmq.spark.archives.log import ArchiveLog, read_archive
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.jobs.archive import from_store as job
 from cometmq.spark.jobs.archive.from_store import archive_store, write_split
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.storage import Directory
 from cometmq.spark.store.options import parse_store_options
 from cometmq.spark.store.reader import StoreScan
 from cometmq.spark.store.scan import splits
+from cometmq.storage import StorageError, open_storage
 
 pytestmark = pytest.mark.spark
 
@@ -56,9 +59,9 @@ def test_a_run_that_died_is_gone_on_with(
     write_store(tmp_path / "store", 900, body=lambda number: b"%0100d" % number, segment=1 << 16)
     append = ArchiveLog.append
 
-    def dying(self: ArchiveLog, run_id: str, batch_id: int, *rest: Any, **named: Any) -> Any:
-        commit = append(self, run_id, batch_id, *rest, **named) if after or batch_id == 0 else None
-        if batch_id == 1:
+    def dying(self: ArchiveLog, added: Batch) -> Any:
+        commit = append(self, added) if after or added.batch_id == 0 else None
+        if added.batch_id == 1:
             raise ConnectionAbortedError
         return commit
 
@@ -104,14 +107,16 @@ def test_two_lives_of_a_topic_are_not_mixed(tmp_path: Path) -> None:
     archived = {Queue("T", "b", 0): 2}
     [split] = splits(options)
     covered = [
-        made.covered for made in write_split(options, split, Directory(tmp_path / "lake"), archived) if made.covered
+        made.covered for made in write_split(options, split, opened(tmp_path / "lake"), archived) if made.covered
     ]
     assert [(part.queue_id, part.first, part.end) for part in covered] == [(0, 2, 3), (1, 0, 3), (2, 0, 3)]
     by_queue = next(iter(StoreScan(options).records(split))).by_queue()
     twice = {Queue(topic, "b", queue_id): [records, records] for topic, queue_id, records in by_queue}
-    other = Directory(tmp_path / "other")
-    with pytest.raises(ArchiveError, match="deleted topic"):
-        list(job._write(options, twice, other, other.flush))
+    with (
+        Uploads(open_storage(tmp_path / "other"), 1) as uploads,
+        pytest.raises(ArchiveError, match="deleted topic"),
+    ):
+        list(job._write(options, twice, uploads))
 
 
 def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +125,7 @@ def test_what_is_decoded_at_a_time_changes_nothing(tmp_path: Path, monkeypatch: 
     [split] = splits(options)
 
     def archived(name: str) -> list[Any]:
-        made = list(write_split(options, split, Directory(tmp_path / name), {}))
+        made = list(write_split(options, split, opened(tmp_path / name), {}))
         assert [part.covered.end for part in made if part.covered] == [30, 30, 30]
         return [pq.read_table(tmp_path / name / part.file.path).to_pylist() for part in made if part.file]
 
@@ -136,7 +141,7 @@ def test_nothing_is_told_before_every_file_is_on_the_disk(
     write_store(tmp_path / "store", 90, body=lambda number: b"%0100d" % number)
     options = parse_store_options({"path": str(tmp_path / "store"), "brokerName": "b"})
     [split] = splits(options)
-    made = write_split(options, split, Directory(tmp_path / "lake"), {})
+    made = write_split(options, split, opened(tmp_path / "lake"), {})
     next(made)
     files = [path.stat().st_ino for path in (tmp_path / "lake").rglob("*.parquet")]
     assert len(files) == 3
@@ -146,8 +151,8 @@ def test_nothing_is_told_before_every_file_is_on_the_disk(
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises(OSError, match="Input/output"):
-        next(write_split(options, split, Directory(tmp_path / "lake"), {}))
+    with pytest.raises(StorageError, match="input/output"):
+        next(write_split(options, split, opened(tmp_path / "lake"), {}))
 
 
 def test_the_command_reads_a_store(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

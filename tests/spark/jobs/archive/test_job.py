@@ -84,9 +84,9 @@ def test_everything_of_a_record_is_kept(spark: Any, topics: Topics, places: tupl
     assert made == stored
 
 
-def sequence_of(log: ArchiveLog) -> int:
+def batch_of(log: ArchiveLog) -> int:
     last = log.last()
-    return -1 if last is None else last.sequence
+    return -1 if last is None else last.batch_id
 
 
 @pytest.mark.crash
@@ -100,18 +100,18 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 
     first = driver(topics, topic, places, "before-commit", 1)
     await_kill(first, PATIENCE_S)
-    assert sequence_of(log) == 0
+    assert batch_of(log) == 0
     assert len(log.sweep(dry_run=True)) > 0, "files of the batch that was not committed"
     assert read_archive(spark, to).count() == MOST, "they are not seen"
 
     second = driver(topics, topic, places, "after-commit", 2)
     await_kill(second, PATIENCE_S)
-    assert sequence_of(log) == 2
+    assert batch_of(log) == 2
 
     third = driver(topics, topic, places, "never", 0)
     try:
         patience = Patience(PATIENCE_S)
-        while sequence_of(log) < 3:  # killed wherever it is, after its first commit
+        while batch_of(log) < 3:  # killed wherever it is, after its first commit
             with contextlib.suppress(subprocess.TimeoutExpired):
                 raise AssertionError(f"it ended before it was killed: {third.wait(0.05)}")
             assert not patience.is_over

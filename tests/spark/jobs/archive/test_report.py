@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import cometmq.spark.jobs.archive.job as archive_module
+from cometmq.archive.commits import Commit, QueueTotals
+from cometmq.archive.files import DataFile
 from cometmq.cli.failures import guarded
 from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.table import Commit, DataFile, QueueTotals
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun
 
 REPORT = ArchiveReport(

@@ -22,15 +22,28 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from tests.spark.lake_files import AT_MS, HOUR_MS, QUEUES, append, cover, messages, stored, written
+from tests.spark.lake_files import (
+    AT_MS,
+    HOUR_MS,
+    QUEUES,
+    append,
+    cover,
+    dies_at_its_commit,
+    messages,
+    stored,
+    written,
+    written_rows,
+)
 
+from cometmq.archive.changes import Batch
+from cometmq.archive.commits import QueueTotals
+from cometmq.archive.files import DataFile, new_part_path
+from cometmq.archive.leftovers import SPARED_MS
 from cometmq.cli.jobs.pipeline import command
-from cometmq.spark.archives.files import QueueWriter
-from cometmq.spark.archives.log import REMOVED_KEPT_MS, WRITING_SPARED_MS, ArchiveLog, read_archive, table_at
-from cometmq.spark.archives.table import FORMATS, DataFile, QueueTotals, TableFormat, part_path
+from cometmq.spark.archives.log import REMOVED_KEPT_MS, ArchiveLog, read_archive
+from cometmq.spark.archives.table import FORMATS, TableFormat
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.upkeep import compact, expire, join_files, planned_joinings, vacuum
-from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import Queue
 from cometmq.testing import VirtualClock
 
@@ -64,7 +77,7 @@ TOTALS = [QueueTotals(*OTHER, 0, 30, 30), QueueTotals(*ORDERS, 0, 45, 45)]
 def joined(log: ArchiveLog) -> None:
     """Compact without Spark."""
     for joining in planned_joinings(log.files(), 1 << 30, AT_MS + 2 * HOUR_MS):
-        log.replace(joining.files, [join_files(log.directory, joining.files)])
+        log.replace(joining.files, [join_files(log.storage, joining.files)])
 
 
 def paths(log: ArchiveLog) -> set[str]:
@@ -80,7 +93,7 @@ def test_what_is_joined_are_neighbours_up_to_a_size(found: list[tuple[int, int]]
     for queue_id, size in found:
         queue, first = Queue("t", "b", queue_id), reached[queue_id]
         reached[queue_id] += 10
-        path = part_path(queue, AT_MS, first, first + 10)
+        path = new_part_path(queue, AT_MS, first, 1)
         files.append(DataFile(path, *queue, first, first + 10, 10, size, 0, 0, 0))
     planned = planned_joinings(reversed(files), target, AT_MS + HOUR_MS)
     assert planned_joinings(files, target, AT_MS + HOUR_MS - 1) == [], "the hour has not ended then"
@@ -103,14 +116,16 @@ def test_files_are_joined_and_nothing_else_changes(log: ArchiveLog) -> None:
     joined(log)
     after = log.files()
     assert len(after) == len(before) - 6 + 2
-    assert stored(log.root) == ALL
+    assert stored(Path(log.url)) == ALL
     assert log.queues() == TOTALS
     assert (log.last_batch_of("q"), log.holds("q", 7), log.holds("q", 8)) == (7, True, False)
     new = [file for file in after if file.path not in before]
     assert {(file.queue, file.first, file.end, file.rows) for file in new} == {(ORDERS, 0, 30, 30), (OTHER, 0, 30, 30)}
 
     for file in new:
-        assert pq.ParquetFile(log.root / file.path).read() == pa.Table.from_batches([messages(file.queue, range(30))])
+        assert pq.ParquetFile(Path(log.url) / file.path).read() == pa.Table.from_batches(
+            [messages(file.queue, range(30))]
+        )
     assert not append(log, 7, ORDERS, 40, 45, at_ms=AT_MS + 2 * HOUR_MS), "the batch is known"
     assert append(log, 8, ORDERS, 45, 46, at_ms=AT_MS + 2 * HOUR_MS)
     joined(log)  # of what is left there is nothing to join
@@ -120,38 +135,30 @@ def test_files_are_joined_and_nothing_else_changes(log: ArchiveLog) -> None:
 def test_files_that_are_not_the_same_messages_are_refused(log: ArchiveLog) -> None:
     old = [file for file in log.files() if file.queue == OTHER]
     with pytest.raises(ArchiveError, match="nothing was changed"):
-        log.replace(old, written(log.root, OTHER, 0, 29))
-    made = join_files(log.directory, old)
+        log.replace(old, written(Path(log.url), OTHER, 0, 29))
+    made = join_files(log.storage, old)
     log.replace(old, [made])
     with pytest.raises(ArchiveError, match="3 files were removed from the archive"):
-        log.replace(old, [join_files(log.directory, old)])
+        log.replace(old, [join_files(log.storage, old)])
     short = [old[0], old[2]]
-    (log.root / old[1].path).write_bytes((log.root / old[0].path).read_bytes())
+    (Path(log.url) / old[1].path).write_bytes((Path(log.url) / old[0].path).read_bytes())
     with pytest.raises(ArchiveError, match="does not hold the 10 messages"):
-        join_files(log.directory, [short[0], old[1], short[1]])
+        join_files(log.storage, [short[0], old[1], short[1]])
 
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_compaction_that_dies_at_its_commit(log: ArchiveLog, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = type(table_at(log.directory, None))
-    commit = table.commit
-
-    def dying(*given: Any) -> None:
-        if after:
-            commit(*given)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(table, "commit", dying)
+    dies_at_its_commit(log, monkeypatch, after)
     with pytest.raises(KeyboardInterrupt):
         joined(log)
     monkeypatch.undo()
-    assert stored(log.root) == ALL
+    assert stored(Path(log.url)) == ALL
     assert log.queues() == TOTALS
     joined(log)
-    assert stored(log.root) == ALL
+    assert stored(Path(log.url)) == ALL
     assert len(log.files()) == 4
     log.sweep(keep_ms=0)
-    assert stored(log.root) == ALL
+    assert stored(Path(log.url)) == ALL
 
 
 @pytest.mark.crash
@@ -173,18 +180,18 @@ def test_a_compaction_killed_at_every_step_loses_and_doubles_nothing(name: str, 
 
 def test_old_hours_leave_and_new_ones_stay(log: ArchiveLog, clock: VirtualClock) -> None:
     before = log.files()
-    dry = expire(log.root, keep_ms=HOUR_MS, dry_run=True, clock=clock)
+    dry = expire(Path(log.url), keep_ms=HOUR_MS, dry_run=True, clock=clock)
     assert (dry.rows, dry.files_before, log.files()) == (60, 6, before)
     with pytest.raises(OptionError, match="keep at least one hour"):
-        expire(log.root, keep_ms=HOUR_MS - 1, clock=clock)
+        expire(Path(log.url), keep_ms=HOUR_MS - 1, clock=clock)
 
-    only = expire(log.root, keep_ms=HOUR_MS, topics=[ORDERS.topic], clock=clock)
+    only = expire(Path(log.url), keep_ms=HOUR_MS, topics=[ORDERS.topic], clock=clock)
     assert only.rows == 30
-    done = expire(log.root, keep_ms=HOUR_MS, clock=clock)
+    done = expire(Path(log.url), keep_ms=HOUR_MS, clock=clock)
     assert (done.rows, done.hours[0].topic, done.hours[0].hour) == (30, OTHER.topic, "2024-01-01-00")
-    assert stored(log.root) == {ORDERS: list(range(30, 45))}, "the hour before now is within the keep window"
+    assert stored(Path(log.url)) == {ORDERS: list(range(30, 45))}, "the hour before now is within the keep window"
     assert log.queues() == [QueueTotals(*OTHER, 30, 30, 0), QueueTotals(*ORDERS, 30, 45, 15)]
-    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).files_before == 0
+    assert expire(Path(log.url), keep_ms=HOUR_MS, clock=clock).files_before == 0
 
     assert not append(log, 7, ORDERS, 40, 45, at_ms=AT_MS + 2 * HOUR_MS), "the batch is known"
     assert append(log, 8, OTHER, 30, 33, at_ms=AT_MS + 2 * HOUR_MS)
@@ -196,16 +203,15 @@ def test_old_hours_leave_and_new_ones_stay(log: ArchiveLog, clock: VirtualClock)
 def test_hours_that_interleave_leave_a_trace_of_what_was_taken_out(tmp_path: Path, clock: VirtualClock) -> None:
     """An hour goes that has offsets between those of a later one; the totals say up to where, and before when."""
     log = ArchiveLog(tmp_path / "lake", clock=clock)
-    writer = QueueWriter(log.directory, ORDERS, arrow_schema(ARCHIVE_COLUMNS))
-    for offsets, at_ms in ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS)):
-        writer.add(messages(ORDERS, offsets, at_ms))
-    log.append("q", 0, [cover(ORDERS, 0, 7)], writer.close())
+    hours = ((range(3), AT_MS), (range(3, 5), AT_MS + 2 * HOUR_MS), (range(5, 7), AT_MS))
+    files = written_rows(tmp_path / "lake", ORDERS, [messages(ORDERS, *hour) for hour in hours])
+    log.append(Batch("q", 0, [cover(ORDERS, 0, 7)], files))
     append(log, 1, ORDERS, 7, 9, at_ms=AT_MS + 2 * HOUR_MS)
-    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).rows == 5
+    assert expire(Path(log.url), keep_ms=HOUR_MS, clock=clock).rows == 5
     assert log.queues() == [QueueTotals(*ORDERS, 3, 9, 4, expired_to=7, expired_before_ms=AT_MS + HOUR_MS)]
     append(log, 2, ORDERS, 9, 10, at_ms=AT_MS + 4 * HOUR_MS)
     clock.advance(2 * HOUR_MS / 1000)
-    assert expire(log.root, keep_ms=HOUR_MS, clock=clock).rows == 4
+    assert expire(Path(log.url), keep_ms=HOUR_MS, clock=clock).rows == 4
     assert log.queues() == [QueueTotals(*ORDERS, 9, 10, 1)], "what is left has no holes any more"
 
 
@@ -219,47 +225,48 @@ def test_a_vacuum_of_a_delta_table_does_not_reach_behind_its_log(tmp_path: Path,
     joined(log)
     clock.advance(40 * DAY_MS / 1000)
     append(log, 2, ORDERS, 20, 30)
-    assert vacuum(log.root, keep_ms=50 * DAY_MS, clock=clock).files_before == 0, "the log is whole"
-    DeltaTable(str(log.root)).create_checkpoint()
+    assert vacuum(Path(log.url), keep_ms=50 * DAY_MS, clock=clock).files_before == 0, "the log is whole"
+    DeltaTable(str(Path(log.url))).create_checkpoint()
     aged = time.time() - 40 * DAY_MS / 1000
-    for path in (log.root / "_delta_log").glob("*.json"):
+    for path in (Path(log.url) / "_delta_log").glob("*.json"):
         os.utime(path, (aged, aged))
-    DeltaTable(str(log.root)).cleanup_metadata()
-    assert len(list((log.root / "_delta_log").glob("*.json"))) == 1
+    DeltaTable(str(Path(log.url))).cleanup_metadata()
+    assert len(list((Path(log.url) / "_delta_log").glob("*.json"))) == 1
     with pytest.raises(ArchiveError, match=r"begins at 2024-02-10T02:30:00\.000Z.*shorter --keep"):
-        vacuum(log.root, keep_ms=50 * DAY_MS, clock=clock)
-    assert all((log.root / path).exists() for path in old)
+        vacuum(Path(log.url), keep_ms=50 * DAY_MS, clock=clock)
+    assert all((Path(log.url) / path).exists() for path in old)
     assert append(log, 3, ORDERS, 30, 40)
-    assert vacuum(log.root, keep_ms=0, clock=clock).files_before == 2
-    assert stored(log.root) == {ORDERS: list(range(40))}
+    assert vacuum(Path(log.url), keep_ms=0, clock=clock).files_before == 2
+    assert stored(Path(log.url)) == {ORDERS: list(range(40))}
 
 
 def test_a_vacuum_keeps_what_readers_may_still_read(log: ArchiveLog, clock: VirtualClock) -> None:
     before = log.files()
     joined(log)
-    [orphan] = written(log.root, Queue("orders", "broker-z", 0), 0, 5)
-    dry = vacuum(log.root, dry_run=True, clock=clock)
+    [orphan] = written(Path(log.url), Queue("orders", "broker-z", 0), 0, 5)
+    dry = vacuum(Path(log.url), dry_run=True, clock=clock)
     assert (dry.files_before, dry.bytes_before) == (1, orphan.bytes)
-    assert (log.root / orphan.path).exists()
-    assert vacuum(log.root, clock=clock).files_before == 1
-    assert all((log.root / file.path).exists() for file in before), "for a week"
+    assert (Path(log.url) / orphan.path).exists()
+    assert vacuum(Path(log.url), clock=clock).files_before == 1
+    assert all((Path(log.url) / file.path).exists() for file in before), "for a week"
 
     clock.advance((REMOVED_KEPT_MS + 1) / 1000)
-    assert vacuum(log.root, clock=clock).files_before == 6
-    assert {str(path.relative_to(log.root)) for path in log.root.glob("topic=*/hour=*/*")} == paths(log)
-    assert stored(log.root) == ALL
+    assert vacuum(Path(log.url), clock=clock).files_before == 6
+    assert {str(path.relative_to(Path(log.url))) for path in Path(log.url).glob("topic=*/hour=*/*")} == paths(log)
+    assert stored(Path(log.url)) == ALL
     assert append(log, 8, ORDERS, 45, 46)
-    assert stored(log.root) == ALL | {ORDERS: list(range(46))}
+    assert stored(Path(log.url)) == ALL | {ORDERS: list(range(46))}
 
 
 def test_a_vacuum_beside_a_job_leaves_its_files(log: ArchiveLog, clock: VirtualClock) -> None:
     with log.locked():
-        [young] = written(log.root, ORDERS, 100, 105)
-        [old] = written(log.root, ORDERS, 200, 205)
+        epoch = log.writer.epoch
+        [young] = written_rows(Path(log.url), ORDERS, [messages(ORDERS, range(100, 105))], epoch)
+        [old] = written_rows(Path(log.url), ORDERS, [messages(ORDERS, range(200, 205))], epoch)
         now_s = clock.now_ms() / 1000
-        os.utime(log.root / young.path, (now_s, now_s))
-        aged_s = now_s - WRITING_SPARED_MS / 1000 - 1
-        os.utime(log.root / old.path, (aged_s, aged_s))
+        os.utime(Path(log.url) / young.path, (now_s, now_s))
+        aged_s = now_s - SPARED_MS / 1000 - 1
+        os.utime(Path(log.url) / old.path, (aged_s, aged_s))
         assert log.sweep() == [(old.path, old.bytes)]
         with log.locked_for_upkeep(), pytest.raises(ArchiveError, match="another job is writing"):
             log.sweep()
@@ -287,9 +294,9 @@ def test_versions_of_an_iceberg_table_that_nobody_reads_are_let_go(tmp_path: Pat
     for batch in range(3):
         append(log, batch, ORDERS, batch * 10, batch * 10 + 10)
         clock.advance(DAY_MS / 1000)
-    own = {"type": "sql", "uri": f"sqlite:///{log.root}/_catalog.db", "warehouse": f"file://{log.root}"}
+    own = {"type": "sql", "uri": f"sqlite:///{Path(log.url)}/_catalog.db", "warehouse": f"file://{Path(log.url)}"}
     catalog = load_catalog("archive", **own)
-    vacuum(log.root, keep_ms=3 * DAY_MS // 2, clock=clock)  # the second was current until a day ago
+    vacuum(Path(log.url), keep_ms=3 * DAY_MS // 2, clock=clock)  # the second was current until a day ago
     assert len(catalog.load_table("cometmq.archive").metadata.snapshots) == 2
     assert catalog.load_table("cometmq.archive").scan().to_arrow().num_rows == 30
 
@@ -300,11 +307,11 @@ def test_the_job_joins_on_executors(spark: Any, tmp_path: Path, clock: VirtualCl
     for batch in range(4):
         append(log, batch, QUEUES[batch % 2], batch // 2 * 10, batch // 2 * 10 + 10)
     seen: list[int] = []
-    done = compact(log.root, spark=spark, clock=clock, on_step=lambda work: seen.append(work.files))
+    done = compact(Path(log.url), spark=spark, clock=clock, on_step=lambda work: seen.append(work.files))
     assert (done.files_before, done.files_after, done.rows, done.commits, seen) == (4, 2, 40, 1, [4])
-    assert stored(log.root) == {queue: list(range(20)) for queue in QUEUES}
-    assert sorted(row.queueOffset for row in read_archive(spark, log.root).collect()) == sorted([*range(20)] * 2)
-    again = compact(log.root, spark=spark, clock=clock)
+    assert stored(Path(log.url)) == {queue: list(range(20)) for queue in QUEUES}
+    assert sorted(row.queueOffset for row in read_archive(spark, Path(log.url)).collect()) == sorted([*range(20)] * 2)
+    again = compact(Path(log.url), spark=spark, clock=clock)
     assert (again.files_before, again.commits) == (0, 0)
 
 
@@ -312,8 +319,8 @@ def test_the_commands_say_what_they_do(tmp_path: Path) -> None:
     log = ArchiveLog(tmp_path / "lake")
     for batch in range(2):
         append(log, batch, ORDERS, batch * 10, batch * 10 + 10)
-    written(log.root, ORDERS, 50, 55)
-    place, page = str(log.root), tmp_path / "report.html"
+    written(Path(log.url), ORDERS, 50, 55)
+    place, page = str(Path(log.url)), tmp_path / "report.html"
 
     def run(*words: str) -> Any:
         done = CliRunner().invoke(command, ["archive", *words], standalone_mode=False)

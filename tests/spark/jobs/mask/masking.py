@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
 
 STEP = 200
 """Offsets of a step."""
@@ -19,6 +18,8 @@ RULES = ("$.phone=encrypt", "keys=hash", "$.email=drop")
 
 def main(namesrv: str, topic: str, work: str, to: str, master_key: str, point: str) -> None:
     """Copy what is there."""
+    from cometmq.archive.changes import Batch
+    from cometmq.archive.commits import Commit
     from cometmq.spark.archives.log import ArchiveLog
     from cometmq.spark.jobs.mask.job import mask_to_topic
     from cometmq.spark.jobs.mask_rules import rules_from_options
@@ -27,10 +28,10 @@ def main(namesrv: str, topic: str, work: str, to: str, master_key: str, point: s
 
     append, write_done = ArchiveLog.append, ReplayLedger.write_done
 
-    def killing(self: ArchiveLog, query_id: str, batch_id: int, *rest: Any, **named: Any) -> Any:
-        if point == "before-commit" and batch_id == 1:
+    def killing(self: ArchiveLog, batch: Batch) -> Commit | None:
+        if point == "before-commit" and batch.batch_id == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return append(self, query_id, batch_id, *rest, **named)
+        return append(self, batch)
 
     def killing_too(self: ReplayLedger, plan: Plan, sent: int, found: int) -> None:
         if point == "before-sent":

@@ -22,11 +22,11 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 import pyarrow as pa
 import pyarrow.parquet as pq
 from click.testing import CliRunner
-from tests.spark.lake_files import QUEUES, cover, messages
+from tests.spark.lake_files import QUEUES, cover, messages, written_rows
 
+from cometmq.archive.changes import Batch
 from cometmq.cli.jobs.pipeline import command
 from cometmq.message.properties import decode_properties
-from cometmq.spark.archives.files import QueueWriter
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import MaskError, OptionError
 from cometmq.spark.jobs.mask.job import MaskedSample, MaskReport
@@ -387,11 +387,10 @@ def test_a_message_with_a_value_that_was_changed_goes_apart_and_the_rest_is_reve
     rows = messages(QUEUES[0], range(3))
     at = rows.schema.get_field_index("body")
     rows = rows.set_column(at, rows.schema.field(at), pa.array([body.encode() for body in bodies], pa.binary()))
-    writer = QueueWriter(log.directory, QUEUES[0], rows.schema)
-    writer.add(rows)
-    log.append("q", 0, [cover(QUEUES[0], 0, 3)], writer.close())
+    files = written_rows(tmp_path / "copy", QUEUES[0], [rows])
+    log.append(Batch("q", 0, [cover(QUEUES[0], 0, 3)], files))
 
-    words = ["mask", "reveal", "--archive", str(log.root), "--keys", str(tmp_path / "keys")]
+    words = ["mask", "reveal", "--archive", str(Path(log.url)), "--keys", str(tmp_path / "keys")]
     done = CliRunner().invoke(
         command, [*words, "--master-key-file", str(tmp_path / "master.key")], standalone_mode=False
     )

@@ -22,12 +22,12 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install com
 
 import pyarrow as pa
 
+from cometmq.archive.commits import QueueTotals
 from cometmq.client.pace import CATCH_UP_SECONDS, Pace
 from cometmq.message.properties import decode_properties
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
 from cometmq.remoting.command import RemotingCommand
 from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.table import QueueTotals
 from cometmq.spark.errors import ArchiveError, OptionError, SinkError
 from cometmq.spark.jobs.options import Selection
 from cometmq.spark.jobs.replay.job import step_of

@@ -11,8 +11,8 @@ from examples.demo.process import Sent
 from examples.demo.report import compare, save
 from examples.demo.stage import Observed, Plan, Sample
 
+from cometmq.archive.commits import QueueTotals
 from cometmq.client.trace.reader import Consumption, MessageWay
-from cometmq.spark.archives.table import QueueTotals
 from cometmq.spark.jobs.archive.report import ArchiveReport
 from cometmq.spark.jobs.archive.upkeep import HourChange, UpkeepReport
 from cometmq.spark.jobs.audit.report import AuditReport, Disagreement, Lateness, QueueAudit, Span

@@ -9,7 +9,7 @@ a crash skips the messages below the archive's totals.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyspark.sql import functions as f
 
+from cometmq.archive.commits import Covered
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.spark.archives.files import QueueWriter
+from cometmq.spark.archives.files import QueueWriter, Uploads
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
-from cometmq.spark.archives.table import Covered
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.report import ArchiveReport, ArchiveRun, dry_run_report
-from cometmq.spark.jobs.archive.writer import Manifest, commit_manifests
+from cometmq.spark.jobs.archive.writer import Manifest, OpenedArchive, commit_manifests
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveStoreOptions
 from cometmq.spark.jobs.run import job_session, run_tasks
@@ -34,7 +34,6 @@ from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import NO_MARKS, Mark, Marks, OffsetRange, Offsets, Queue
 from cometmq.spark.records.worker_memory import lasting_worker
-from cometmq.spark.storage import Directory
 from cometmq.spark.store.options import StoreOptions, parse_store_options
 from cometmq.spark.store.reader import StoreScan, demand_stored
 from cometmq.spark.store.scan import SPLIT_BYTES, LogSplit, splits
@@ -107,7 +106,9 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
                 if options.stop is not None and options.stop.is_set():
                     return run.report(finished=False)
                 some = parts[first : first + SPLITS_IN_COMMIT]
-                work = partial(write_split, wanted, directory=log.directory, archived=log.next_offsets(), marks=marks)
+                work = partial(
+                    write_split, wanted, archive=OpenedArchive.of(log), archived=log.next_offsets(), marks=marks
+                )
                 commit = commit_manifests(log, run_id, batch_id, run_tasks(session, some, work, Manifest))
                 if commit is not None:
                     run.add_commit(commit)
@@ -150,30 +151,30 @@ def _count_new(spark: SparkSession, given: Mapping[str, str], archived: Offsets)
 
 
 def write_split(
-    options: StoreOptions, split: LogSplit, directory: Directory, archived: Offsets, marks: Marks = NO_MARKS
+    options: StoreOptions, split: LogSplit, archive: OpenedArchive, archived: Offsets, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Write a split's messages that are not yet in the archive; yield the flushed files and their offsets.
+    """Write a split's messages that are not yet in the archive; yield the complete files and their offsets.
 
     :raises ArchiveError: a queue was recreated: the message at its mark's offset is a different one.
     """
     gathered: dict[Queue, list[Records]] = {}
     made: list[Manifest] = []
     size = 0
-    with lasting_worker(), directory.flushing() as flush:
+    with lasting_worker(), Uploads(archive.storage, archive.writer.epoch) as uploads:
         for records in StoreScan(options).records(split, _CHUNK_BYTES):
             for topic, queue_id, part in records.by_queue():
                 queue = Queue(topic, options.broker_name, queue_id)
                 offsets = part.queue_offsets
                 if queue in marks:
-                    demand_same_queues(directory, [queue] if _differs_from_mark(part, marks[queue]) else ())
+                    demand_same_queues(archive.storage.url, [queue] if _differs_from_mark(part, marks[queue]) else ())
                 new = offsets >= archived.get(queue, 0)
                 if new.any():
                     gathered.setdefault(queue, []).append(part if new.all() else part.rows(new))
             size += len(records.source) + len(records) * _KNOWN_BYTES
             if size >= _GATHERED_BYTES:
-                made += _write(options, gathered, directory, flush)
+                made += _write(options, gathered, uploads)
                 gathered, size = {}, 0
-        made += _write(options, gathered, directory, flush)
+        made += _write(options, gathered, uploads)
     yield from made
 
 
@@ -183,12 +184,7 @@ def _differs_from_mark(records: Records, mark: Mark) -> bool:
     return bool((places | (records.store_timestamps[at] != mark.stored_ms)).any())
 
 
-def _write(
-    options: StoreOptions,
-    gathered: Mapping[Queue, list[Records]],
-    directory: Directory,
-    flush: Callable[[str], None],
-) -> Iterator[Manifest]:
+def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], uploads: Uploads) -> Iterator[Manifest]:
     schema = arrow_schema(ARCHIVE_COLUMNS)
     for queue in sorted(gathered):
         parts = gathered[queue]
@@ -202,7 +198,7 @@ def _write(
                 next_step="add the store's consume queues, or set startingTimestamp to when the topic was "
                 "created again",
             )
-        writer = QueueWriter(directory, queue, schema, flush=flush)
+        writer = QueueWriter(uploads, queue, schema)
         with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
             for part in chain.from_iterable(map(_portions, parts)):
                 for batch in decode(part, schema, broker_name=queue.broker, on_bad_body=on_bad_body):

@@ -4,11 +4,11 @@ resumed.
 A streaming query plans offsets, which are stored in Spark's checkpoint. Its tasks write files (:mod:`.writer`), and the
 driver commits them (:mod:`cometmq.spark.archives.log`). In a Spark Connect session, Spark runs the callback for each
 micro-batch in a process that its server has started. That process passes commits to the job as files in the archive's
-directory, which both processes share.
+storage, which both processes share.
 
 A crash can happen
 
-* before the commit: Spark repeats the batch with the same offsets, and the files get the same names again;
+* before the commit: Spark repeats the batch with the same offsets, and its tasks write other files;
 * after the commit, before Spark's own commit: Spark repeats the batch; tasks and driver detect that it is committed,
   and skip it;
 * together with the loss of the checkpoint: a new checkpoint continues where the archive's last commit ends;
@@ -23,20 +23,25 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.archive.commits import Commit
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.options.forms import DURATION
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
-from cometmq.spark.archives.table import Commit, TableFormat
+from cometmq.spark.archives.table import TableFormat
 from cometmq.spark.errors import ArchiveError, SparkSourceError
 from cometmq.spark.jobs.archive.checkpoint import Checkpoint
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, dry_run_report
-from cometmq.spark.jobs.archive.writer import PATH_OPTION, ArchiveWriterSource, Manifest, commit_manifests
+from cometmq.spark.jobs.archive.writer import (
+    Manifest,
+    OpenedArchive,
+    commit_manifests,
+    source_for,
+)
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveOptions
 from cometmq.spark.jobs.run import cause_of
@@ -47,7 +52,7 @@ from cometmq.spark.session.environment import driver_session, is_connect
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets, resolve_start
 from cometmq.spark.source.options import EARLIEST, LATEST, SourceOptions, parse_options
-from cometmq.spark.storage import Directory, NumberedFiles
+from cometmq.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +93,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     timing = _timing(trigger)
     wanted = options.table_format
     log = ArchiveLog(options.to, wanted)
-    demand_same_queues(log.root, Cluster(parse_options(given)).changed_queues(log.marks()))
+    demand_same_queues(log.url, Cluster(parse_options(given)).changed_queues(log.marks()))
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
         return dry_run_report(log, _count_new(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
@@ -147,12 +152,12 @@ def _continuation(log: ArchiveLog, checkpoint: Checkpoint) -> dict[str, str]:
     committed = checkpoint.last_committed_batch()
     if committed is not None and (archived is None or archived < committed):
         raise ArchiveError(
-            f"the checkpoint {checkpoint} has batches that {log.root} does not hold",
+            f"the checkpoint {checkpoint} has batches that {log.url} does not hold",
             next_step="use the directory that the checkpoint was created with, or a new checkpoint",
         )
     if last is not None and archived is not None and query_id != last.query_id:
         raise ArchiveError(
-            f"the archive {log.root} was last written from another checkpoint than {checkpoint}",
+            f"the archive {log.url} was last written from another checkpoint than {checkpoint}",
             next_step="use that checkpoint, or a new one, which continues where the archive ends",
         )
     if last is None or archived is not None or not last.queues:
@@ -177,25 +182,26 @@ class _Run:
         self._checkpoint = checkpoint
         self._options = options
         self._done = ArchiveRun(log, on_batch)
-        self._mailbox = CommitMailbox(log.directory)
+        self._mailbox = CommitMailbox(log.storage)
         self._elsewhere = is_connect(spark)
         on_commit = self._mailbox.post if self._elsewhere else self._done.add_commit
-        self._commits = BatchCommits(log.root, wanted, checkpoint, on_commit)
+        self._commits = BatchCommits(OpenedArchive.of(log), wanted, checkpoint, on_commit)
         self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
         from pyspark.errors import PySparkException, StreamingQueryException
 
-        self._mailbox.clear()
-        self._spark.dataSource.register(ArchiveWriterSource)
-        given = {PATH_OPTION: str(self._log.root), **self._options}
+        if self._elsewhere:
+            self._mailbox.clear()
+        source = source_for(OpenedArchive.of(self._log))
+        self._spark.dataSource.register(source)
         writer = (
-            self._spark.readStream.format(ArchiveWriterSource.name())
-            .options(**given)
+            self._spark.readStream.format(source.name())
+            .options(**self._options)
             .load()
             .writeStream.foreachBatch(self._commits if self._elsewhere else self._commit)
             .option("checkpointLocation", str(self._checkpoint))
-            .queryName(f"archive {self._log.root}")
+            .queryName(f"archive {self._log.url}")
             .trigger(**timing)
         )
         try:
@@ -222,7 +228,6 @@ class _Run:
                 ) from self._failure
             raise self._query_error(error) from error
         self._collect()
-        self._mailbox.clear()
         return self._done.report(finished=not stopped or "availableNow" not in timing)
 
     def _query_error(self, error: Exception) -> SparkSourceError:
@@ -237,8 +242,9 @@ class _Run:
         )
 
     def _collect(self) -> None:
-        for commit in self._mailbox.collect():
-            self._done.add_commit(commit)
+        if self._elsewhere:
+            for commit in self._mailbox.collect():
+                self._done.add_commit(commit)
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         try:
@@ -255,9 +261,13 @@ class BatchCommits:
     """
 
     def __init__(
-        self, root: Path, wanted: TableFormat | str | None, checkpoint: Checkpoint, on_commit: Callable[[Commit], None]
+        self,
+        archive: OpenedArchive,
+        wanted: TableFormat | str | None,
+        checkpoint: Checkpoint,
+        on_commit: Callable[[Commit], None],
     ) -> None:
-        self._given = (root, wanted, checkpoint, on_commit)
+        self._given = (archive, wanted, checkpoint, on_commit)
         self._checkpoint = checkpoint
         self._on_commit = on_commit
 
@@ -267,8 +277,8 @@ class BatchCommits:
 
     @cached_property
     def _log(self) -> ArchiveLog:
-        root, wanted, *_ = self._given
-        return ArchiveLog(root, wanted)
+        archive, wanted, *_ = self._given
+        return ArchiveLog(archive.storage, wanted, writer=archive.writer)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Commit the files that a batch's tasks have written, unless the batch is already committed.
@@ -288,22 +298,24 @@ _MAILBOX: Final = "_told"
 
 
 class CommitMailbox:
-    """Passes commits as files from the process that runs the batches to the job's process."""
+    """Passes commits as objects from the process that runs the batches to the job's process."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        self._commits = NumberedFiles(directory, _MAILBOX, Commit)
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
 
     def clear(self) -> None:
         """Delete commits that a killed run did not read."""
-        self._directory.delete_tree(_MAILBOX)
+        self._storage.delete(self._keys())
 
     def post(self, commit: Commit) -> None:
         """Pass a commit to the job."""
-        self._commits.write(commit.sequence, commit)
+        self._storage.put(f"{_MAILBOX}/{commit.sequence:020d}.json", msgspec.json.encode(commit))
 
     def collect(self) -> Iterator[Commit]:
         """Read the commits in order, and delete them."""
-        for sequence in self._commits.numbers():
-            yield self._commits.read(sequence)
-            self._commits.delete(sequence)
+        for key in self._keys():
+            yield msgspec.json.decode(self._storage.read(key), type=Commit)
+            self._storage.delete([key])
+
+    def _keys(self) -> list[str]:
+        return sorted(found.key for found in self._storage.list_objects(_MAILBOX))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.archive.commits import Commit, QueueTotals
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.quantity import quantity
 from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.table import Commit, QueueTotals
 from cometmq.spark.jobs.report.parts import Part, Table, per_second
 from cometmq.spark.jobs.report.plots import Plot, bars
 from cometmq.spark.jobs.report.report import RunReport, Step
@@ -101,7 +101,7 @@ def dry_run_report(log: ArchiveLog, new: Mapping[OffsetRange, int], *, seconds: 
         after = max(part.end, before.next)
         totals[part.queue] = QueueTotals(*part.queue, before.first, after, before.rows + rows)
     return ArchiveReport(
-        directory=str(log.root),
+        directory=log.url,
         rows=sum(new.values()),
         bytes=0,
         files=0,
@@ -159,7 +159,7 @@ class ArchiveRun:
             words = f"{self._bad_bodies} bodies could not be unpacked; they are kept as stored in column storedBody"
             warnings.append(words)
         return ArchiveReport(
-            directory=str(self._log.root),
+            directory=self._log.url,
             rows=self._rows,
             bytes=self._bytes,
             files=self._files,

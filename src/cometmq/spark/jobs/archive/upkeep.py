@@ -17,18 +17,18 @@ from typing import Final
 
 import msgspec
 
+from cometmq.archive.files import DataFile, hour_ended_ms, place_of
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.quantity import quantity
 from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.table import JOINING, DataFile, hour_ended_ms, place_of
-from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import CompactOptions, ExpireOptions, VacuumOptions
 from cometmq.spark.jobs.report.parts import Notes, Part, Table
 from cometmq.spark.jobs.report.plots import Bars, Plot, bars
 from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 from cometmq.spark.jobs.run import job_session, run_tasks
-from cometmq.spark.storage import Directory
+from cometmq.storage import Storage
 
 COMPACT: Final = "compact"
 EXPIRE: Final = "expire"
@@ -180,7 +180,7 @@ class Upkeep:
         """Build the run's report."""
         return UpkeepReport(
             what=self._what,
-            directory=str(self._log.root),
+            directory=self._log.url,
             format=self._log.format,
             dry_run=self._dry_run,
             finished=finished,
@@ -228,12 +228,11 @@ def compact(options: CompactOptions) -> UpkeepReport:
             for joining in planned:
                 work.add_change(joining.files, (joining.bytes,))
             return work.report(finished=True)
-        log.discard(JOINING)
         with job_session(options, "cometmq archive compact") as session:
             for step in _divide_into_commits(planned):
                 if options.stop is not None and options.stop.is_set():
                     return work.report(finished=False)
-                made = run_tasks(session, step, partial(_join_in_task, log.directory), DataFile)
+                made = run_tasks(session, step, partial(_join_in_task, log.storage), DataFile)
                 log.replace([file for joining in step for file in joining.files], made)
                 for joining, file in zip(step, made, strict=True):
                     work.add_change(joining.files, (file.bytes,))
@@ -245,10 +244,10 @@ def planned_joinings(files: Iterable[DataFile], target_bytes: int, ended_before_
     """Choose the files to join: groups of at least two neighbours in offset order, with a total of up to
     ``target_bytes``.
     """
-    hours: dict[str, list[DataFile]] = {}
+    hours: dict[tuple[str, str, int], list[DataFile]] = {}
     for file in files:
         if hour_ended_ms(file.path) <= ended_before_ms:
-            hours.setdefault(file.path.rpartition("-")[0].rpartition("-")[0], []).append(file)
+            hours.setdefault((file.path.rpartition("/")[0], file.broker, file.queue_id), []).append(file)
     planned = []
     for _, held in sorted(hours.items()):
         gathered: list[DataFile] = []
@@ -272,41 +271,41 @@ def _divide_into_commits(planned: Iterable[Joining]) -> Iterator[list[Joining]]:
         yield step
 
 
-def _join_in_task(directory: Directory, joining: Joining) -> list[DataFile]:
-    return [join_files(directory, joining.files)]
+def _join_in_task(storage: Storage, joining: Joining) -> list[DataFile]:
+    return [join_files(storage, joining.files)]
 
 
-def join_files(directory: Directory, files: Sequence[DataFile]) -> DataFile:
+def join_files(storage: Storage, files: Sequence[DataFile]) -> DataFile:
     """Join files with one queue's messages from one hour: write the messages into one file, in offset order.
 
     :raises ArchiveError: the files do not contain the number of messages that the table states.
     """
     import numpy as np
 
-    from cometmq.spark.archives.files import QueueWriter, read_batches
+    from cometmq.spark.archives.files import QueueWriter, Uploads, read_batches
     from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 
     schema = arrow_schema(ARCHIVE_COLUMNS)
-    writer = QueueWriter(directory, files[0].queue, schema, writing=JOINING)
-    for file in files:
-        rows, last = 0, file.first - 1
-        for batch in read_batches(directory, file.path):
-            offsets = np.concatenate(([last], batch.column("queueOffset").to_numpy()))
-            _demand_sound(bool((np.diff(offsets) > 0).all()), file)
-            rows, last = rows + batch.num_rows, int(offsets[-1])
-            writer.add(batch.cast(schema))
-        _demand_sound((rows, last + 1) == (file.rows, file.end), file)
-    made = writer.close()
-    _demand_sound(len(made) == 1, files[0])
+    with Uploads(storage, None) as uploads:
+        writer = QueueWriter(uploads, files[0].queue, schema)
+        for file in files:
+            rows, last = 0, file.first - 1
+            for batch in read_batches(storage, file):
+                offsets = np.concatenate(([last], batch.column("queueOffset").to_numpy()))
+                _demand_sound(bool((np.diff(offsets) > 0).all()), file)
+                rows, last = rows + batch.num_rows, int(offsets[-1])
+                writer.add(batch.cast(schema))
+            _demand_sound((rows, last + 1) == (file.rows, file.end), file)
+        made = writer.close()
+        _demand_sound(len(made) == 1, files[0])
     return msgspec.structs.replace(made[0], committed_ms=max(file.committed_ms for file in files))
 
 
 def _demand_sound(good: bool, file: DataFile) -> None:
+    from cometmq.spark.archives.files import damaged
+
     if not good:
-        raise ArchiveError(
-            f"{file.path} does not hold the {file.rows} messages that the table states",
-            next_step="find the damage with cometmq pipeline audit, then restore the file from a backup",
-        )
+        raise damaged(file)
 
 
 LEAST_KEPT_MS: Final = 3_600_000

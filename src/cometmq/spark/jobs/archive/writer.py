@@ -6,17 +6,21 @@ only one row for each file and each offset range. The driver commits these files
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 from pyspark.sql.datasource import DataSource, InputPartition
 
-from cometmq.spark.archives.files import QueueWriter
+from cometmq.archive.chain import Writer
+from cometmq.archive.changes import Batch
+from cometmq.archive.commits import Commit, Covered
+from cometmq.archive.files import DataFile
+from cometmq.spark.archives.files import QueueWriter, Uploads
 from cometmq.spark.archives.log import ArchiveLog
-from cometmq.spark.archives.table import Commit, Covered, DataFile
 from cometmq.spark.errors import OptionError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange, Offsets
@@ -24,12 +28,22 @@ from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.source.options import SourceOptions, parse_options
 from cometmq.spark.source.reader import RangePartition
 from cometmq.spark.source.stream_reader import RocketMQStreamReader
-from cometmq.spark.storage import Directory
+from cometmq.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-PATH_OPTION: Final = "archivePath"
+
+class OpenedArchive(NamedTuple):
+    """An archive that a job has opened, for its tasks and its other processes. It can be pickled."""
+
+    storage: Storage
+    writer: Writer
+
+    @classmethod
+    def of(cls, log: ArchiveLog) -> OpenedArchive:
+        """Return the archive that this job has opened."""
+        return cls(log.storage, log.writer)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -50,11 +64,13 @@ def commit_manifests(log: ArchiveLog, query_id: str, batch_id: int, manifests: S
     :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
     """
     return log.append(
-        query_id,
-        batch_id,
-        covered=[manifest.covered for manifest in manifests if manifest.covered],
-        files=[manifest.file for manifest in manifests if manifest.file],
-        lost=[manifest.lost for manifest in manifests if manifest.lost],
+        Batch(
+            query_id,
+            batch_id,
+            covered=[manifest.covered for manifest in manifests if manifest.covered],
+            files=[manifest.file for manifest in manifests if manifest.file],
+            lost=[manifest.lost for manifest in manifests if manifest.lost],
+        )
     )
 
 
@@ -70,12 +86,17 @@ class ArchivePartition(InputPartition):
 
 
 class ArchiveWriterSource(DataSource):
-    """The archive job's data source. The job registers it with Spark."""
+    """The archive job's data source. The job registers a subclass with the archive, so that Spark pickles its storage:
+    a credential must not be one of the options, which Spark shows.
+    """
+
+    archive: ClassVar[OpenedArchive]
+    format_name: ClassVar[str]
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return "rocketmq_archive"
+        return cls.format_name
 
     def schema(self) -> str:
         """Return the schema: one column with a manifest as JSON."""
@@ -83,27 +104,32 @@ class ArchiveWriterSource(DataSource):
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 (Spark's name)
         """Create the reader."""
-        given = {name: value for name, value in self.options.items() if name.lower() != PATH_OPTION.lower()}
-        return ArchiveStreamReader(parse_options(given), schema, self.options[PATH_OPTION])
+        return ArchiveStreamReader(parse_options(dict(self.options)), schema, self.archive)
+
+
+def source_for(archive: OpenedArchive) -> type[ArchiveWriterSource]:
+    """Return the data source that writes into an archive. Its name is unique, since a session may run several jobs."""
+    name = f"rocketmq_archive_{uuid.uuid4().hex[:8]}"
+    return type("OpenedArchiveSource", (ArchiveWriterSource,), {"archive": archive, "format_name": name})
 
 
 class ArchiveStreamReader(RocketMQStreamReader):
     """Plans batches like the rocketmq stream, but its tasks write files."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, root: str) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, archive: OpenedArchive) -> None:
         if options.is_filtered:
             raise OptionError(
                 "tags and sqlFilter are not allowed: an archive holds every message of a topic",
                 next_step="leave them out",
             )
         super().__init__(options, schema)
-        self._directory = Directory(root)
+        self._archive = archive
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into tasks that know the archived ends. If the batch is already committed, the tasks read
         nothing.
         """
-        archived = ArchiveLog(self._directory.root).next_offsets()
+        archived = ArchiveLog(self._archive.storage).next_offsets()
         dealt = super().partitions(start, end)
         return [
             ArchivePartition(
@@ -121,19 +147,17 @@ class ArchiveStreamReader(RocketMQStreamReader):
             archived, ranges = partition.archived, partition.ranges
             new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
             with lasting_worker():
-                for manifest in write_ranges(self._options, new, self._directory, partition.marks):
+                for manifest in write_ranges(self._options, new, self._archive, partition.marks):
                     yield manifest.to_row()
             for part in ranges:
                 if part not in new:
-                    yield Manifest(covered=Covered.of(part)).to_row()
+                    yield Manifest(covered=Covered(*part.queue, part.first, part.end)).to_row()
 
 
 def write_ranges(
-    options: SourceOptions, ranges: Sequence[OffsetRange], directory: Directory, marks: Marks = NO_MARKS
+    options: SourceOptions, ranges: Sequence[OffsetRange], archive: OpenedArchive, marks: Marks = NO_MARKS
 ) -> Iterator[Manifest]:
-    """Read ranges and write their messages below ``directory``. Yield the written files, and each range when it is
-    complete.
-    """
+    """Read ranges and write their messages to files. Yield the files, and each range when it is complete."""
     from cometmq.spark.records.bad_messages import bad_bodies
     from cometmq.spark.records.decode import Records, decode
     from cometmq.spark.source.fetch import Fetcher
@@ -142,11 +166,11 @@ def write_ranges(
     fetcher = Fetcher(options)
     files: list[DataFile] = []
     with (
-        directory.flushing() as flush,
+        Uploads(archive.storage, archive.writer.epoch) as uploads,
         bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
     ):
         for queue, chunks in groupby(fetcher.fetch(ranges, marks), key=lambda chunk: chunk.queue):
-            writer = QueueWriter(directory, queue, schema, flush=flush)
+            writer = QueueWriter(uploads, queue, schema)
             for chunk in chunks:
                 for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body):
                     writer.add(batch)
@@ -154,6 +178,6 @@ def write_ranges(
     for file in files:
         yield Manifest(file=file)
     for part in ranges:
-        yield Manifest(covered=Covered.of(part))
+        yield Manifest(covered=Covered(*part.queue, part.first, part.end))
     for part in fetcher.lost:
-        yield Manifest(lost=Covered.of(part))
+        yield Manifest(lost=Covered(*part.queue, part.first, part.end))

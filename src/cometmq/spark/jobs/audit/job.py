@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
+from cometmq.archive.files import topic_directory
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.quantity import are, quantity
 from cometmq.spark.archives.log import ArchiveLog
@@ -73,9 +74,10 @@ def audit(options: AuditOptions) -> AuditReport:
 def _log_of(directory: Path, topic: str) -> ArchiveLog:
     log = ArchiveLog(directory)
     log.demand_any((topic,))
+    there = {found.key for found in log.storage.list_objects(topic_directory(topic))}
     for file in log.files():
-        if file.topic == topic and not log.directory.exists(file.path):
-            raise ArchiveError(f"the archive {directory} has lost {file.path}", next_step="restore it from a backup")
+        if file.topic == topic and file.path not in there:
+            raise ArchiveError(f"the archive {log.url} has lost {file.path}", next_step="restore it from a backup")
     return log
 
 
@@ -133,7 +135,7 @@ class _Audit:
             over_time = spans(minutes)
         return AuditReport(
             topic=parties.topic,
-            archive=None if self._log is None else str(self._log.root),
+            archive=None if self._log is None else self._log.url,
             groups=tuple(parties.consumed),
             produced=produced,
             queues=parties.queues(counts),

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cometmq.archive.commits import QueueTotals
 from cometmq.client.blocking.offsets import Bounds
 from cometmq.quantity import quantity
-from cometmq.spark.archives.table import QueueTotals
 from cometmq.spark.jobs.report.parts import Notes, Part, Table, TextOnly, moment
 from cometmq.spark.jobs.report.plots import Bars, Line, Plot
 from cometmq.spark.jobs.report.report import PARTLY_DONE, Report

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as f
 
+from cometmq.archive.changes import Batch
+from cometmq.archive.commits import Covered
 from cometmq.client.blocking.offsets import Bounds
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.properties import decode_properties
 from cometmq.quantity import are, quantity
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
-from cometmq.spark.archives.table import Covered
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.mask.keys import KeyStore, hash_secret_place, master_key_place
@@ -199,7 +200,7 @@ def mask(options: MaskOptions) -> MaskReport:
     words = _Job(place, source.begin_ms, source.end_ms, rules.to_dict())
     with job_session(options, "cometmq mask") as session:
         run = _Run(session, options, task, named)
-        demand_same_queues(log.root, other_queues(source, log.marks()))
+        demand_same_queues(log.url, other_queues(source, log.marks()))
         if dry_run:
             _demand_same_job(log, words)
             run.count(_left(bounds, log.next_offsets()))
@@ -265,15 +266,15 @@ def _demand_secrets(task: MaskTask, *, dry_run: bool) -> None:
 
 
 def _demand_same_job(log: ArchiveLog, job: _Job) -> None:
-    saved = log.directory.read_json(_JOB, _Job)
+    saved = Directory(log.url).read_json(_JOB, _Job)
     if saved is None:
-        if log.last() is not None:
-            raise ArchiveError(f"{log.root} contains an archive that is not masked", next_step="use another directory")
+        if log.queues():
+            raise ArchiveError(f"{log.url} contains an archive that is not masked", next_step="use another directory")
         return
     changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved, name)]
     if changed:
         raise ArchiveError(
-            f"{log.root} is a copy with other options: {', '.join(changed)} differ",
+            f"{log.url} is a copy with other options: {', '.join(changed)} differ",
             next_step="use the same options as before to continue, or use another directory",
         )
 
@@ -329,9 +330,10 @@ class _Run:
     def step(self, log: ArchiveLog, ranges: Sequence[OffsetRange]) -> None:
         """Write one step's files, and commit them."""
         before = self._messages
-        files = [result.file for result in self._results(self._task, ranges) if result.file is not None]
-        covered = [Covered.of(part) for part in ranges]
-        commit = log.append(self._id, len(self._steps), covered, files)
+        task = replace(self._task, epoch=log.writer.epoch)
+        files = [result.file for result in self._results(task, ranges) if result.file is not None]
+        covered = [Covered(*part.queue, part.first, part.end) for part in ranges]
+        commit = log.append(Batch(self._id, len(self._steps), covered, files))
         self._gaps += commit.gaps if commit is not None else []
         done = Step(self._messages - before, self._messages, SYSTEM_CLOCK.monotonic() - self._began)
         self._steps.append(done)
@@ -368,7 +370,7 @@ class _Run:
             warnings += [f"no message has {field}" for field, count in self._values.items() if not count]
         return MaskReport(
             source=str(self._source),
-            to=str(log.root),
+            to=log.url,
             dry_run=self._options.dry_run,
             finished=finished,
             messages=self._messages,

@@ -382,7 +382,7 @@ def revealed_messages(
     for file in log.files():
         if topics and file.topic not in topics:
             continue
-        for batch in read_batches(log.directory, file.path, columns, rows=_REVEALED_ROWS):
+        for batch in read_batches(log.storage, file, columns, rows=_REVEALED_ROWS):
             for row in batch.to_pylist():
                 counts = (revealer.opened, revealer.erased)
                 try:

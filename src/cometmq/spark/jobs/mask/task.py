@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from cometmq.archive.files import DataFile
 from cometmq.message.properties import KEY_SEPARATOR, KEYS, decode_properties, join_properties
 from cometmq.message.sysflag import COMPRESSED, COMPRESSION_TYPE_MASK
-from cometmq.spark.archives.files import QueueWriter
+from cometmq.spark.archives.files import QueueWriter, Uploads
 from cometmq.spark.archives.log import encode_row
-from cometmq.spark.archives.table import DataFile
 from cometmq.spark.errors import MaskError
 from cometmq.spark.jobs.mask.keys import (
     KEY_BYTES,
@@ -43,6 +43,7 @@ from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.storage import Directory
+from cometmq.storage import open_storage
 
 STAR: Final = "*"
 NOTHING: Final = b"null"
@@ -325,6 +326,17 @@ class MaskTask:
     """File that stores the keys, if a rule encrypts. If it is not set, values are encrypted with temporary keys."""
     master: SecretPlace
     hash_secret: SecretPlace
+    epoch: int = 0
+    """Epoch of the job, which the names of its files contain."""
+
+    @contextmanager
+    def uploads(self) -> Iterator[Uploads | None]:
+        """Yield the place for the copy's files, or None if messages are only counted."""
+        if self.root is None:
+            yield None
+            return
+        with Uploads(open_storage(self.root.root), self.epoch) as uploads:
+            yield uploads
 
     @contextmanager
     def masker(self) -> Iterator[Masker]:
@@ -370,7 +382,11 @@ def mask_batches(task: MaskTask, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 
 def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -> list[MaskResult]:
-    writing = _Writing(task.root)
+    with task.uploads() as uploads:
+        return _run(task, masker, batches, _Writing(uploads, task.root))
+
+
+def _run(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch], writing: _Writing) -> list[MaskResult]:
     messages = 0
     refused: dict[str, int] = {}
     for batch in batches:
@@ -409,8 +425,8 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 class _Writing:
     """Splits rows into runs: rows from one queue with rising offsets. Each run has its own writer."""
 
-    def __init__(self, root: Directory | None) -> None:
-        self._root = root
+    def __init__(self, uploads: Uploads | None, root: Directory | None) -> None:
+        self._uploads = uploads
         self._schema = arrow_schema(ARCHIVE_COLUMNS)
         self._queue: Queue | None = None
         self._last = -1
@@ -426,7 +442,7 @@ class _Writing:
         if queue != self._queue or row["queueOffset"] <= self._last:
             self._end()
             self._queue = queue
-            self._writer = None if self._root is None else QueueWriter(self._root, queue, self._schema)
+            self._writer = None if self._uploads is None else QueueWriter(self._uploads, queue, self._schema)
         self._last = row["queueOffset"]
         if isinstance(outcome, Plain):
             try:

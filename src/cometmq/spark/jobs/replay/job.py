@@ -105,7 +105,7 @@ def replay(options: ReplayOptions) -> ReplayReport:
     )
     selection = options.selection or Selection()
     demand_forward("since_ms", selection.since_ms, "until_ms", selection.until_ms)
-    words = ReplayJob(str(log.root), topic, options.namesrv, to, options.by_key, options.keep_born_time, selection)
+    words = ReplayJob(log.url, topic, options.namesrv, to, options.by_key, options.keep_born_time, selection)
     run = _Run(options, log, words, servers)
     with driver_session(options.spark, options.master, "cometmq replay") as session:
         report = run.dry(session) if options.dry_run else run.wet(session)
@@ -131,7 +131,7 @@ def _only_topic(log: ArchiveLog) -> str:
         return topics[0]
     if topics:
         raise OptionError(f"the archive contains several topics: {', '.join(topics)}", next_step="choose one")
-    raise OptionError(f"{log.root} contains no archive", next_step="create one: cometmq pipeline archive")
+    raise OptionError(f"{log.url} contains no archive", next_step="create one: cometmq pipeline archive")
 
 
 def step_of(per_second: float | None) -> int:
@@ -345,7 +345,7 @@ class _Run:
         self, replay_id: str, dry_run: bool, finished: bool, steps: list[ReplayedStep], queues: Any, earlier: int
     ) -> ReplayReport:
         return ReplayReport(
-            archive=str(self._log.root),
+            archive=self._log.url,
             topic=self._job.topic,
             to=self._job.to,
             ledger=str(self._ledger.directory),

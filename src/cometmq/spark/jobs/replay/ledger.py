@@ -27,11 +27,12 @@ import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as f
 
+from cometmq.archive.commits import QueueTotals
+from cometmq.archive.files import DataFile
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.ids import index_hash, java_hash
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.spark.archives.log import ArchiveLog, differing
-from cometmq.spark.archives.table import DataFile, QueueTotals
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.options import Selection
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, steps_of
@@ -138,7 +139,7 @@ class ReplayLedger:
         shorter = [queue for queue, mark in marks.items() if ends.get(queue, 0) <= mark.offset]
         if other := [*differing(marks, there), *shorter]:
             raise ArchiveError(
-                f"the archive {log.root} contains different messages of {min(other)} than when the ledger "
+                f"the archive {log.url} contains different messages of {min(other)} than when the ledger "
                 f"{self.directory} was "
                 "created",
                 next_step="use a new ledger",
