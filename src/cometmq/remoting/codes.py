@@ -12,7 +12,7 @@ CURRENT_VERSION_NAME: Final = "V4_9_8"
 """The name of CometMQ's protocol version (``MQVersion``)."""
 
 _FIRST_REGULAR_VERSION: Final = 392
-"""The ordinal of V4_9_0_SNAPSHOT; after it, each release has two ordinals and each release line has ten."""
+"""The ordinal of V4_9_0_SNAPSHOT, the first version with two ordinals per release and ten per release line."""
 
 
 def version_name(ordinal: int) -> str:

@@ -194,6 +194,6 @@ async def test_an_address_of_another_broker_is_found(namesrv: tuple[NameServer, 
     await broker.stop()
     found = {row["check"]: row for row in rows if row["state"] == PROBLEM}
     assert "address of broker-a" not in {row["check"] for row in rows}
-    assert "broker broker-a with id 0 answers" in found["address of broker-b"]["found"]
+    assert "broker broker-a with id 0 responds" in found["address of broker-b"]["found"]
     assert "--advertise" in found["address of broker-b"]["todo"]
     assert "--advertise" in found["broker-c answers"]["todo"]

@@ -161,7 +161,7 @@ async def test_without_the_filter_the_broker_says_so(server: Deployment, topic: 
 
 async def test_an_expression_is_needed() -> None:
     consumer = PushConsumer("g", Log().listen, "127.0.0.1:1")
-    with pytest.raises(ValueError, match="needs an expression"):
+    with pytest.raises(ValueError, match="requires an expression"):
         await consumer.subscribe("T", " ", expression_type="SQL92")
     with pytest.raises(ValueError, match="TAG or SQL92"):
         await consumer.subscribe("T", "x", expression_type="GROOVY")

@@ -100,7 +100,7 @@ def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
 
 def check_queue_entries(what: str, missing: str) -> Finding:
     """Report queue entries whose messages are missing."""
-    found = f"{missing} queue entries have no message, and readers skip them"
+    found = f"queue entries without a message, which readers skip: {missing}"
     todo = "stop the broker and run cometmq pipeline rebuild, which restores the entries whose messages are in the log"
     return Finding(f"queues of {what}", PROBLEM, found, todo)
 
@@ -131,7 +131,7 @@ def check_retention(what: str, state: BrokerState, config: Mapping[str, str]) ->
         return Finding(check, ADVICE, "unknown", "check fileReservedTime")
     kept = f"{hours} hours"
     if state.is_cometmq:
-        return Finding(check, OK, f"{kept}; messages with longer delays are kept")
+        return Finding(check, OK, f"{kept}; longer-delayed messages are kept")
     longest = max((_seconds(level) for level in config.get("messageDelayLevel", "").split()), default=0)
     if config.get("timerWheelEnable") == "true":
         longest = max(longest, min(_seconds(config.get("timerMaxDelaySec", "0") + "s"), ROLL_SECONDS))

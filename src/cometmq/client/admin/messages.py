@@ -174,7 +174,7 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Make the broker check an open or abandoned transaction again.
+        """Make the broker check a transaction again that is open or was given up.
 
         :param offset_msg_id: offset id of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
         :raises ValueError: the id is not an offset id.

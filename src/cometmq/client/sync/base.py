@@ -186,7 +186,7 @@ async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
 
 
 def _check_real_threads() -> None:
-    """Check that one thread can run the event loop while another waits.
+    """Check that threads are real, so that one can run the event loop while another waits.
 
     :raises ClientStateError: gevent or eventlet has replaced threads by code that runs in turns in one thread.
     """
