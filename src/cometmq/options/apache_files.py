@@ -27,7 +27,7 @@ _NAMED_KEYS: Final = 50
 _HARDLY_MEANT: Final = re.compile(r"""\s$|\s[#!]|^["'].*["']$""", re.DOTALL)
 """Matches a value that is probably a mistake: it ends in a blank, is quoted, or contains what looks like a comment."""
 NO_OPTIONS: Final[Mapping[str, Option]] = types.MappingProxyType({})
-"""The key spellings for a configuration that has no Apache keys."""
+"""The empty mapping for configurations that have no Apache keys."""
 
 
 class ConfigError(OptionError):

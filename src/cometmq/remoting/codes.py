@@ -27,7 +27,7 @@ def version_name(ordinal: int) -> str:
 
 
 LAST_VERSION_WITHOUT_SIGNED_QUERY_FLAG: Final = 399
-"""The ordinal of V4_9_3, the last client version for which 5.x brokers leave ``_UNIQUE_KEY_QUERY`` unsigned."""
+"""The ordinal of V4_9_3. Up to this client version, 5.x brokers ignore ``_UNIQUE_KEY_QUERY`` in signatures."""
 
 STANDARD_JSON_VERSION: Final = 401
 """The ordinal of V4_9_4, the first version whose clients can read routes in strict JSON."""

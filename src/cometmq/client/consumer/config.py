@@ -97,9 +97,9 @@ class PushConfig(ReadConfig):
     orderly: bool = False
     """If true, each queue is consumed in order, one call at a time, and a failed message blocks its queue."""
     auto_commit: bool = True
-    """Orderly: if true, messages are committed when consumed; otherwise, when the listener returns COMMIT."""
+    """If true, an orderly consumer commits messages when consumed; otherwise, when the listener returns COMMIT."""
     suspend_current_queue_s: float = 1.0
-    """Orderly: number of seconds for which a queue pauses after a failure, unless the listener sets another time."""
+    """Seconds for which an orderly consumer pauses a queue after a failure, unless the listener sets another time."""
     max_reconsume_times: int = -1
     """Number of retries before a message is sent to the dead-letter topic; -1 means 16, or unlimited if orderly."""
     retry_delay_s: float = 5.0

@@ -39,9 +39,9 @@ class ConsumeResult(Enum):
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
     COMMIT = "COMMIT"
-    """Orderly without ``auto_commit``: commit these messages and all earlier ones."""
+    """For an orderly listener without ``auto_commit``: commit these messages and all earlier ones."""
     ROLLBACK = "ROLLBACK"
-    """Orderly without ``auto_commit``: like :class:`Rollback` with the configured pause."""
+    """For an orderly listener without ``auto_commit``: like :class:`Rollback` with the configured pause."""
 
 
 class Retry(msgspec.Struct, frozen=True):

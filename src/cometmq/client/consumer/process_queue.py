@@ -51,7 +51,7 @@ class ProcessQueue:
         self.running: set[ConsumeRequest] = set()
         """Requests whose listener call is running or whose failed messages are being sent back."""
         self.uncommitted: list[ConsumeRequest] = []
-        """Orderly without auto commit: requests that are consumed but not committed, in order."""
+        """For an orderly consumer without auto commit: requests that are consumed but not committed, in order."""
         self.pulled_count = 0
         """Number of messages pulled so far."""
         self._begun = False

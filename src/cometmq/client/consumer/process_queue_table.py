@@ -71,7 +71,7 @@ class ProcessQueueTable:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         """The queues that are being started or read."""
         self.held: list[ProcessQueue] = []
-        """Orderly: queues that a close has left while a call is still running."""
+        """For an orderly consumer: queues that a close has left while a call is still running."""
         self.locks: QueueLocks | None = None
         """An orderly member's locks, or ``None`` for any other member."""
         self._instance = instance
