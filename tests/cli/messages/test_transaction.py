@@ -72,7 +72,7 @@ def test_a_transaction_that_was_given_up_is_resumed() -> None:
         partly = cometmq("transaction", "resume", sent.msg_id, "nonsense")
         assert partly.code == 3
         assert f"{sent.msg_id}: its producers will be asked" in partly.err
-        assert "nonsense: not an offset message id" in partly.err
+        assert "nonsense: invalid offset message id" in partly.err
         paid = ("consume", "transfers", "--from-beginning", "--until-end")
         wait_for(lambda: cometmq(*paid).out == "paid\n", "it is committed", 60)
         over = cometmq("transaction", "resume", sent.msg_id)

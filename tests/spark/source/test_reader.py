@@ -164,7 +164,7 @@ def test_a_slave_is_read_where_there_is_one(topics: Topics, options: MakeOptions
         topics.registered("broker-m", slave, topic, broker_id=1),
     ):
         assert read(options(topic, readFrom="slave")) == everything(3) * 2
-        with pytest.raises(UnreachableError, match="broker broker-m does not answer"):
+        with pytest.raises(UnreachableError, match="broker broker-m does not respond"):
             read(options(topic, pollTimeoutMs="500"))
 
 

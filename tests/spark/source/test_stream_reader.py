@@ -220,7 +220,7 @@ def test_a_broker_that_is_registered_but_silent(topics: Topics, options: MakeOpt
     with topics.registered("broker-silent", "127.0.0.1:9", topic):
         topics.send(topic, 0, [b"x"])
         assert query.batch() == [(0, 10)]
-        with pytest.raises(UnreachableError, match="broker broker-silent does not answer"):
+        with pytest.raises(UnreachableError, match="broker broker-silent does not respond"):
             read(options(topic, pollTimeoutMs="500"))
     assert query.batch() is None
 
