@@ -57,7 +57,7 @@ class _Identity(msgspec.Struct, eq=False):
     """The result of comparing an archived queue with the broker's queue."""
 
     is_same: bool | None = None
-    """Whether the queues are the same, or ``None`` while this is being checked."""
+    """True if the queues are the same, or ``None`` while this is being checked."""
     waiting: list[Callable[[], None]] = []
 
 
