@@ -71,7 +71,7 @@ def test_entries_are_chosen(store: Path, options: tuple[str, ...], chosen: tuple
     result = CommandLine("127.0.0.1:1")("audit", str(store), *options, "-o", "json")
     assert result.code == 0, result.err
     assert json.loads(result.out) == [ENTRIES[at] for at in chosen]
-    assert "1 line of" in result.err, "damage is told"
+    assert "skipped 1 invalid line in" in result.err, "damage is told"
 
 
 @pytest.mark.parametrize("output", ["table", "jsonl", "csv"])

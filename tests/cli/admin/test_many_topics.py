@@ -150,7 +150,7 @@ async def test_after_a_failure_nothing_more_begins_and_the_error_says_how_much_i
     with pytest.raises(PartlyChangedError) as caught:
         await each([f"t{number}" for number in range(1_000)], change, "deleted", advanced.append)
     assert len(begun) <= 70 + 2 * ASKED_AT_ONCE
-    assert caught.value.message == f"{len(advanced)} of 1,000 topics are deleted: the broker is away"
+    assert caught.value.message == f"{len(advanced)} of 1,000 topics were deleted: the broker is away"
     assert len(advanced) == len(begun) - 1
 
 
