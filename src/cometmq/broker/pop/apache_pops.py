@@ -30,7 +30,7 @@ import msgspec
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import POP_RETRY_SECONDS, POP_REVIVE_MESSAGES
-from cometmq.broker.pop.entries import Acked, AnyEntry, Moved, popped
+from cometmq.broker.pop.entries import Acked, AnyEntry, OffsetSet, popped
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.revive import record_at
 from cometmq.broker.turn.targets import RefusedError
@@ -149,7 +149,7 @@ class ApachePops:
             entry = self._to_entry(queue.queue_id, at)
             if entry is not None:
                 self._log.add(entry)
-        self._log.add(Moved(self._topic, REVIVE_GROUP, queue.queue_id, end))
+        self._log.add(OffsetSet(self._topic, REVIVE_GROUP, queue.queue_id, end))
         self._log.when_stored(_ignore_outcome)
         self._offsets.set_offset(REVIVE_GROUP, self._topic, queue.queue_id, end)
         return end < queue.max_offset()

@@ -68,8 +68,8 @@ class Revived(Entry, frozen=True, array_like=True, gc=False, tag=4):
     """Offset of the copy in queue 0 of ``copy_topic``."""
 
 
-class Moved(Entry, frozen=True, array_like=True, gc=False, tag=5):
-    """Entry for a group's offset that an administrator moved back, so that later messages are handed out again."""
+class OffsetSet(Entry, frozen=True, array_like=True, gc=False, tag=5):
+    """Entry for a group's offset that an administrator or another pop has set; the next pop starts there."""
 
     next_offset: int
 
@@ -96,7 +96,7 @@ class PoppedInOrder(Entry, frozen=True, array_like=True, gc=False, tag=7):
     attempt_id: str
 
 
-AnyEntry = Popped | Acked | Changed | Revived | Moved | Forgotten | PoppedInOrder
+AnyEntry = Popped | Acked | Changed | Revived | OffsetSet | Forgotten | PoppedInOrder
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _all: Final = msgspec.msgpack.Decoder(list[AnyEntry])

@@ -11,7 +11,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.pop.ack_message import AckMessageProcessor
 from cometmq.broker.pop.apache_pops import ApachePops
 from cometmq.broker.pop.assignment import QueryAssignmentProcessor
-from cometmq.broker.pop.entries import Forgotten, Moved
+from cometmq.broker.pop.entries import Forgotten, OffsetSet
 from cometmq.broker.pop.notification import NotificationProcessor
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
@@ -86,7 +86,7 @@ class PopService:
         """
         queue = self.state.find(topic, group, queue_id)
         if queue is not None and offset < queue.next_offset:
-            self._log_entry(Moved(topic, group, queue_id, offset))
+            self._log_entry(OffsetSet(topic, group, queue_id, offset))
 
     def _topic_changed(self, name: str) -> None:
         """Record the deletion of a topic in the POP log, since a slave may be promoted before it copies the tables."""
@@ -104,7 +104,7 @@ class PopService:
         else:
             deletions.group_found_in_log(entry.group, entry.position, with_offsets=entry.with_offsets)
 
-    def _log_entry(self, entry: Moved | Forgotten) -> None:
+    def _log_entry(self, entry: OffsetSet | Forgotten) -> None:
         try:
             self.log.check()
         except RefusedError:  # the store is closed: the state is saved as it is

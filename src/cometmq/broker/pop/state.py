@@ -16,7 +16,7 @@ from cometmq.broker.pop.entries import (
     AnyEntry,
     Changed,
     Forgotten,
-    Moved,
+    OffsetSet,
     Popped,
     PoppedInOrder,
     Revived,
@@ -211,7 +211,7 @@ class PopState:
     def _set_position(queue: PopQueue, next_offset: int, is_reset: bool, ordered: OrderedMessages | None) -> None:
         queue.next_offset, queue.is_reset, queue.ordered = next_offset, is_reset, ordered
 
-    def _reset_offset(self, queue: PopQueue, entry: Moved) -> Undo:
+    def _reset_offset(self, queue: PopQueue, entry: OffsetSet) -> Undo:
         undo = partial(self._set_position, queue, queue.next_offset, queue.is_reset, queue.ordered)
         latest = queue.invisible.remove_from(entry.next_offset)
         if queue.ordered is not None:

@@ -118,7 +118,7 @@ class ConsumerOffsetManager:
         return self.set_offset(group, topic, queue_id, offset)
 
     def set_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Set an offset for one of the broker's own groups, without the checks of :meth:`commit`."""
+        """Set an offset without the checks and listeners of :meth:`commit`; return False if the table is full."""
         key = f"{topic}{_SEPARATOR}{group}"
         queues = self._table.get(key)
         if queues is None:

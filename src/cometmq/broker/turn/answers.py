@@ -137,7 +137,10 @@ class SendAnswers:
                     latency.answered(request.code, ResponseCode.SUCCESS, request.arrived)
 
     def answer_with_warning(self, code: int, sends: Iterable[PendingSend | PlainAnswers]) -> None:
-        """Answer requests whose messages have been stored but not flushed in time, with FLUSH_DISK_TIMEOUT."""
+        """Answer requests whose messages are stored, but not flushed or replicated in time.
+
+        :param code: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE.
+        """
         for send in sends:
             if isinstance(send, PlainAnswers):
                 self._count_plain(send, code)

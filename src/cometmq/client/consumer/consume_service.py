@@ -147,7 +147,7 @@ class ConsumeService:
                         verdict = checked_verdict(request.messages, verdict)
                 except BaseException as error:
                     if is_end(error) and (self._workers.closed or self._ending()):
-                        request.process_queue.skip(request)
+                        request.process_queue.end_request(request)
                         raise
                     verdict = raised(request.messages, error)
                 self._on_verdict(request, verdict)
@@ -178,7 +178,7 @@ class ConsumeService:
             queue = request.process_queue
             queue.running.add(request)
             if queue.dropped:
-                self._workers.call_loop(partial(queue.skip, request))
+                self._workers.call_loop(partial(queue.end_request, request))
                 continue
             try:
                 verdict = listener(request.messages[:])

@@ -94,14 +94,14 @@ class _RequestMessage:
         return True
 
     def wait_again(self) -> Hashable:
-        self._request.process_queue.skip(self._request)
+        self._request.process_queue.end_request(self._request)
         return self._request.process_queue
 
     def end(self, verdict: Verdict) -> None:
         self._on_verdict(self._request, verdict)
 
     def give_up(self) -> None:
-        self._request.process_queue.skip(self._request)
+        self._request.process_queue.end_request(self._request)
 
     @property
     def is_over(self) -> bool:

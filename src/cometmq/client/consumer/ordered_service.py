@@ -139,7 +139,7 @@ class OrderedConsumeService:
         process_queue = lane.process_queue
         if process_queue not in self._lanes:  # closed meanwhile
             for request in list(process_queue.running):
-                process_queue.skip(request)
+                process_queue.end_request(request)
             return
         if end is _End.FAILED:
             self._workers.spawn(self._rest(lane, verdict))
@@ -158,11 +158,11 @@ class OrderedConsumeService:
         """Handle the failed first request of a lane: give it up, or retry it after a pause."""
         request, process_queue = lane.line[0], lane.process_queue
         if process_queue.dropped:
-            process_queue.skip(request)
+            process_queue.end_request(request)
             del self._lanes[process_queue]
             return
         if verdict is ConsumeResult.ROLLBACK or isinstance(verdict, Rollback):
-            process_queue.skip(request)
+            process_queue.end_request(request)
             lane.line.extendleft(reversed(process_queue.uncommitted))
             process_queue.uncommitted.clear()
             remaining = request.messages
@@ -203,7 +203,7 @@ class OrderedConsumeService:
             process_queue.uncommitted.clear()
             process_queue.finish(request)
         else:
-            process_queue.skip(request)
+            process_queue.end_request(request)
             process_queue.uncommitted.append(request)
 
     # --- in a task ---
@@ -233,7 +233,7 @@ class OrderedConsumeService:
                     verdict = checked_verdict(request.messages, verdict, manual_commit=not self._auto_commit)
             except BaseException as error:
                 if is_end(error) and (self._workers.closed or self._ending()):
-                    process_queue.skip(request)
+                    process_queue.end_request(request)
                     raise
                 verdict = raised(request.messages, error)
             if failed_messages(request.messages, verdict):
@@ -263,7 +263,7 @@ class OrderedConsumeService:
             request = line[0]
             process_queue.running.add(request)
             if process_queue.dropped or not self._table.is_exclusive(process_queue.queue):
-                self._workers.call_loop(partial(process_queue.skip, request))
+                self._workers.call_loop(partial(process_queue.end_request, request))
                 return _End.STOPPED, None
             try:
                 verdict = listener(request.messages[:])

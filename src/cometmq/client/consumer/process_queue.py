@@ -158,8 +158,8 @@ class ProcessQueue:
             self._open.insert(self._open.index(request), head)
         return head
 
-    def skip(self, request: ConsumeRequest) -> None:
-        """Remove a request from ``running`` without consuming it."""
+    def end_request(self, request: ConsumeRequest) -> None:
+        """Remove a request from ``running``, whether or not it was consumed."""
         self.running.discard(request)
         self._changed.set()
 

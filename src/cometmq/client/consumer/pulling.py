@@ -213,7 +213,7 @@ class Budget:
         self._queues: set[asyncio.Event] = set()
 
     def join(self, changed: asyncio.Event) -> None:
-        """Add a queue; ``changed`` is called whenever the shares have grown."""
+        """Add a queue. ``changed`` is set whenever the shares have grown."""
         self._queues.add(changed)
         self._share()
 

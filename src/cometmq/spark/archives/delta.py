@@ -194,7 +194,7 @@ def _add_action(file: DataFile, moves: bool) -> Any:
 
 
 def _time_bound(time_ms: int) -> dict[str, str]:
-    """Return a bound of ``storeTimestamp``, or None if it is after the year 9999, which Delta's log cannot express."""
+    """Return a bound of ``storeTimestamp``, or nothing for a year after 9999, which Delta's log cannot express."""
     if not 0 <= time_ms <= MAX_TIME_MS:
         return {}
     return {"storeTimestamp": f"{np.datetime64(time_ms, 'ms')}Z"}

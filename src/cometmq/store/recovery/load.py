@@ -1,6 +1,6 @@
 """Finds the files of a store: opens its own files and quarantines foreign files. No file is deleted.
 
-A quarantined file is moved to ``comet/quarantine/`` under its old path, followed by ``~`` and a number.
+A quarantined file is moved to ``comet/quarantine/``. Its new name is its old path with ``~`` for ``/``, and a number.
 """
 
 from __future__ import annotations
