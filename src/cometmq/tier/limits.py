@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-CACHED_RECORDS_BYTES: Final = 192 * 1024 * 1024
-"""Maximum size of the rebuilt row groups that are kept: 20 queues that are read at the same time, with row groups of
-8 MB."""
+CACHED_RECORDS_BYTES: Final = 128 * 1024 * 1024
+"""Maximum size of the rebuilt row groups that are kept: those of 16 queues that are read at the same time, with row
+groups of 8 MB."""
+LOADING_BYTES: Final = 48 * 1024 * 1024
+"""Maximum size of the row groups that are loaded at the same time, if there are several; each needs up to four times
+its size."""
 CACHED_FOOTERS: Final = 1_024
 """Maximum number of files whose footers are kept; 20 to 100 KB each."""
 READING_THREADS: Final = 3

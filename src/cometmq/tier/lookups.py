@@ -107,8 +107,10 @@ class Lookups:
                     yield file, group
 
     def _hits(self, asked: FindKey, file: DataFile, group: RowGroup) -> Iterator[_Hit]:
-        if asked.is_unique and group.unique_keys and not group.unique_keys[0] <= asked.key <= group.unique_keys[1]:
-            return
+        if asked.is_unique and group.unique_keys:
+            smallest, largest = group.unique_keys
+            if not smallest <= asked.key.encode() <= largest:
+                return
         table = self._groups.table(file, group.number, _KEY_COLUMNS)
         found = pc.equal(table.column("uniqKey"), asked.key)
         if not asked.is_unique:

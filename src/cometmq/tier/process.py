@@ -30,6 +30,7 @@ from cometmq.tier.frames import (
 from cometmq.tier.limits import READ_AHEAD_THREADS, READING_THREADS, REFRESH_SECONDS
 from cometmq.tier.lookups import Lookups
 from cometmq.tier.reader import ArchiveReader
+from cometmq.tier.rebuild import warm_up
 from cometmq.tier.row_groups import RowGroups
 
 _NICE: Final = 5
@@ -59,6 +60,7 @@ class ReaderProcess:
             self._send(Unreadable(str(error), may_pass=False))
             self._receive()  # until the broker closes the socket
             return
+        warm_up()
         catalog = Catalog(storage, opened.broker)
         groups = RowGroups(storage, ThreadPoolExecutor(READ_AHEAD_THREADS, "read-ahead"))
         reader, lookups = ArchiveReader(catalog, groups), Lookups(catalog, groups)

@@ -1,4 +1,5 @@
-"""Answers a broker's questions from an archive: records from an offset, and the first record of a time."""
+"""Answers a broker's questions from an archive: records from an offset, and the first record of a time
+(``TieredMessageStore``)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from cometmq.tier.frames import FindTime, Read, Records, TimeFound
 from cometmq.tier.rebuild import RebuiltRecords
 from cometmq.tier.row_groups import RowGroups
 
-_FRESH_SECONDS: Final = 1.0
+FRESH_SECONDS: Final = 1.0
 """For a reader at the archive's end: a list of commits that is not older is not read again."""
 
 
@@ -86,7 +87,7 @@ class ArchiveReader:
         known = self._catalog.version
         place = self._find(asked)
         if place is None:
-            self._catalog.refresh(at_most_seconds=_FRESH_SECONDS)
+            self._catalog.refresh(at_most_seconds=FRESH_SECONDS)
             if self._catalog.version != known:  # this call or another thread has read new commits
                 place = self._find(asked)
         return place

@@ -58,6 +58,11 @@ class RebuiltRecords:
         return self.data[self.ends[first] : self.ends[end]]
 
 
+def warm_up() -> None:
+    """Load the modules that pyarrow otherwise loads with the first row group, which takes a tenth of a second."""
+    pa.chunked_array([[0]]).to_numpy()
+
+
 def _numbers(table: Any, name: str, kind: Any) -> npt.NDArray[Any]:
     return np.ascontiguousarray(table.column(name).to_numpy(), dtype=kind)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from cometmq.archive import ArchiveError, DataFile
 from cometmq.errors import CometMQError
 from cometmq.storage import ObjectNotFoundError, Storage
-from cometmq.tier.limits import CACHED_FOOTERS, CACHED_RECORDS_BYTES, FOOTER_BYTES
+from cometmq.tier.limits import CACHED_FOOTERS, CACHED_RECORDS_BYTES, FOOTER_BYTES, LOADING_BYTES
 from cometmq.tier.rebuild import COLUMNS, RebuiltRecords
 
 K = TypeVar("K")
@@ -39,7 +39,7 @@ class RowGroup:
     max_ms: int
     positions: tuple[int, int] | None
     """The offsets in the broker's log, if the file states them."""
-    unique_keys: tuple[str, str] | None
+    unique_keys: tuple[bytes, bytes] | None
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class RowGroups:
     def __init__(self, storage: Storage, threads: ThreadPoolExecutor) -> None:
         self._storage = storage
         self._threads = threads
+        self._room = _Room(LOADING_BYTES)
         self._footers: _Cache[str, Footer] = _Cache(CACHED_FOOTERS, lambda _: 1)
         self._records: _Cache[tuple[str, int], RebuiltRecords] = _Cache(CACHED_RECORDS_BYTES, lambda found: found.size)
 
@@ -72,7 +73,11 @@ class RowGroups:
 
         :raises ArchiveError: the file is lost or damaged.
         """
-        return self._records.get((file.path, group), lambda: RebuiltRecords(self.table(file, group, COLUMNS)))
+        return self._records.get((file.path, group), lambda: self._rebuild(file, group))
+
+    def _rebuild(self, file: DataFile, group: int) -> RebuiltRecords:
+        with self._room.taken(self.footer(file).metadata.row_group(group).total_byte_size):
+            return RebuiltRecords(self.table(file, group, COLUMNS))
 
     def read_ahead(self, file: DataFile, group: int) -> None:
         """Begin to load a row group, or the first one of another file, unless it is loaded."""
@@ -143,18 +148,13 @@ def _range_of(chunk: Any) -> tuple[int, int]:
 
 def _row_group(row_group: Any, number: int, file: DataFile, names: list[str]) -> RowGroup:
     def bounds(name: str) -> tuple[Any, Any] | None:
+        """Return the smallest and the largest value: a number, or the bytes of a text."""
         found = row_group.column(names.index(name)).statistics
-        try:
-            return (found.min, found.max) if found is not None and found.has_min_max else None
-        except (OverflowError, ValueError):  # a time after the year 9999
-            return None
+        return (found.min_raw, found.max_raw) if found is not None and found.has_min_max else None
 
-    offsets = bounds("queueOffset") or (file.first, file.end - 1)
-    times = bounds("storeTimestamp")
-    min_ms, max_ms = file.min_store_ms, file.max_store_ms
-    if times is not None:
-        min_ms, max_ms = (round(time.timestamp() * 1000) for time in times)
-    first, last = offsets
+    first, last = bounds("queueOffset") or (file.first, file.end - 1)
+    times_us = bounds("storeTimestamp") or (file.min_store_ms * 1000, file.max_store_ms * 1000)
+    min_ms, max_ms = (time // 1000 for time in times_us)
     return RowGroup(number, first, last, min_ms, max_ms, bounds("physicalOffset"), bounds("uniqKey"))
 
 
@@ -188,6 +188,28 @@ class _Ranges(io.RawIOBase):
                 self._position = end
                 return content[begin - first : end - first]
         raise OSError(f"bytes {begin} to {end} were not loaded")
+
+
+class _Room:
+    """Limits the total size of what is loaded at the same time. A single load may be larger."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._freed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Wait for room, and use it in the block."""
+        with self._freed:
+            self._freed.wait_for(lambda: not self._taken or self._taken + size <= self._most)
+            self._taken += size
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._taken -= size
+                self._freed.notify_all()
 
 
 class _Cache(Generic[K, V]):

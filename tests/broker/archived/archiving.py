@@ -22,9 +22,9 @@ MESSAGES = 800
 """Three log files."""
 
 
-def archive_store(store: Path, to: Path, *, batch: int = 0) -> ArchiveLog:
+def archive_store(store: Path, to: Path, *, batch: int = 0, broker_name: str = "broker-a") -> ArchiveLog:
     """Archive the topics of a store that are not archived yet, as ``cometmq pipeline archive --store`` does."""
-    options = parse_store_options({"path": str(store), "brokerName": "broker-a"})
+    options = parse_store_options({"path": str(store), "brokerName": broker_name})
     log = ArchiveLog(to)
     for number, split in enumerate(splits(options), batch):
         made = write_split(options, split, OpenedArchive.of(log), log.next_offsets())
@@ -45,12 +45,17 @@ async def send_many(wire: Wire, topic: str, clock: VirtualClock, count: int = ME
         )
 
 
+def delete_log_files(broker: Broker) -> int:
+    """Let retention delete all log files but the last, as if they were old."""
+    for file in (broker.store.config.root / "commitlog").iterdir():
+        os.utime(file, (0, 0))
+    return broker.store.delete_expired_files()
+
+
 async def delete_old_messages(broker: Broker, clock: VirtualClock) -> int:
     """Let retention delete all log files but the last; return the first offset of queue 0 of ``T``."""
     await broker.store.wait_flushed(broker.store.max_physical_offset)
-    for file in (broker.store.config.root / "commitlog").iterdir():
-        os.utime(file, (0, 0))
-    assert broker.store.delete_expired_files() > 0
+    assert delete_log_files(broker) > 0
     assert await wait_until(clock, lambda: broker.store.extent("T", 0)[0] > 0, 60)
     return broker.store.extent("T", 0)[0]
 

@@ -19,6 +19,7 @@ from tests.broker.archived.archiving import (
 )
 from tests.broker.archived.conftest import Archived, MakeArchived
 from tests.broker.conftest import ConnectTo, StartBroker
+from tests.broker.pop.popping import pop_command
 from tests.broker.wire import pull_header, records
 from tests.helpers.waiting import until
 
@@ -63,6 +64,19 @@ async def test_filters_hold_for_archived_messages(make_archived: MakeArchived, e
     assert [number for number in got if number < archived.low] == list(range(1, archived.low, 3))
 
 
+async def test_metrics_count_what_was_read(make_archived: MakeArchived) -> None:
+    archived = await make_archived(metrics_exporter_type="PROM", metrics_prom_exporter_port=0)
+    await archived.wire.pull("T", queue_offset=0, max_msg_nums=5)
+    monitor = archived.broker.monitor
+    assert monitor is not None
+    lines = [
+        line.split("{")[0] + line.split("}")[1]
+        for line in b"".join(monitor.pieces()).decode().splitlines()
+        if "}" in line
+    ]
+    assert {"cometmq_archive_readable 1", "cometmq_archive_messages_read_total 5"} <= set(lines)
+
+
 async def test_nothing_matches_and_the_next_pull_goes_on(archived: Archived) -> None:
     answer = await archived.wire.pull("T", queue_offset=0, subscription="other")
     assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -96,16 +110,16 @@ async def test_a_reader_that_does_not_answer_lets_clients_ask_again(archived: Ar
     assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, 7)
 
 
-def cut_last_file(lake: Path) -> None:
-    """Cut off the end of a data file."""
-    file = next(lake.glob("topic=*/*/*.parquet"))
+def cut_first_file(lake: Path) -> None:
+    """Cut off the end of the file with the first messages."""
+    file = min(lake.glob("topic=*/*/*.parquet"), key=lambda path: path.name)
     os.truncate(file, file.stat().st_size // 2)
 
 
 async def test_a_file_that_is_cut_off_stops_its_readers_only_and_is_named(
     make_archived: MakeArchived, caplog: pytest.LogCaptureFixture
 ) -> None:
-    archived = await make_archived(change=cut_last_file)
+    archived = await make_archived(change=cut_first_file)
     waiting = archived.wire.command(RequestCode.PULL_MESSAGE, pull_header("T", queue_offset=0))
     archived.wire.post(waiting)
     await until(lambda: "restore it from a backup" in caplog.text)
@@ -125,6 +139,11 @@ async def test_without_an_archive_there_is_the_brokers_own_first_offset(
     await until(lambda: "create one: cometmq pipeline archive" in caplog.text)
     answer = await wire.pull("T", queue_offset=0)
     assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, archived.low)
+
+
+async def test_a_pop_starts_at_the_first_message_of_the_store(archived: Archived) -> None:
+    popped = await archived.wire.ask(pop_command(archived.wire, archived.clock.now_ms(), "T", queue_id=0))
+    assert [record.queue_offset for record in records(popped)][:1] == [archived.low]
 
 
 async def test_an_attribute_excludes_a_topic(archived: Archived) -> None:

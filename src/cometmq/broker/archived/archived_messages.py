@@ -1,4 +1,4 @@
-"""A broker's archived messages: their offsets, and requests to the archive reader.
+"""A broker's archived messages: their offsets, and requests to the archive reader (``TieredMessageStore``).
 
 An archive is used for a queue only below the queue's first offset in the store, and only if it has the same queue:
 
@@ -125,6 +125,11 @@ class ArchivedMessages:
     def process(self) -> ReaderProcess:
         """The process of the archive reader."""
         return self._process
+
+    @property
+    def waiting(self) -> int:
+        """The number of questions that wait for an answer."""
+        return len(self._pending)
 
     @property
     def is_readable(self) -> bool:

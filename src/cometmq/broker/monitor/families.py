@@ -239,6 +239,21 @@ ADDRESS_WRONG: Final = Family(
     "1 if the broker cannot reach itself at its advertised address for a listener or for all clients.",
     ("listener", "address"),
 )
+ARCHIVE_READABLE: Final = Family(
+    "cometmq_archive_readable", Kind.GAUGE, "1 if the archive that archive.read names can be read, otherwise 0."
+)
+ARCHIVE_MESSAGES: Final = Family(
+    "cometmq_archive_messages_read_total", Kind.COUNTER, "Messages that were read from the archive."
+)
+ARCHIVE_FAILURES: Final = Family(
+    "cometmq_archive_failures_total", Kind.COUNTER, "Requests that the archive reader did not answer, or with an error."
+)
+ARCHIVE_RESTARTS: Final = Family(
+    "cometmq_archive_reader_restarts_total", Kind.COUNTER, "Archive readers that ended unexpectedly."
+)
+ARCHIVE_WAITING: Final = Family(
+    "cometmq_archive_waiting_requests", Kind.GAUGE, "Requests that wait for the archive reader."
+)
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
 _OF_ALL_SERVERS: Final = (access, process, rpc_latency)
 FAMILIES: Final = tuple(

@@ -145,6 +145,7 @@ class BrokerMonitor:
             samples.sample_queue_entries(broker),
             in_slices(self._parts.latency.samples()),
             in_slices(samples.sample_addresses(self._parts.advertised)),
+            in_slices(samples.sample_archive(broker.archived)),
             in_slices(samples.sample_replication(self._parts.ha)),
             in_slices(self._parts.access()),
             self._half_messages(),

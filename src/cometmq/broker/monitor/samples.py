@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cometmq.broker.advertised_check import AdvertisedCheck
+from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.limits import QUEUES_PER_SLICE
@@ -124,6 +125,17 @@ def sample_addresses(check: AdvertisedCheck) -> Iterator[Sample]:
     """Yield samples of the addresses that clients receive."""
     for listener, address in check.addresses.items():
         yield f.ADDRESS_WRONG, (listener, address), int(listener in check.wrong)
+
+
+def sample_archive(archived: ArchivedMessages | None) -> Iterator[Sample]:
+    """Yield samples of the archive from which deleted messages are read."""
+    if archived is None:
+        return
+    yield f.ARCHIVE_READABLE, (), int(archived.is_readable)
+    yield f.ARCHIVE_MESSAGES, (), archived.records
+    yield f.ARCHIVE_FAILURES, (), archived.failures
+    yield f.ARCHIVE_RESTARTS, (), archived.process.restarts
+    yield f.ARCHIVE_WAITING, (), archived.waiting
 
 
 def sample_replication(ha: HAService) -> Iterator[Sample]:

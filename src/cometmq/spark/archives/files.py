@@ -38,7 +38,17 @@ _DICTIONARY: Final = (
     *("preparedTransactionOffset", "properties.key_value.key"),
 )
 """Columns with few distinct values, which are dictionary-encoded. A dictionary would not help other columns."""
-_STATISTICS: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
+_STATISTICS: Final = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "physicalOffset",
+    "keys",
+    "uniqKey",
+    "tags",
+    "bornTimestamp",
+    "storeTimestamp",
+)
 
 _TRIED_BYTES: Final = 256 * 1024
 """Number of body bytes that are compressed as a trial. The trial takes a third of a millisecond per file."""
