@@ -175,7 +175,7 @@ MAX_GROUP_CONFIG_BYTES: Final = 64 * 1024
 MAX_LIST_BYTES: Final = 512 * 1024
 """Maximum size of the topics (request code 18) or groups (225) in a request."""
 MAX_LISTED: Final = 1_000
-"""Maximum number of topics or groups that a request may create (about 10 ms)."""
+"""Maximum number of topics or groups that a request may create. Creating this many takes about 10 ms."""
 MAX_HEARTBEAT_FILTER_CHARS: Final = 49_152
 """Maximum number of characters of SQL92 expressions in a heartbeat."""
 FILTER_CHARS_PER_SLICE: Final = 4_096
@@ -199,7 +199,7 @@ MAX_LIVE_SUBSCRIPTION_CHARS: Final = 64 * 1024 * 1024
 subscriptions.
 """
 SUBSCRIPTION_OVERHEAD_CHARS: Final = 100
-"""Weight of a subscription for MAX_LIVE_SUBSCRIPTION_CHARS, in addition to its characters."""
+"""Number of characters added to a subscription's length when it is counted towards MAX_LIVE_SUBSCRIPTION_CHARS."""
 MAX_PRODUCERS: Final = 50_000
 """Maximum number of producers with sequences on a broker."""
 MAX_PRODUCER_LANES: Final = 200_000

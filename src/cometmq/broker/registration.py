@@ -307,7 +307,7 @@ def _encode(version: DataVersion, topics: dict[str, TopicConfig], perm: int | No
 
 
 class RegistrationError(Exception):
-    """Raised when a nameserver answered a registration with an error."""
+    """Raised when a nameserver responds to a registration with an error."""
 
 
 class _Link:

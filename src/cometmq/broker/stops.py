@@ -13,7 +13,7 @@ SLOW_SECONDS: Final = 0.05
 
 
 class Stops:
-    """The steps for stopping a broker's parts; false if there are none."""
+    """The steps for stopping a broker's parts. The object is falsy when no steps are left."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

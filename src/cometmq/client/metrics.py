@@ -154,7 +154,7 @@ class PrometheusMetrics(ClientMetrics):
 
 
 class OpenTelemetryMetrics(ClientMetrics):
-    """Records OpenTelemetry metrics with the names, units and attributes of its messaging conventions.
+    """Records metrics with the names, units and attributes of OpenTelemetry's semantic conventions for messaging.
 
     ``messaging.client.operation.duration``, ``messaging.client.sent.messages``,
     ``messaging.client.consumed.messages`` and ``messaging.process.duration``; ``messaging.system`` is ``rocketmq``.

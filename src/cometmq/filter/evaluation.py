@@ -260,4 +260,4 @@ def _never_equal(_left: Any, _right: Any) -> int:
 
 def _refuse(left: Any, right: Any) -> int:
     """Raise the error for a comparison that fails with a ClassCastException in RocketMQ."""
-    raise EvaluationError(f"{left} to the left of = cannot be compared with the string {right!r}")
+    raise EvaluationError(f"the value {left} on the left side of = cannot be compared with the string {right!r}")

@@ -27,7 +27,7 @@ class Text(NamedTuple):
 
     text: bytes
     words: tuple[tuple[np.uint64, np.uint64], ...]
-    """Mask and value for every eight bytes."""
+    """A mask and a value for each eight-byte word of the text."""
 
     @classmethod
     def of(cls, text: bytes) -> Text:

@@ -32,7 +32,7 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
     batch: int
     """The batch number; message numbers restart at 0 in each batch."""
     epoch: int
-    """The number of the producer's run, taken from the response to OPEN_PRODUCER."""
+    """The producer's epoch from the response to OPEN_PRODUCER; it identifies one run of the producer."""
     first: int
     count: int
     """The number of messages; 0 in the record that marks the start of a run."""

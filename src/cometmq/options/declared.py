@@ -89,7 +89,9 @@ def option(
 
 
 def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = False) -> Any:
-    """Declare a dataclass field with any object, for example an option, that :func:`declared` returns."""
+    """Declare a dataclass field and attach an object to it, for example an option. :func:`declared` returns the
+    attached objects.
+    """
     values: dict[str, Any] = {"metadata": {_METADATA: meaning}, "repr": not secret, "hash": False if secret else None}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=default.copy, **values)

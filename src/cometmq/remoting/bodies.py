@@ -322,7 +322,7 @@ def encode_json(body: Any) -> bytes:
 
 
 def decode_body(kind: type[T], data: bytes) -> T:
-    """Decode a body of the given type from fastjson's dialect or from JSON.
+    """Decode a body of the given type, written in standard JSON or in fastjson's dialect.
 
     :raises BodyError: the text is malformed, or a field is missing or has the wrong type.
     """

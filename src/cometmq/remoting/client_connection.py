@@ -38,7 +38,7 @@ OnRoom = Callable[[RemotingError | None], bool]
 """Called with ``None`` when a request can be sent, or with an error; returns whether it sent a request."""
 
 SWEEP_S: Final = 0.1
-"""Minimum time between two checks for overdue requests, and the maximum delay of a timeout."""
+"""Minimum time in seconds between two checks for overdue requests; a timeout may be reported this much late."""
 
 UNREAD_BYTES: Final = 8 * 1024 * 1024
 """Number of bytes to read before overdue requests fail; it exceeds a socket's buffer."""

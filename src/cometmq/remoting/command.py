@@ -196,7 +196,7 @@ def _take(data: bytes, at: int, length_type: struct.Struct) -> tuple[bytes, int]
 
 
 def decode_json_header(header: bytes) -> CommandHeader:
-    """Decode a JSON header, converting its fields to texts like fastjson.
+    """Decode a JSON header, converting its field values to strings as fastjson does.
 
     Some clients (ali-ons) write numbers, booleans and null into ``extFields``. Other clients write invalid UTF-8 or
     lone surrogates, which become U+FFFD and ``?``, as in Java.

@@ -44,7 +44,7 @@ _IS_WORKED_FOR: Final = 4
 """The reasons for which the server does not read from a connection."""
 
 NewTaker = Callable[["ServerConnection"], FrameTaker]
-"""A function that returns the handler for a connection's undecoded plain requests."""
+"""A function that returns a connection's fast path: the handler of simple requests (such as sends) as raw frames."""
 
 
 class InvokeError(CometMQError):
@@ -171,7 +171,7 @@ class ServerConnection(asyncio.Protocol):
         self._server.opened(self)
 
     def renew_taker(self) -> None:
-        """Get a new handler for plain requests from the server."""
+        """Get a new fast path from the server."""
         if self._server.new_taker is not None and not self.hooked:
             self._taker = self._server.new_taker(self)
 

@@ -103,7 +103,8 @@ def _content(option: str, path: str) -> str:
         raise OptionError(
             f"names a file that cannot be read: {path}: {reason}",
             option=option,
-            next_step="driver and executors need the file at this path (spark.files, or a mounted secret)",
+            next_step="make the file available at this path on the driver and all executors "
+            "(with spark.files or a mounted secret)",
         ) from error
     if not text:
         raise OptionError(f"names an empty file: {path}", option=option)

@@ -42,7 +42,7 @@ class LogHolder(Protocol):
 
 
 class LogPin:
-    """A :class:`LogHolder` that keeps the log from an offset on. Its owner moves the offset."""
+    """A :class:`LogHolder` that keeps the log from a given offset onwards. Its owner sets the offset."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -45,7 +45,7 @@ class QueueFiles:
 
 
 class Catalog:
-    """The archived queues of one broker, as of the last refresh. Threads may share it."""
+    """The archived queues of one broker, as of the last refresh. Threads may share a catalog."""
 
     def __init__(self, storage: Storage, broker: str) -> None:
         self.storage: Final = storage

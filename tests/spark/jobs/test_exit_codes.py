@@ -124,7 +124,7 @@ CONTRADICTIONS = {
     "archive --topic {topic} --starting-offsets latest --option startingTimestamp=5 --to {there} --dry-run": (
         "startingOffsets and startingTimestamp cannot be combined"
     ),
-    "skew --topic {topic} --broker-name b": "the broker's name can only be set for a store",
+    "skew --topic {topic} --broker-name b": "the broker name can only be set when reading a store",
     "skew --topic {topic} --archive {lake} --store {store}": "exactly one",
     "skew --topic {topic} --archive {lake} --namesrv a:1": "--namesrv cannot be used with --archive, which is read",
     "delay --store {store} -n a:1": "--namesrv cannot be used with --store, which is read",

@@ -92,7 +92,7 @@ class Meters:
         return uses.meters if meter is None else (*uses.meters, meter)
 
     def group(self, uses: ConnectionMeters, name: str, now: float) -> Meter | None:
-        """Return a group's meter, and start counting the connection for the group."""
+        """Return a group's meter, and count the connection towards the group from now on."""
         if name in uses.groups:
             return uses.groups[name]
         meter = self.meter(SubjectKind.GROUP, name, now)

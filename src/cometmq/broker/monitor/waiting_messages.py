@@ -1,6 +1,4 @@
-"""Waiting messages with arbitrary delays by topic, counted periodically and updated between counts
-(``TimerMetrics``).
-"""
+"""The number of messages with arbitrary delays that wait in each topic, recounted periodically (``TimerMetrics``)."""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ class JournaledFile(TableFile):
 
     @property
     def added(self) -> Sequence[str]:
-        """Return the rows that ``load`` added because another program wrote the file without knowing them."""
+        """Return the names of the rows that ``load`` restored from the journals, because another program had
+        overwritten the file without them.
+        """
         return self._journal.added
 
     def _parsed(self, path: Path) -> Any:

@@ -134,7 +134,7 @@ class EndTransactionProcessor:
             answer.respond(response)
 
     def _store_end(self, half: StoredRecord, commits: bool, ended: WhenStored, late: Late) -> None:
-        """Store the committed message and the op message in the same turn.
+        """Store the op message, and the committed message if there is one, in the same turn.
 
         :raises RefusedError: nothing can be stored now.
         :raises ValueError: the half message has no real queue.

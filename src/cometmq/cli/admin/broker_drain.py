@@ -36,7 +36,7 @@ _WAYS: Final = ("groups", "slave", "either")
     type=click.Choice(_WAYS),
     default="groups",
     show_default=True,
-    help="Wait until all groups, a slave, or either of the two have received every message.",
+    help="What must have received every message before the wait ends: all groups, a slave, or whichever is first.",
 )
 @click.option(
     "--at-most", "limit", type=Duration(), metavar="TIME", help="Stop waiting after this time, with exit code 3."

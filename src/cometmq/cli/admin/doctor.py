@@ -60,7 +60,7 @@ _COLUMNS: Final = (
     type=click.IntRange(0, 65_535),
     default=DEFAULT_NAMESRV_PORT,
     show_default=True,
-    help="Nameserver's port.",
+    help="Port of the nameserver.",
 )
 @click.option("--cluster", is_flag=True, help="Check the running cluster given by -n instead of this machine.")
 @namesrv_option

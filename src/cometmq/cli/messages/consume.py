@@ -56,7 +56,9 @@ from cometmq.quantity import quantity
 )
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after N messages.")
 @click.option("--trace", is_flag=True, help="Trace each message (with --group).")
-@click.option("--until-end", is_flag=True, help="Stop after the last message that is stored now.")
+@click.option(
+    "--until-end", is_flag=True, help="Stop after the last message that was already stored when the command started."
+)
 @click.option(
     "-o",
     "--output",

@@ -53,7 +53,7 @@ _SENT: Final = (
     type=LocalPath(exists=True, dir_okay=False, path_type=Path),
     help="Read lines from this file. May be repeated.",
 )
-@click.option("--whole", is_flag=True, help="Send each file, or the entire stdin, as one message.")
+@click.option("--whole", is_flag=True, help="Send each file, or all of stdin, as one message.")
 @click.option(
     "--delimiter",
     type=Delimiter(),

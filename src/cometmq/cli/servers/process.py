@@ -93,7 +93,7 @@ class Stopping:
         self.reason = ""
 
     def install(self, *, is_server: bool = False) -> None:
-        """Listen for the signals on the running loop."""
+        """Install the signal handlers on the running event loop."""
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)

@@ -140,7 +140,9 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
-    """Copy a process's output to stderr until it ends, so that its pipe never becomes full."""
+    """Wait for a process to exit and return its exit code. Its output is copied to stderr, so that its pipe does not
+    fill up.
+    """
     reading = asyncio.create_task(_pass_on(process))
     try:
         return await process.wait()

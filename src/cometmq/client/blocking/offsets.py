@@ -38,7 +38,7 @@ class Bounds:
 
 
 class OffsetClient(BlockingCluster):
-    """A cluster's brokers, with methods that query offsets."""
+    """A client that queries a cluster's brokers for offsets."""
 
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(options, clock=clock)

@@ -155,7 +155,7 @@ class OrderedConsumeService:
         self._hand_out()
 
     async def _rest(self, lane: _Lane, verdict: Verdict) -> None:
-        """Handle the failed first request of a lane: give it up, or retry it after a pause."""
+        """Handle a queue's first request after it has failed: give up on it, or retry it after a pause."""
         request, process_queue = lane.line[0], lane.process_queue
         if process_queue.dropped:
             process_queue.end_request(request)

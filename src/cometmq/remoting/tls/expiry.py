@@ -61,13 +61,13 @@ def days_left(ends: datetime.datetime, now_s: float) -> int:
 def _content(data: bytes, tag: int) -> tuple[bytes, bytes]:
     """Return the content of the data's first element, and the bytes after that element."""
     if len(data) < 2 or data[0] != tag:
-        raise ValueError("unexpected element")
+        raise ValueError("the certificate contains an unexpected ASN.1 element")
     length, at = data[1], 2
     if length & 0x80:
         digits = length & 0x7F
         if not 1 <= digits <= 4:
-            raise ValueError("invalid length")
+            raise ValueError("the certificate contains an ASN.1 element with an invalid length")
         length, at = int.from_bytes(data[2 : 2 + digits], "big"), 2 + digits
     if at + length > len(data):
-        raise ValueError("truncated element")
+        raise ValueError("the certificate contains a truncated ASN.1 element")
     return data[at : at + length], data[at + length :]

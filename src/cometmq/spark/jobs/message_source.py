@@ -91,8 +91,8 @@ class MessageSource:
             )
         if self.broker_name and self.store is None:
             raise OptionError(
-                "the broker's name can only be set for a store",
-                next_step="omit it, since brokers and archives contain it",
+                "the broker name can only be set when reading a store",
+                next_step="omit it; brokers and archives already supply the name",
             )
         if self.storage and self.store is None:
             raise OptionError("storage options are only for a store", next_step="leave them out")

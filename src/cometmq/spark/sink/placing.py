@@ -60,7 +60,7 @@ def look_up_route(options: SinkOptions, topic: str) -> WriteRoute:
     data = _Cluster(ClusterOptions(options.namesrv_addr, options.access.security, timeout_s)).route(topic)
     if data is None:
         raise SinkError(
-            f"topic {topic} does not exist", next_step=f"create it: cometmq topic create {topic}, or check its spelling"
+            f"topic {topic} does not exist", next_step=f"check its spelling, or create it: cometmq topic create {topic}"
         )
     try:
         write_queues = route_of(topic, data).write_queues

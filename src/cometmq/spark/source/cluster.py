@@ -76,7 +76,7 @@ class Cluster(OffsetClient):
         )
 
     def queues(self) -> list[Queue]:
-        """Look up all requested readable queues on the registered brokers."""
+        """Return the readable queues on registered brokers that the options select."""
         return [queue for queue in super().queues() if self._options.assigns(queue)]
 
     def _bounds_of(self, members: Sequence[Queue], patience_s: float) -> dict[Queue, Bounds]:

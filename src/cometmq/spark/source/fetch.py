@@ -75,7 +75,7 @@ class Segments:
         self._most_offsets = most_offsets
         self._offsets = most_offsets
         self._most_bytes = 0
-        """Size of the largest answer that has arrived, in bytes."""
+        """Size of the largest response received so far, in bytes."""
         self.in_flight = 1
 
     def __bool__(self) -> bool:
@@ -207,7 +207,7 @@ class Fetcher:
         if changed := self._cluster.changed_meanwhile(marks):  # so what was read is mixed
             raise DataLossError(
                 f"{min(changed)} was recreated while it was being read",
-                next_step="start the query again, which then reads the new queue",
+                next_step="restart the query; it will then read the new queue",
             )
 
     def _chunks(self, pieces: Iterator[tuple[Queue, Piece]]) -> Iterator[Chunk]:

@@ -135,7 +135,7 @@ class QueryLag:
     input_rows_per_second: float
     processed_rows_per_second: float
     lag: Lag
-    """Total lag of all the query's sources of format ``rocketmq``."""
+    """Total lag of all of the query's ``rocketmq`` sources."""
 
 
 class LagListener(StreamingQueryListener):

@@ -1,4 +1,4 @@
-"""Resolves the options for the start and end of a read into offsets, and stores a stream's start.
+"""Resolves the options that set where a read starts and ends into offsets, and saves a stream's start offsets.
 
 ``latest`` depends on when it is resolved. Spark writes the offsets of a stream's first batch to its checkpoint, after
 which they are fixed. A driver that is killed before that and restarted later would skip the messages in between.

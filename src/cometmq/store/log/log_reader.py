@@ -61,8 +61,8 @@ class LogEvidence(NamedTuple):
     """Evidence about the log from other files. It is used only where the log is damaged."""
 
     extent: Callable[[int], int]
-    """Function that returns the size of the record at an offset according to a queue's unit, or 0 if no unit points to
-    it.
+    """Function that returns the size of the record at a log offset, as stated by the queue's unit, or 0 if no unit
+    points to it.
     """
     proven: Callable[[int], int]
     """Function that returns the position up to which the log provably continues, given the store timestamp of its last

@@ -20,7 +20,9 @@ _PLACE: Final = QUEUE_UNIT.struct("offset", "size")
 """Unpacks the log offset and the size from a unit."""
 _LEAST_BYTES: Final = 4 << 10
 _MOST_BYTES: Final = 1 << 20
-"""Number of bytes to scan for one run. It grows after each run that reaches it."""
+"""Minimum and maximum number of bytes that one call of the core scans for consecutive plain records. The number is
+multiplied by four after each call that scans to its end.
+"""
 _MOST_PASSED: Final = 63
 """Number of records that Python reads before it tries the core again. It grows after each attempt that finds no run."""
 

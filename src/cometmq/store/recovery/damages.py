@@ -71,7 +71,9 @@ class Damages:
         return places
 
     def fill(self, segments: Iterable[MappedFile]) -> None:
-        """Make files full of zeros readable for every program by writing fillers or records that are skipped."""
+        """Overwrite files that contain only zeros with fillers or with records that readers skip, so that any program
+        can read them.
+        """
         for segment in segments:
             if is_zero(segment):
                 with contextlib.suppress(OSError):  # without disk space they are skipped as they are

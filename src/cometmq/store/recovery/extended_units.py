@@ -25,7 +25,7 @@ MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
 
 
 def replace_addresses(queues: ConsumeQueueTable, log: CommitLog, disk: Disk, findings: Findings) -> None:
-    """Replace all addresses with tags codes and due times.
+    """Replace each ``consumequeue_ext`` address in the queue files with the tags code or due time of its message.
 
     :raises StoreError: a queue file cannot be written.
     """

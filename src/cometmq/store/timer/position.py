@@ -46,7 +46,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class SetBack(msgspec.Struct, frozen=True):
-    """Deliveries before the clock was set back. They are needed until the clock has reached that time again."""
+    """The deliveries before the clock was set back. They are needed until the clock has reached that time again."""
 
     serial: int
     """Serial below which the other fields apply."""
@@ -72,7 +72,7 @@ class TimerPosition(msgspec.Struct, frozen=True):
     lost: list[Lost] = []
     """An entry for each time the log lost messages below ``serial``, oldest first."""
     set_back: list[SetBack] = []
-    """Deliveries before the clock was set back."""
+    """An entry for each time the clock was set back: what had been delivered before."""
     version: int = _VERSION
 
 

@@ -46,8 +46,8 @@ SPLITS_IN_COMMIT: Final = 64
 terabytes still needs few commits.
 """
 _CHUNK_BYTES: Final = SPLIT_BYTES * 9 // 16
-"""Number of log bytes that are checked together. A split ends at the end of a record, so it is slightly larger than two
-parts of this size.
+"""Number of log bytes that are checked together: slightly more than half a split, so that two parts cover a split even
+if its last record extends past SPLIT_BYTES.
 """
 _GATHERED_BYTES: Final = SPLIT_BYTES
 """Number of bytes that a task buffers before it writes files."""

@@ -224,7 +224,7 @@ class _Run:
             if self._failure is not None:
                 raise SparkSourceError(
                     f"a batch could not be committed: {self._failure}",
-                    next_step="fix the cause and run it again; committed messages are not lost",
+                    next_step="fix the cause and run the job again; messages that were already committed are not lost",
                 ) from self._failure
             raise self._query_error(error) from error
         self._collect()

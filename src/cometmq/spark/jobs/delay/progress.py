@@ -153,8 +153,8 @@ def _saved_offsets(store: StorePlace, delays_ms: tuple[int, ...]) -> dict[int, i
 
 
 def timer_position(store: StorePlace) -> TimerPosition | None:
-    """Return the time up to which a store's messages with arbitrary delays are delivered, or None if no file contains
-    that time.
+    """Return how far the delivery of a store's messages with arbitrary delays has progressed, or None if no file
+    records it.
     """
     with store.at_hand(_POSITION, _CHECK) as root:
         position = read_position(root / _POSITION)

@@ -54,7 +54,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Return the result in a few words. The page shows it first."""
+        """Return the result in a few words, which are shown at the top of the page."""
         raise NotImplementedError
 
     @property
