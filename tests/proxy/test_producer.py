@@ -221,6 +221,30 @@ async def test_a_batch_is_stored_as_single_messages(cluster: Cluster, client: Cl
         assert {found.body for found in await inbox.expect(2)} == {b"a", b"b"}
 
 
+async def test_what_was_stored_before_a_rejected_message_of_a_request_is_reported_as_stored(
+    cluster: Cluster, client: Client
+) -> None:
+    """A client that sends all of them again would store the first one twice."""
+    await make_topic(cluster, "FIFO", "FIFO")
+    request = v2.SendMessageRequest(
+        messages=[
+            message("FIFO", b"stored", message_group="g"),
+            message("FIFO", b"rejected", message_group="g", trace_context="t" * 40_000),
+            message("FIFO", b"after it", message_group="g"),
+        ]
+    )
+    async with cluster.inbox("FIFO") as inbox:
+        answer = await client.ask("SendMessage", request)
+        assert answer.status.code == Code.MULTIPLE_RESULTS
+        codes = [entry.status.code for entry in answer.entries]
+        assert codes[0] == Code.OK
+        assert Code.OK not in codes[1:]
+        assert [entry.message_id for entry in answer.entries] == [
+            sent.system_properties.message_id for sent in request.messages
+        ]
+        assert [found.body for found in await inbox.expect(1)] == [b"stored"]
+
+
 CASES = [
     ([], Code.MESSAGE_CORRUPTED, "no message to send"),
     ([message("T", b"")], Code.MESSAGE_BODY_EMPTY, "message body cannot be empty"),
@@ -304,6 +328,21 @@ async def test_a_transaction_is_committed_or_rolled_back(cluster: Cluster, clien
             )
             assert answer.status.code == Code.OK
         assert [found.body for found in await inbox.expect(1)] == [b"done"]
+
+
+async def test_a_transaction_without_a_resolution_stays_open(cluster: Cluster, client: Client) -> None:
+    await make_topic(cluster, "TX", "TRANSACTION")
+    await client.publish("TX")
+    sent = await client.send("TX", b"half", message_type=v2.MessageType.TRANSACTION)
+    entry = sent.entries[0]
+    end = v2.EndTransactionRequest(
+        topic=v2.Resource(name="TX"), message_id=entry.message_id, transaction_id=entry.transaction_id
+    )
+    assert (await client.ask("EndTransaction", end)).status.code == Code.OK
+    end.resolution = v2.TransactionResolution.COMMIT
+    async with cluster.inbox("TX") as inbox:
+        assert (await client.ask("EndTransaction", end)).status.code == Code.OK
+        assert [found.body for found in await inbox.expect(1)] == [b"half"]
 
 
 async def test_an_orphan_is_asked_about_over_telemetry() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import shutil
 import struct
@@ -171,6 +172,28 @@ async def test_others_are_answered_while_many_fall_due(broker: Broker, wire: Wir
     assert (await wire.send("Other", b"x")).code == ResponseCode.SUCCESS
     assert len(bodies(broker, "Delayed")) < count, "a send is answered between two batches"
     await until(lambda: len(bodies(broker, "Delayed")) == count)
+
+
+async def test_a_message_that_is_parked_just_after_a_level_is_drained_is_delivered(
+    broker: Broker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is parked before the level looks for further messages, and is stored after that."""
+    broker.turn.put_inner(broker.schedule.park(_message(b"first"), 1), lambda _: None)
+    broker.turn.end()
+    level = broker.schedule._running[1]
+    drained = level._delivered
+
+    def park_another(next_offset: int) -> None:
+        monkeypatch.undo()
+        drained(next_offset)
+        message = broker.schedule.park(_message(b"second"), 1)
+        asyncio.get_running_loop().call_soon(lambda: broker.turn.put_inner(message, lambda _: None))
+
+    monkeypatch.setattr(level, "_delivered", park_another)
+    await clock.run_for(1)
+    assert bodies(broker, "Delayed") == [b"first"]
+    await clock.run_for(1)
+    assert bodies(broker, "Delayed") == [b"first", b"second"]
 
 
 def _message(body: bytes, topic: str = "Delayed") -> InnerMessage:

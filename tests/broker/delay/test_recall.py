@@ -139,7 +139,7 @@ async def test_what_is_refused(wire: Wire, clock: VirtualClock) -> None:
         ("garbage", "Later", illegal, "recall handle is invalid"),
         (RecallHandle("Later", "b", handle.due_ms, "k").encode(), "Later", illegal, "broker service not available"),
         (RecallHandle("Later", "broker-a", 10**15, "k").encode(), "Later", illegal, "timestamp invalid"),
-        (RecallHandle("Later", "broker-a", handle.due_ms, "k\x02a\x01b").encode(), "Later", illegal, "separators"),
+        (RecallHandle("Later", "broker-a", handle.due_ms, "k\x02a\x01b").encode(), "Later", illegal, "separator"),
     ):
         answer = await recall(wire, text, topic)
         assert answer.code == code
@@ -166,6 +166,24 @@ async def test_a_recall_that_is_not_stored_takes_nothing_back(tmp_path: Path, cl
         disk.write_error = None
         await clock.skip(5)
         assert await bodies(wire) == [b"x"]
+        await wire.close()
+    finally:
+        await broker.stop()
+
+
+async def test_a_second_recall_that_is_not_stored_leaves_the_first_one(tmp_path: Path, clock: VirtualClock) -> None:
+    disk = FailingDisk()
+    broker = Broker(small_config(tmp_path), clock=clock, disk=disk)
+    await broker.start()
+    try:
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
+        handle = await send_later(wire, b"x", 5)
+        assert (await recall(wire, handle)).code == ResponseCode.SUCCESS
+        disk.write_error = 28
+        assert (await recall(wire, handle)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        disk.write_error = None
+        await clock.skip(5)
+        assert await bodies(wire) == []
         await wire.close()
     finally:
         await broker.stop()

@@ -54,7 +54,8 @@ class DueMessages:
         self._windows: deque[Units] = deque()
         self._late: deque[Waiting] = deque()
         self._late_windows: deque[Units] = deque()
-        self._recalled: set[tuple[int, int]] = set()
+        self._recalled: dict[tuple[int, int], int] = {}
+        """Number of recalls by due time and key. A repeated recall that is not stored leaves the others in force."""
         self.taken_until_ms = -1
         """Upper bound for the due times of removed messages, except messages that will be loaded again."""
 
@@ -107,23 +108,25 @@ class DueMessages:
             kept = [units[units["due"] < due_ms] for units in windows]
             windows.clear()
             windows.extend(units for units in kept if len(units))
-        self._recalled = {recalled for recalled in self._recalled if recalled[0] < due_ms}
+        self._recalled = {recalled: count for recalled, count in self._recalled.items() if recalled[0] < due_ms}
         self.taken_until_ms = min(self.taken_until_ms, due_ms - 1)
 
     # --- recalls --------------------------------------------------------------------------------
     def recall(self, due_ms: int, key: int) -> None:
         """Prevent the delivery of the message with this due time and key, even if it arrives later."""
-        self._recalled.add((due_ms, key))
+        self._recalled[due_ms, key] = self._recalled.get((due_ms, key), 0) + 1
 
     def undo_recall(self, due_ms: int, key: int) -> None:
         """Cancel a recall that was not stored."""
-        self._recalled.discard((due_ms, key))
+        count = self._recalled.pop((due_ms, key), 0)
+        if count > 1:
+            self._recalled[due_ms, key] = count - 1
 
     def forget_recalls(self, before_ms: int) -> None:
         """Drop recalls of messages due before ``before_ms`` and before all remaining messages."""
         if self._recalled:
             before_ms = min(before_ms, self._first_due())
-            self._recalled = {recalled for recalled in self._recalled if recalled[0] >= before_ms}
+            self._recalled = {recalled: count for recalled, count in self._recalled.items() if recalled[0] >= before_ms}
 
     def _first_due(self) -> int:
         """Return a lower bound for the due times in memory."""

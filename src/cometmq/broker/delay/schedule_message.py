@@ -74,6 +74,8 @@ class DelayLevel:
         self._alarm = Alarm(self.deliver_or_wait, clock=store.clock)
         self._recheck = Alarm(self.deliver_or_wait, clock=store.clock)
         """Timer for retrying a refused batch, and for checking the clock, which may move backwards."""
+        self._expected_ms: int | None = None
+        """Due time of a parked message that may not be in the queue yet, because its turn has not ended."""
         self._under_way = False
         """True while a batch is being stored or is about to be stored."""
         self._put: tuple[int, int] | None = None
@@ -87,14 +89,16 @@ class DelayLevel:
 
     def set_alarm(self) -> None:
         """Set the alarm, because a message is about to be stored in the queue."""
+        expected_ms = self._expected_ms = self._clock.now_ms() + (self._delay_ms or 0)
         if not self._recheck.is_set and not self._under_way:
-            self._wait_until(self._clock.now_ms() + (self._delay_ms or 0))
+            self._wait_until(expected_ms)
 
     def deliver_or_wait(self) -> None:
         """Deliver the due messages, or set the alarm for the first message."""
         self._alarm.cancel()
         self._recheck.cancel()
         self._under_way = False
+        expected_ms, self._expected_ms = self._expected_ms, None
         if self._stopped:
             self._stop_if_idle()
             return
@@ -107,6 +111,8 @@ class DelayLevel:
                 self._deliver(len(held), held)
             else:
                 self._wait_until(first_ms)
+        elif expected_ms is not None:
+            self._wait_until(expected_ms)
 
     def move_below(self, end: int) -> None:
         """Move the messages below a log offset into the timer, except messages that become due first."""

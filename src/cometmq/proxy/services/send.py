@@ -86,7 +86,7 @@ class SendService:
         if len(outgoing) > 1 and set(types) == {MessageType.NORMAL}:
             entries = [await self._send_batch(session, info, outgoing)]
         else:  # a batch has one queue and no delay, so other messages are stored one by one
-            entries = [await self._send_one(session, info, one) for one in outgoing]
+            entries = await self._send_each(session, info, outgoing)
         return v2.SendMessageResponse(status=_common_status(entries), entries=entries)
 
     # --- checks ---------------------------------------------------------------------------------
@@ -188,6 +188,28 @@ class SendService:
             offset=stored.queue_offset,
             recall_handle=stored.recall_handle or "",
         )
+
+    async def _send_each(
+        self, session: ClientSession, info: TopicInfo, outgoing: Sequence[_Outgoing]
+    ) -> list[v2.SendResultEntry]:
+        """Store messages one by one. If one is rejected, it and the following messages get its status as their result,
+        because a client that sent all messages again would duplicate those that are already stored.
+
+        :raises ProxyError: the first message is rejected, so none is stored.
+        """
+        entries: list[v2.SendResultEntry] = []
+        for one in outgoing:
+            try:
+                entries.append(await self._send_one(session, info, one))
+            except ProxyError as error:
+                if not entries:
+                    raise
+                entries += (
+                    v2.SendResultEntry(status=error.status, message_id=unsent.message.system_properties.message_id)
+                    for unsent in outgoing[len(entries) :]
+                )
+                break
+        return entries
 
     async def _send_batch(
         self, session: ClientSession, info: TopicInfo, outgoing: Sequence[_Outgoing]

@@ -47,11 +47,14 @@ class TransactionService:
         if is_blank(request.transaction_id):
             raise ProxyError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
         position = TransactionId.decode(request.transaction_id, request.message_id)
+        flag = _FLAGS.get(TransactionResolution(request.resolution))
+        if flag is None:
+            return v2.EndTransactionResponse(status=OK)
         header = EndTransactionRequestHeader(
             producer_group=topic,
             tran_state_table_offset=position.queue_offset,
             commit_log_offset=position.log_offset,
-            commit_or_rollback=_FLAGS.get(TransactionResolution(request.resolution), 0),
+            commit_or_rollback=flag,
             msg_id=request.message_id,
             transaction_id=request.message_id,
             from_transaction_check=request.source == TransactionSource.SOURCE_SERVER_CHECK,
