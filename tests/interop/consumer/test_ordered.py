@@ -116,6 +116,7 @@ def test_real_members_and_ours_hand_queues_to_each_other_in_order(
     member = clients(name).start_consuming(cluster.address, topic, group, mode="orderly", timeout=200)
     send(cluster, topic, 0, 48)
     until_consumed(48, PATIENCE_S, f"{name} alone consumes everything", member=member)
+    until_committed(cluster, topic, group, 48)
     ours = Ours(cluster, topic, group)
     wait_for(lambda: len(ours.consumer.assignment) == QUEUES // 2, "half of the queues are ours", HANDOVER_S)
     send(cluster, topic, 48, 48)
