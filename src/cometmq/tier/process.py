@@ -47,6 +47,8 @@ class ReaderProcess:
         self._incoming = broker.makefile("rb")
         self._sending = threading.Lock()
         self._threads = ThreadPoolExecutor(READING_THREADS, "read")
+        self._lookups = ThreadPoolExecutor(1, "look-up")
+        """Lookups take long; reads do not wait for them."""
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -88,19 +90,21 @@ class ReaderProcess:
 
         while (request := self._receive()) is not None:
             if not isinstance(request, Open):
-                self._threads.submit(work, request)
+                is_lookup = isinstance(request, FindKey | FindPosition)
+                (self._lookups if is_lookup else self._threads).submit(work, request)
         self._ended.set()
 
     def _refresh(self, catalog: Catalog) -> None:
-        is_first = True
+        reported = -1
         while not self._ended.is_set():
             try:
-                if catalog.refresh() or is_first:
+                catalog.refresh()
+                if catalog.version != reported:  # a reader at the archive's end may have read the new commits
+                    reported = catalog.version
                     self._send(Extents(catalog.extents()))
-                    is_first = False
             except CometMQError as error:
                 self._send(Unreadable(str(error), may_pass=isinstance(error, StorageUnavailableError)))
-                is_first = True
+                reported = -1
             self._ended.wait(REFRESH_SECONDS)
 
     def _receive(self) -> Open | Question | None:

@@ -80,7 +80,9 @@ class ArchivedMessages:
         self._next_number = 0
         self._next_look = Alarm(self._look, clock=store.clock)
         self._may_open_until = float("-inf")
+        self._is_open = False
         self._unreadable = ""
+        self._waiting = 0
         self._reported = ""
         self._reported_gaps: set[_Queue] = set()
         self._stopped = False
@@ -128,13 +130,18 @@ class ArchivedMessages:
 
     @property
     def waiting(self) -> int:
-        """The number of questions that wait for an answer."""
-        return len(self._pending)
+        """The number of requests that wait for the archive reader."""
+        return len(self._pending) + self._waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no more requests may wait."""
+        return self.waiting >= MAX_ARCHIVE_QUESTIONS
 
     @property
     def is_readable(self) -> bool:
         """Return whether the archive's commits could be read at the last check."""
-        return bool(self._extents) and not self._unreadable
+        return self._is_open and not self._unreadable
 
     # --- what is archived ---------------------------------------------------------------------
     def extent(self, topic: str, queue_id: int) -> Extent | None:
@@ -190,7 +197,7 @@ class ArchivedMessages:
         :param question: makes the question from its number.
         :param on_answer: called once, with ``None`` if there is no answer in time.
         """
-        if self._stopped or not self._extents or len(self._pending) >= MAX_ARCHIVE_QUESTIONS:
+        if self._stopped or not self._extents or self.is_full:
             on_answer(None, b"")
             return
         self._next_number += 1
@@ -203,7 +210,13 @@ class ArchivedMessages:
 
     def wait(self, on_end: Callable[[], None]) -> None:
         """Call a function when a client should be told to retry."""
-        self._clock.call_later(ARCHIVE_ANSWER_SECONDS, on_end)
+
+        def end() -> None:
+            self._waiting -= 1
+            on_end()
+
+        self._waiting += 1
+        self._clock.call_later(ARCHIVE_ANSWER_SECONDS, end)
 
     def read(self, extent: Extent, offset: int, most: tuple[int, int], on_answer: OnAnswer) -> None:
         """Read records from a queue; the first read checks that the archive contains the same queue.
@@ -277,6 +290,7 @@ class ArchivedMessages:
             self._extents = {(extent.topic, extent.queue_id): extent for extent in message.queues}
             if self._unreadable or self._may_open_until > float("-inf"):
                 _log.info("the archive %s can be read: %d queues", self._opened.url, len(self._extents))
+            self._is_open = True
             self._unreadable = self._reported = ""
             self._may_open_until = float("-inf")
         elif isinstance(message, Unreadable):
@@ -286,7 +300,6 @@ class ArchivedMessages:
             self._report(message.reason)
         else:
             if isinstance(message, Failed):
-                self.failures += 1
                 self._report(message.reason)
             self._finish(message.number, message, payload)
 
@@ -301,7 +314,10 @@ class ArchivedMessages:
         if pending is None or (isinstance(answer, Failed) and isinstance(pending.question, Read)):
             return  # a client whose read failed asks again when its time is over, not immediately
         del self._pending[number]
-        pending.on_answer(None if isinstance(answer, Failed) else answer, payload)
+        if answer is None or isinstance(answer, Failed):
+            self.failures += 1
+            answer = None
+        pending.on_answer(answer, payload)
 
     def _send_again(self) -> None:
         """Send the pending requests to a new process."""
@@ -313,7 +329,6 @@ class ArchivedMessages:
         now = self._clock.monotonic()
         for number, pending in list(self._pending.items()):
             if pending.deadline <= now:
-                self.failures += 1
                 self._finish(number, None)
         if self._pending and not self._stopped:
             self._next_look.after(_LOOK_SECONDS)
@@ -322,3 +337,4 @@ class ArchivedMessages:
         """Forget what is known about a deleted topic's queues."""
         for key in [key for key in self._identities if key[0] == topic]:
             del self._identities[key]
+        self._reported_gaps = {key for key in self._reported_gaps if key[0] != topic}

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from cometmq.clock import Clock
 from cometmq.loop import TaskSet
@@ -80,14 +80,19 @@ class ReaderProcess:
         here, there = socket.socketpair()
         with there:
             try:
-                process = await in_thread(_spawn, there.fileno())
+                self._process = _spawn(there.fileno())
             except OSError as error:
                 here.close()
                 self._plan_restart(f"the archive reader could not be started: {error}")
                 return
-        loop = asyncio.get_running_loop()
-        _, link = await loop.create_connection(lambda: _Link(self._on_message, self._ended), sock=here)
-        self._process, self._link = process, link
+        try:
+            _, link = await asyncio.get_running_loop().create_unix_connection(
+                lambda: _Link(self._on_message, self._ended), sock=here
+            )
+        except BaseException:
+            here.close()
+            raise
+        self._link = link
         link.send(self._opened)
         self._on_start()
 
@@ -130,8 +135,7 @@ class _Link(asyncio.Protocol):
         self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have no such base class
 
     def send(self, request: Open | Question) -> None:
         if self._transport is not None:

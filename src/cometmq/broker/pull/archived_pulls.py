@@ -17,6 +17,7 @@ from cometmq.broker.limits import ARCHIVE_FILTERED_RECORDS
 from cometmq.broker.pull.filters import MessageFilter, matches_filter
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.layout import RECORD
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.headers import PullMessageRequestHeader
 from cometmq.remoting.processors import Request, Response
 from cometmq.remoting.server_connection import ServerConnection
@@ -53,12 +54,15 @@ class ArchivedPulls:
         """Return ``None`` if a pull will be answered from the archive later, or the result to respond with now.
 
         :param result: the store's result.
+        :raises RefusedError: too many pulls wait.
         """
         header: PullMessageRequestHeader = request.header
         extent = self._archived.extent(header.topic, header.queue_id)
+        if extent is None and not self._archived.may_have(header.topic):
+            return result
+        if self._archived.is_full:
+            raise RefusedError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]too many pulls wait for archived messages")
         if extent is None:
-            if not self._archived.may_have(header.topic):
-                return result
             self._archived.wait(lambda: self._respond(connection, request, None, b""))
             return None
         if header.queue_offset < extent.first:
