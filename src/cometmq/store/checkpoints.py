@@ -260,7 +260,7 @@ class Checkpoints:
         times = Checkpoint(moment.timestamp, moment.timestamp, index_files[-1][3] if index_files else 0)
         save_checkpoint(self._opened.config.root / "checkpoint", times, disk)
         self._file.save(moment.position, snapshot.changed)
-        self._opened.known_files.note({extent.topic for extent in snapshot.changed}, self.extents)
+        self._opened.known_files.check_flushed({extent.topic for extent in snapshot.changed}, self.extents)
 
     def _flush_queues(self, files: list[tuple[ConsumeQueue, set[int]]]) -> None:
         def flush(some: list[tuple[ConsumeQueue, set[int]]]) -> None:

@@ -211,13 +211,13 @@ def test_a_checkpoint_looks_at_the_topics_that_changed(bench: StoreBench, monkey
     write(store)
     checkpoint(store)
     seen: list[str] = []
-    look = KnownFiles._look
+    look = KnownFiles._check_topic
 
     def noted(files: KnownFiles, topic: str, *rest: Any) -> None:
         seen.append(topic)
         look(files, topic, *rest)
 
-    monkeypatch.setattr(KnownFiles, "_look", noted)
+    monkeypatch.setattr(KnownFiles, "_check_topic", noted)
     store._maintenance._opened.known_files._young.clear()
     fill(store, 1, queues=1, topic="Topic7")
     checkpoint(store)

@@ -30,7 +30,7 @@ _MAX_LINES: Final = 5
 """Maximum number of damaged parts that are reported one by one."""
 
 
-class Owner(NamedTuple):
+class LostMessage(NamedTuple):
     """The topic, queue and offsets of a damaged record."""
 
     topic: str
@@ -38,7 +38,7 @@ class Owner(NamedTuple):
     queue_offset: int
 
 
-class Place(NamedTuple):
+class Replacement(NamedTuple):
     """Log offset of a record to which the unit of a lost message can point."""
 
     offset: int
@@ -56,30 +56,30 @@ class Damages:
         self._more = 0
         self._more_bytes = 0
 
-    def mend(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
+    def replace(self, part: DamagedPart, message: LostMessage | None, timestamp: int) -> list[Replacement]:
         """Quarantine a damaged part, and return the records that replace it, which readers skip."""
         segment = self._log.segment_at(part.start)
         assert segment is not None
         start, end = part.start - segment.start, part.end - segment.start
         try:
             kept = self._findings.keep_part(segment.path, start, end)
-            places = self._replace(part, owner, timestamp)
+            replacements = self._write_replacements(part, message, timestamp)
         except OSError as error:
-            self._report(part, f"not quarantined ({error.strerror}), so it is left unchanged")
-            return [Place(part.start, part.end - part.start)]
-        self._report(part, f"copied to {self._findings.name(kept)}" if kept is not None else "all zeros")
-        return places
+            self._report_part(part, f"not quarantined ({error.strerror}), so it is left unchanged")
+            return [Replacement(part.start, part.end - part.start)]
+        self._report_part(part, f"copied to {self._findings.name(kept)}" if kept is not None else "all zeros")
+        return replacements
 
-    def fill(self, segments: Iterable[MappedFile]) -> None:
+    def fill_recreated(self, segments: Iterable[MappedFile]) -> None:
         """Overwrite files that contain only zeros with fillers or with records that readers skip, so that any program
         can read them.
         """
         for segment in segments:
             if is_zero(segment):
                 with contextlib.suppress(OSError):  # without disk space they are skipped as they are
-                    self._replace(DamagedPart(segment.start, segment.end), None, 0)
+                    self._write_replacements(DamagedPart(segment.start, segment.end), None, 0)
 
-    def _replace(self, part: DamagedPart, owner: Owner | None, timestamp: int) -> list[Place]:
+    def _write_replacements(self, part: DamagedPart, message: LostMessage | None, timestamp: int) -> list[Replacement]:
         segment = self._log.segment_at(part.start)
         assert segment is not None
         at, end = part
@@ -88,20 +88,20 @@ class Damages:
                 self._disk.write(segment.fd, filler(end - at), at - segment.start)
                 self._disk.flush(segment.fd)
             return []
-        places: list[Place] = []
+        replacements: list[Replacement] = []
         while end - at > MIN_RECORD_BYTES:
             size = end - at
             if size > _MAX_BYTES:
                 size = min(_MAX_BYTES, size - _MAX_BYTES // 2)
-            record = placeholder(at, size, owner, timestamp)
+            record = placeholder(at, size, message, timestamp)
             self._disk.write(segment.fd, record, at - segment.start)
-            places.append(Place(at, size))
-            owner = None
+            replacements.append(Replacement(at, size))
+            message = None
             at += size
         self._disk.flush(segment.fd)
-        return places
+        return replacements
 
-    def _report(self, part: DamagedPart, done: str) -> None:
+    def _report_part(self, part: DamagedPart, done: str) -> None:
         segment = self._log.segment_at(part.start)
         assert segment is not None
         size = part.end - part.start
@@ -121,17 +121,17 @@ class Damages:
             )
 
 
-def placeholder(at: int, size: int, owner: Owner | None, timestamp: int) -> bytes:
+def placeholder(at: int, size: int, message: LostMessage | None, timestamp: int) -> bytes:
     """Return a record of ``size`` bytes for log offset ``at``, which every reader skips."""
     room = size - MIN_RECORD_BYTES
-    if owner is None or not 0 < len(owner.topic.encode()) <= min(room, 127):
-        owner = Owner(_NO_TOPIC[:room], 0, 0)
+    if message is None or not 0 < len(message.topic.encode()) <= min(room, 127):
+        message = LostMessage(_NO_TOPIC[:room], 0, 0)
     return encode_record(
-        topic=owner.topic,
-        queue_id=owner.queue_id,
-        queue_offset=owner.queue_offset,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
         physical_offset=at,
-        body=bytes(room - len(owner.topic.encode())),
+        body=bytes(room - len(message.topic.encode())),
         properties_text="",
         sys_flag=TRANSACTION_ROLLBACK,
         born_timestamp=timestamp,

@@ -19,7 +19,7 @@ from cometmq.message.record import END_FILE_MIN_BLANK_BYTES, MIN_RECORD_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.log.commit_log import CommitLog, filler
 from cometmq.store.log.mapped_file import MappedFile, clear_from
-from cometmq.store.recovery.damages import Owner, Place, placeholder
+from cometmq.store.recovery.damages import LostMessage, Replacement, placeholder
 from cometmq.store.recovery.load import Findings, is_zero, make_file_again
 
 _BODY_BYTES: Final = 8
@@ -35,10 +35,10 @@ class EndOfLog:
         self._log = log
         self._disk = disk
         self._findings = findings
-        self._later: list[Callable[[], None]] = []
+        self._failed_writes: list[Callable[[], None]] = []
         """Failed writes, in order. The store accepts no messages until they succeed."""
 
-    def cut(self) -> None:
+    def truncate(self) -> None:
         """Quarantine the segments after the end, and clear the bytes after the end in the last segment."""
         log = self._log
         end = log.position
@@ -65,52 +65,52 @@ class EndOfLog:
                 f"{name}: the bytes after the last complete record, at {end}, cannot be quarantined: {error.strerror}; "
                 "messages are refused until it can"
             )
-            self._owe(lambda: self._cut_later(last.path, at, last.size))
+            self._retry_before_writes(lambda: self._keep_and_clear(last.path, at, last.size))
             return
         aside = f"; the bytes after it were copied to {self._findings.name(kept)}" if kept is not None else ""
         self._findings.add(f"{name}: truncated after the last complete record, at {end}{aside}")
         clear_from(last.path, at, last.size)
 
-    def _cut_later(self, path: Path, at: int, size: int) -> None:
+    def _keep_and_clear(self, path: Path, at: int, size: int) -> None:
         self._findings.keep_part(path, at, size)
         clear_from(path, at, size)
 
-    def placeholder_offsets(self, owners: list[Owner], given: int) -> list[Place]:
-        """Return the log offsets at which :meth:`continue_after` will write the record of each owner."""
+    def placeholder_offsets(self, messages: list[LostMessage], assigned: int) -> list[Replacement]:
+        """Return the log offsets at which :meth:`continue_after` will write the record of each message."""
         log = self._log
-        at = log.position if log.segments else -(-given // log.segment_size) * log.segment_size
-        places: list[Place] = []
-        for owner in owners:
-            size = MIN_RECORD_BYTES + len(owner.topic.encode()) + _BODY_BYTES
+        at = log.position if log.segments else -(-assigned // log.segment_size) * log.segment_size
+        replacements: list[Replacement] = []
+        for message in messages:
+            size = MIN_RECORD_BYTES + len(message.topic.encode()) + _BODY_BYTES
             end = at - at % log.segment_size + log.segment_size
             if at + size + END_FILE_MIN_BLANK_BYTES > end:
                 at = end
-            places.append(Place(at, size))
+            replacements.append(Replacement(at, size))
             at += size
-        return places
+        return replacements
 
-    def continue_after(self, given: int, last: list[tuple[Owner, Place]], timestamp: int) -> None:
-        """Continue the log after ``given``, the highest offset ever assigned. It must be called after :meth:`cut`.
+    def continue_after(self, assigned: int, last: list[tuple[LostMessage, Replacement]], timestamp: int) -> None:
+        """Continue the log after ``assigned``, the highest offset ever assigned. Call :meth:`truncate` before.
 
         :param last: the last message of each queue, with the log offset of the record that replaces it.
         :raises OSError: a missing file cannot be created again.
         """
         log = self._log
         if not log.segments:
-            log.position = -(-given // log.segment_size) * log.segment_size
+            log.position = -(-assigned // log.segment_size) * log.segment_size
         begin = log.position
         content = bytearray()
-        for owner, place in last:
-            if place.offset != begin + len(content):
-                self._put(begin, content, ends=True)
-                begin, content = place.offset, bytearray()
-            content += placeholder(place.offset, place.size, owner, timestamp)
-        if content or begin < given:
-            self._put(begin, content, ends=begin + len(content) < given)
-        while log.position < given:
-            self._put(log.position, bytearray(), ends=True)
+        for message, replacement in last:
+            if replacement.offset != begin + len(content):
+                self._append(begin, content, ends=True)
+                begin, content = replacement.offset, bytearray()
+            content += placeholder(replacement.offset, replacement.size, message, timestamp)
+        if content or begin < assigned:
+            self._append(begin, content, ends=begin + len(content) < assigned)
+        while log.position < assigned:
+            self._append(log.position, bytearray(), ends=True)
 
-    def _put(self, begin: int, content: bytearray, *, ends: bool) -> None:
+    def _append(self, begin: int, content: bytearray, *, ends: bool) -> None:
         """Write ``content`` at log offset ``begin``. If ``ends`` is true, also write the filler that ends the file."""
         log = self._log
         segment = log.segment_at(begin)
@@ -125,27 +125,27 @@ class EndOfLog:
             log.position = segment.end
             content += filler(rest) if rest >= END_FILE_MIN_BLANK_BYTES else b""
 
-        def put() -> None:
+        def write() -> None:
             self._disk.write(segment.fd, content, begin - segment.start)
             self._disk.flush(segment.fd)
 
-        if self._later:
-            self._owe(put)
+        if self._failed_writes:
+            self._retry_before_writes(write)
             return
         try:
-            put()
+            write()
         except OSError as error:
             self._findings.add(
                 f"{self._findings.name(segment.path)}: its end cannot be written: {error.strerror}; "
                 "messages are refused until it can"
             )
-            self._owe(put)
+            self._retry_before_writes(write)
 
-    def _owe(self, work: Callable[[], None]) -> None:
-        self._later.append(work)
+    def _retry_before_writes(self, work: Callable[[], None]) -> None:
+        self._failed_writes.append(work)
         self._log.run_before_writes(self._retry_writes)
 
     def _retry_writes(self) -> None:
-        while self._later:
-            self._later[0]()
-            del self._later[0]
+        while self._failed_writes:
+            self._failed_writes[0]()
+            del self._failed_writes[0]

@@ -50,12 +50,12 @@ def missing_entries(root: Path) -> Iterator[MissingEntries]:
             continue
         for queue_id, (first, end) in extents.items():
             directory = directories.get((topic, queue_id))
-            wrong = _wrong(directory, first, end, (log_begin, position.offset))
+            wrong = _wrong_entries(directory, first, end, (log_begin, position.offset))
             if len(wrong):
                 yield MissingEntries(topic, queue_id, int(wrong[0]), len(wrong))
 
 
-def _wrong(directory: Path | None, first: int, end: int, log: tuple[int, int]) -> npt.NDArray[np.int64]:
+def _wrong_entries(directory: Path | None, first: int, end: int, log: tuple[int, int]) -> npt.NDArray[np.int64]:
     """Return the queue offsets from ``first`` to before ``end`` whose units are missing or wrong.
 
     :param log: the first and last log offset of the log.
@@ -66,21 +66,21 @@ def _wrong(directory: Path | None, first: int, end: int, log: tuple[int, int]) -
     for file in numbered_files(directory) if directory is not None else ():
         begin = file.start // CQ_UNIT_BYTES
         units = np.fromfile(file.path, UNIT_DTYPE, count=max(0, min(file.size // CQ_UNIT_BYTES, end - begin)))
-        if begin > known and not (last < 0 and _begins_below(units, log[0])):
+        if begin > known and not (last < 0 and _begins_below_log(units, log[0])):
             found.append(np.arange(known, begin))
-        bad, last = _bad(units, last, log[1])
+        bad, last = _wrong_units(units, last, log[1])
         found.append(begin + bad)
         known = max(known, begin + len(units))
     found.append(np.arange(known, end))
     return np.concatenate(found)
 
 
-def _begins_below(units: npt.NDArray[Any], log_begin: int) -> bool:
+def _begins_below_log(units: npt.NDArray[Any], log_begin: int) -> bool:
     """Return whether the messages before the first unit were deleted together with their log files."""
     return bool(len(units)) and (int(units["size"][0]) == BLANK_SIZE or int(units["offset"][0]) <= log_begin)
 
 
-def _bad(units: npt.NDArray[Any], last: int, log_end: int) -> tuple[npt.NDArray[np.int64], int]:
+def _wrong_units(units: npt.NDArray[Any], last: int, log_end: int) -> tuple[npt.NDArray[np.int64], int]:
     """Return the positions of wrong units, and the log offset of the last plausible unit.
 
     :param last: the log offset of the unit before them.

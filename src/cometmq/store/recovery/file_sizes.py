@@ -110,7 +110,7 @@ def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
         size = _size_of_only_file(files[0], configured, before)
     else:
         fitting = Counter(file.size for file in files if file.size >= MIN_LOG_FILE_BYTES and file.fits(file.size))
-        size = _most(fitting, configured, before)
+        size = _most_frequent_size(fitting, configured, before)
     for file in files:
         limit = size if file.start % size == 0 else 0
         if file.size > limit and _has_record_after(file, limit):
@@ -123,7 +123,7 @@ def _log_size(config: StoreConfig, recorded: FileSizes | None) -> int:
     return size
 
 
-def _most(fitting: Counter[int], configured: int, recorded: int | None) -> int:
+def _most_frequent_size(fitting: Counter[int], configured: int, recorded: int | None) -> int:
     """Return the size that most files have. In case of a tie, return the size at the last start, or the
     largest size.
     """
@@ -186,7 +186,7 @@ def _queue_size(config: StoreConfig, recorded: FileSizes | None) -> int:
     if not fitting:
         return configured
     fitting[before or configured] += 1  # a single file may have been truncated
-    return _most(fitting, configured, before)
+    return _most_frequent_size(fitting, configured, before)
 
 
 def _queue_files(root: Path) -> Iterator[_File]:

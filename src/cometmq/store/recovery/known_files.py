@@ -75,7 +75,7 @@ class KnownFiles:
         """Topics that changed just before they were checked."""
         self._unsaved = 0
         """Topics that have changed since the file was written."""
-        self._void = False
+        self._is_invalid = False
         self._paused = False
 
     # --- at the start ---------------------------------------------------------------------------
@@ -101,13 +101,13 @@ class KnownFiles:
         extents.
         """
         known = self._topics.get(topic)
-        found = self._checksum(topic, extents) if known is not None else None
+        found = self._checksum_of(topic, extents) if known is not None else None
         if known is None or found is None or found[0] != known[0]:
             self._topics.pop(topic, None)
             return None
         return {queue_id: known[1].get(queue_id, first) for queue_id, (first, _) in extents.items()}
 
-    def files(self, first: int, end: int) -> list[int]:
+    def files_of(self, first: int, end: int) -> list[int]:
         """Return the start offsets of the files of a queue that has this extent."""
         size = self._file_size
         return list(range(first * CQ_UNIT_BYTES // size * size, end * CQ_UNIT_BYTES, size))
@@ -117,51 +117,51 @@ class KnownFiles:
         """Invalidate the file until :meth:`resume` is called, because the first messages of queues are changing.
         Thread-safe.
         """
-        self._paused = self._void = True
+        self._paused = self._is_invalid = True
 
     def resume(self) -> None:
         """Record changed topics again, since the first messages of all queues no longer change."""
         self._paused = False
 
-    def note(self, changed: Iterable[str], extents: Mapping[str, QueueExtents]) -> None:
+    def check_flushed(self, changed: Iterable[str], extents: Mapping[str, QueueExtents]) -> None:
         """Check the files of topics that a checkpoint has flushed, and write the file if many topics have changed.
 
         :param extents: the extents of all topics, as in the position file.
         """
         if self._paused:
             return
-        if self._void:
-            self._void = False
+        if self._is_invalid:
+            self._is_invalid = False
             self._topics.clear()
             self._unsaved = len(extents)
         topics = self._young.union(changed)
         self._young = set()
         now_ns = time.time_ns()
         for topic in topics:
-            self._look(topic, extents.get(topic), now_ns)
+            self._check_topic(topic, extents.get(topic), now_ns)
         self._unsaved += len(topics)
         if self._unsaved * _SAVED_SHARE > len(self._topics):
-            self._write()
+            self._write_file()
 
     def save(self, extents: Mapping[str, QueueExtents]) -> None:
         """Check all files that are not known yet, and write the file. This is the last step of a clean stop."""
-        self.note(extents.keys() - self._topics.keys(), extents)
+        self.check_flushed(extents.keys() - self._topics.keys(), extents)
         if len(self._young) >= _MANY_TOPICS:
             time.sleep(_CLOCK_TICK_NS / 1e9)
-            self.note((), extents)
-        self._write()
+            self.check_flushed((), extents)
+        self._write_file()
 
-    def _look(self, topic: str, extents: QueueExtents | None, now_ns: int) -> None:
+    def _check_topic(self, topic: str, extents: QueueExtents | None, now_ns: int) -> None:
         self._topics.pop(topic, None)
         queues = self._queues.by_topic.get(topic, {})
         if extents is None or not all(
             (queue := queues.get(queue_id)) is not None
-            and queue.files == self.files(first, end)
+            and queue.files == self.files_of(first, end)
             and queue.ends_in_files_at(end)
             for queue_id, (first, end) in extents.items()
         ):
             return
-        found = self._checksum(topic, extents)
+        found = self._checksum_of(topic, extents)
         if found is None:
             return
         checksum, changed_ns = found
@@ -175,11 +175,11 @@ class KnownFiles:
         }
         self._topics[topic] = checksum, inner or _NONE
 
-    def _write(self) -> None:
+    def _write_file(self) -> None:
         """Replace the file unless it has been invalidated. It is not flushed, since it may be missing after a power
         failure.
         """
-        if self._void:
+        if self._is_invalid:
             return
         known = _Known(
             boot=self._boot,
@@ -196,7 +196,7 @@ class KnownFiles:
                 fresh.unlink()
         self._unsaved = 0
 
-    def _checksum(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
+    def _checksum_of(self, topic: str, extents: QueueExtents) -> tuple[int, int] | None:
         """Return the checksum of a topic's extents and files, and the time (ns) of their last change, or ``None`` if
         there are no files.
 
@@ -209,7 +209,7 @@ class KnownFiles:
         for queue_id, (first, end) in sorted(extents.items()):
             directory = f"{root}/{queue_id}"
             paths.append(directory)
-            paths += [f"{directory}/{start:020d}" for start in self.files(first, end)]
+            paths += [f"{directory}/{start:020d}" for start in self.files_of(first, end)]
             numbers += (queue_id, first, end)
         try:
             for path in paths:

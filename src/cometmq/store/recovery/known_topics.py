@@ -74,10 +74,10 @@ class KnownTopics:
 
 def known_topics(root: Path, findings: Findings) -> KnownTopics:
     """Read the topics of a store from its table files."""
-    return KnownTopics(_names(root, findings), _begins(root))
+    return KnownTopics(_read_names(root, findings), _read_begins(root))
 
 
-def _names(root: Path, findings: Findings) -> frozenset[str] | None:
+def _read_names(root: Path, findings: Findings) -> frozenset[str] | None:
     """Return the topics in ``config/topics.json`` and its journal, or ``None`` if they are unknown.
 
     The ``.bak`` is not read: it lacks the topic created last.
@@ -100,7 +100,7 @@ def _names(root: Path, findings: Findings) -> frozenset[str] | None:
     return frozenset(topics) if isinstance(topics, dict) and topics else None
 
 
-def _begins(root: Path) -> dict[str, int]:
+def _read_begins(root: Path) -> dict[str, int]:
     """Return the log offsets at which the lives of topics begin. The broker reports a damaged file."""
     path = root / "comet" / DELETED_TOPICS
     for place in (path, path.with_name(f"{DELETED_TOPICS}.bak"), None):

@@ -229,7 +229,7 @@ def topic_directories(root: Path, known: Container[str], findings: Findings) -> 
     """
     if not root.is_dir():
         return
-    for topic in _entries(root):
+    for topic in _sorted_entries(root):
         if topic.is_dir(follow_symlinks=False) and (topic.name in known or is_stored_topic(topic.name)):
             yield topic
         else:
@@ -238,14 +238,14 @@ def topic_directories(root: Path, known: Container[str], findings: Findings) -> 
 
 def queue_directories(topic: str, findings: Findings) -> Iterator[tuple[int, str]]:
     """Yield the directories of a topic's queues, with their ids."""
-    for queue in _entries(topic):
+    for queue in _sorted_entries(topic):
         if queue.is_dir(follow_symlinks=False) and _is_queue_id(queue.name):
             yield int(queue.name), queue.path
         else:
             findings.set_aside(Path(queue.path), "not a queue directory")
 
 
-def _entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+def _sorted_entries(directory: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
     """Return the entries of a directory, sorted by name."""
     with os.scandir(directory) as entries:
         return sorted(entries, key=lambda entry: entry.name)
@@ -260,7 +260,7 @@ def _is_queue_id(name: str) -> bool:
 def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]:
     """Return the start offsets in the newest sequence of a queue's files that has no gap."""
     starts: list[int] = []
-    for entry in _entries(directory):
+    for entry in _sorted_entries(directory):
         start = offset_of_name(entry.name)
         if start is None or start % file_size or not entry.is_file(follow_symlinks=False):
             findings.set_aside(Path(entry.path), "not a queue file")

@@ -1,7 +1,7 @@
 """QueueRecovery: finds the queues of a store that is being opened, their ends and their missing units.
 
 Before the log is read, ``ends`` contains the offset up to which each queue's units are sound. It then grows with each
-unit that is added. :meth:`QueueRecovery.close` makes the ends final.
+unit that is added. :meth:`QueueRecovery.truncate_at_ends` makes the ends final.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cometmq.store.log.record_scan import LogRecord
 from cometmq.store.queue.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT, ConsumeQueue, unit_before
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.queue.units import marks_lost_message
-from cometmq.store.recovery.damages import Place
+from cometmq.store.recovery.damages import Replacement
 from cometmq.store.recovery.known_files import KnownFiles
 from cometmq.store.recovery.known_topics import KnownTopics
 from cometmq.store.recovery.load import Findings, is_zero, queue_directories, queue_files, topic_directories
@@ -72,7 +72,7 @@ class DerivedWriter:
             if len(index.pending) % _INDEX_BLOCK_MESSAGES == 0:
                 self._write_index()
 
-    def add_hashed(self, run: PlainRun) -> None:
+    def add_hashed_keys(self, run: PlainRun) -> None:
         """Add the keys of a run's records to the index."""
         index = self._index
         if index is not None and run.hashes:
@@ -96,7 +96,7 @@ class DerivedWriter:
         try:
             queue.write_units(self._disk, offset, bytes(units))
         except OSError as error:
-            self._no_room(error)
+            self._keep_in_memory(error)
             self.unwritten[queue.key] = (offset, units)
 
     def _write_index(self) -> None:
@@ -105,9 +105,9 @@ class DerivedWriter:
                 self._index.commit()
                 self._index.write_pending()
         except OSError as error:
-            self._no_room(error)
+            self._keep_in_memory(error)
 
-    def _no_room(self, error: OSError) -> None:
+    def _keep_in_memory(self, error: OSError) -> None:
         if not isinstance(store_error(error, ""), StoreFullError):
             raise error
         if not self._full:
@@ -136,11 +136,11 @@ class QueueRecovery:
         self._had_files: frozenset[Key] = frozenset()
         self.ends: dict[Key, int] = {}
         """Offset after the last known unit of each queue."""
-        self._settled: set[Key] = set()
+        self._recorded: set[Key] = set()
         """Queues that end exactly as recorded in the position file."""
 
     # --- before the log is read ----------------------------------------------------------------
-    def open(self, position: Position | None, known: KnownFiles) -> None:
+    def open_files(self, position: Position | None, known: KnownFiles) -> None:
         """Find the queues and their files. Files in ``known`` are not checked again."""
         extents = position.queues if position is not None else {}
         for topic in topic_directories(self._table.root, extents, self._findings):
@@ -151,19 +151,19 @@ class QueueRecovery:
                 self._open_topic(topic)
                 continue
             for queue_id, (first, end) in of_topic.items():
-                queue = self._add(topic.name, queue_id, known.files(first, end), end)
+                queue = self._open_queue(topic.name, queue_id, known.files_of(first, end), end)
                 queue.min_logical = min_offsets[queue_id]
                 self.ends[queue.key] = end
-                self._settled.add(queue.key)
+                self._recorded.add(queue.key)
         self._had_files = frozenset(self.by_key)
 
     def _open_topic(self, topic: os.DirEntry[str]) -> None:
         for queue_id, directory in queue_directories(topic.path, self._findings):
             size = self._table.file_size
             files = queue_files(directory, size, self._findings)
-            self._add(topic.name, queue_id, files, (files[-1] + size) // CQ_UNIT_BYTES if files else 0)
+            self._open_queue(topic.name, queue_id, files, (files[-1] + size) // CQ_UNIT_BYTES if files else 0)
 
-    def _add(self, topic: str, queue_id: int, files: list[int], end: int) -> ConsumeQueue:
+    def _open_queue(self, topic: str, queue_id: int, files: list[int], end: int) -> ConsumeQueue:
         queue = self._table.make(topic, queue_id)
         queue.open_at(files, end)
         self.by_key[queue.key] = queue
@@ -173,7 +173,7 @@ class QueueRecovery:
         """Return whether the record's queue had files before recovery wrote anything."""
         return (record.topic, record.queue_id) in self._had_files
 
-    def check_against(self, position: Position) -> list[ConsumeQueue]:
+    def find_damaged(self, position: Position) -> list[ConsumeQueue]:
         """Record the ends of the queues that end as recorded in the position file. Return the other queues."""
         damaged: list[ConsumeQueue] = []
         for topic, extents in position.queues.items():
@@ -184,9 +184,9 @@ class QueueRecovery:
                 if queue is None:
                     if not end or not self.is_known(topic):
                         continue
-                    queue = self.at((topic, queue_id))
+                    queue = self.queue_at((topic, queue_id))
                     wrong = "missing"
-                elif self._settle(queue, first, end, position.offset):
+                elif self._accept_recorded_end(queue, first, end, position.offset):
                     continue
                 elif (
                     end and not self.unit_is_sound(queue, end - 1) and not marks_lost_message(self._log, queue, end - 1)
@@ -201,10 +201,10 @@ class QueueRecovery:
                 damaged.append(queue)
         for key, queue in self.by_key.items():
             if key not in self.ends and queue not in damaged:
-                self.ends[key] = self.sound_end(queue)
+                self.ends[key] = self.end_of_sound_units(queue)
         return damaged
 
-    def sound_end(self, queue: ConsumeQueue) -> int:
+    def end_of_sound_units(self, queue: ConsumeQueue) -> int:
         """Return the offset after the last unit that points to its record, if the record belongs to the topic's current
         life.
         """
@@ -223,12 +223,12 @@ class QueueRecovery:
         end = max(ends, default=0)
         return Position(end, end - 1, 0, 0, {}) if end else None
 
-    def _settle(self, queue: ConsumeQueue, first: int, end: int, log_end: int) -> bool:
+    def _accept_recorded_end(self, queue: ConsumeQueue, first: int, end: int, log_end: int) -> bool:
         """Record the end of a queue whose files end exactly as recorded in the position file, as most do.
 
         A unit that points after ``log_end``, the end of the log at that time, is from a topic that was created again.
         """
-        if queue.key in self._settled:
+        if queue.key in self._recorded:
             return True
         look = read_ends(queue, end) if end and queue.first_stored <= first else None
         if look is None or not look.is_last or not self._topics.begin_of(queue.topic) <= look.last[0] < log_end:
@@ -239,23 +239,23 @@ class QueueRecovery:
         if look.begins_at < self._log.min_offset:
             queue.min_logical = queue.offset_of_log(self._log.min_offset)
         self.ends[queue.key] = end
-        self._settled.add(queue.key)
+        self._recorded.add(queue.key)
         return True
 
     def queues_to_check(self) -> list[ConsumeQueue]:
         """Return the queues whose files may contain units that the position file does not include."""
-        return [queue for key, queue in self.by_key.items() if key not in self._settled]
+        return [queue for key, queue in self.by_key.items() if key not in self._recorded]
 
-    def check_all_queues(self) -> None:
-        """Make :meth:`close` check all queues again."""
-        self._settled.clear()
+    def doubt_all_ends(self) -> None:
+        """Make :meth:`truncate_at_ends` check all queues again."""
+        self._recorded.clear()
 
     def _begins_below_log(self, queue: ConsumeQueue) -> bool:
         """Return whether the first unit points to a record that retention removed, or to the log's first record."""
         unit = queue.unit(queue.first_stored)
         return unit is not None and unit[0] <= self._log.min_offset
 
-    def ends_in(self, position: Position) -> dict[Key, int]:
+    def recorded_ends(self, position: Position) -> dict[Key, int]:
         """Return the ends that a position file contains for the queues of known topics."""
         return {
             (topic, queue_id): end
@@ -299,25 +299,25 @@ class QueueRecovery:
         return best
 
     # --- giving units ----------------------------------------------------------------------------
-    def at(self, key: Key) -> ConsumeQueue:
+    def queue_at(self, key: Key) -> ConsumeQueue:
         """Return the queue with this topic and id. Create it if it has no files."""
         queue = self.by_key.get(key)
         if queue is None:
             queue = self.by_key[key] = self._table.make(*key)
         return queue
 
-    def of(self, record: LogRecord) -> ConsumeQueue:
+    def queue_of(self, record: LogRecord) -> ConsumeQueue:
         """Return the queue of a record. Create it if it has no files."""
-        return self.at((record.topic, record.queue_id))
+        return self.queue_at((record.topic, record.queue_id))
 
-    def add(self, queue: ConsumeQueue, record: LogRecord) -> None:
+    def add_unit(self, queue: ConsumeQueue, record: LogRecord) -> None:
         """Add a unit for the record to the queue."""
         unit = UNIT.pack(record.offset, record.size, queue.tags_code_of(record))
         self._writer.add_units(queue, record.queue_offset, unit)
 
-    def add_lost_unit(self, queue: ConsumeQueue, offset: int, place: Place) -> None:
+    def add_unit_of_lost(self, queue: ConsumeQueue, offset: int, replacement: Replacement) -> None:
         """Add a unit for a queue's lost last message, which points to the record that replaces the message."""
-        self._writer.add_units(queue, offset, UNIT.pack(place.offset, place.size, 0))
+        self._writer.add_units(queue, offset, UNIT.pack(replacement.offset, replacement.size, 0))
         self.ends[queue.key] = offset + 1
 
     def extend_with_blanks(self, queue: ConsumeQueue, end: int) -> None:
@@ -328,37 +328,37 @@ class QueueRecovery:
                 self._writer.add_units(queue, offset, BLANK_UNIT * min(_BLANKS, end - offset))
         self.ends[queue.key] = max(end, begin)
 
-    def add_lost_units(self, queue: ConsumeQueue, end: int, places: list[Place]) -> None:
-        """Add units for lost messages up to ``end``. They point to ``places`` where the messages may have been."""
+    def add_units_of_lost(self, queue: ConsumeQueue, end: int, replacements: list[Replacement]) -> None:
+        """Add units for lost messages up to ``end``. They point to the records that may replace these messages."""
         begin = self.ends.get(queue.key)
         if begin is None or end <= begin:
             return
         for number, offset in enumerate(range(begin, end)):
-            if places:
-                self.add_lost_unit(queue, offset, places[min(number, len(places) - 1)])
+            if replacements:
+                self.add_unit_of_lost(queue, offset, replacements[min(number, len(replacements) - 1)])
             else:
                 self._writer.add_units(queue, offset, BLANK_UNIT)
 
     # --- after the log was read -------------------------------------------------------------------
-    def ends_below(self, position: Position) -> dict[Key, int]:
+    def shortened_since(self, position: Position) -> dict[Key, int]:
         """Return the queues that end earlier than recorded in a position file, with their ends in that file."""
-        return {key: end for key, end in self.ends_in(position).items() if end > self.ends.get(key, 0)}
+        return {key: end for key, end in self.recorded_ends(position).items() if end > self.ends.get(key, 0)}
 
-    def restore_emptied_ends(self, short: dict[Key, int], lost: int) -> dict[Key, int]:
-        """Restore the ends of short queues whose last messages were in log files that have been deleted.
+    def restore_emptied_ends(self, shortened: dict[Key, int], lost: int) -> dict[Key, int]:
+        """Restore the ends of shortened queues whose last messages were in log files that have been deleted.
 
         Return the other queues, whose messages may be among the ``lost`` messages.
         """
         log_begin = self._log.min_offset
         others = {}
-        for key, end in short.items():
+        for key, end in shortened.items():
             known = self.ends.get(key, 0)
             if key in self.by_key and end - known <= lost:
                 others[key] = end
                 continue
             last = self.by_key[key].unit(known - 1) if known else None
             if log_begin and (last is None or last[0] < log_begin):
-                queue = self.at(key)
+                queue = self.queue_at(key)
                 self._findings.add(
                     f"consumequeue/{queue.topic}/{queue.queue_id}: its log files were deleted; it continues at {end}"
                 )
@@ -368,12 +368,12 @@ class QueueRecovery:
         self._writer.write()
         return others
 
-    def close(self) -> None:
+    def truncate_at_ends(self) -> None:
         """Truncate each queue at its end and at the end of the log, and find its first message that still exists."""
         log = self._log
         for queue in self.by_key.values():
             end = self.ends.get(queue.key, 0)
-            if queue.key in self._settled and queue.key not in self._writer.touched:
+            if queue.key in self._recorded and queue.key not in self._writer.touched:
                 continue
             queue.open_at(queue.files, end)
             while queue.key not in self._writer.unwritten and end > queue.first_stored:

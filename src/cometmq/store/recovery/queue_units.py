@@ -168,7 +168,7 @@ class UnitMap:
         self._offsets: Ints = offsets[kept]
         self._sizes: Ints = sizes[kept]
 
-    def at(self, offset: int) -> Claim | None:
+    def unit_at(self, offset: int) -> Claim | None:
         """Return the unit that points to ``offset``, or ``None`` if there is none or another unit contradicts it."""
         first = int(np.searchsorted(self._offsets, offset))
         after = int(np.searchsorted(self._offsets, offset, side="right"))
@@ -179,12 +179,12 @@ class UnitMap:
             return None
         if first and self._offsets[first - 1] + self._sizes[first - 1] > offset:
             return None
-        return self._claim(first)
+        return self._claim_of(first)
 
     def last_sound(self) -> tuple[int, int]:
         """Return the end and store timestamp of the last record that a unit points to, or zeros."""
         for number in range(len(self._offsets) - 1, -1, -1):
-            claim = self._claim(number)
+            claim = self._claim_of(number)
             if self._is_sound(claim):
                 segment = self._log.segment_at(claim.offset)
                 assert segment is not None
@@ -199,7 +199,7 @@ class UnitMap:
             ends = begins + self._sizes[kept]
             uneven = np.flatnonzero(begins[1:] != ends[:-1])
             doubtful = np.unique(np.concatenate([uneven, uneven + 1]))
-            unsound = [at for at in doubtful.tolist() if not self._is_sound(self._claim(int(kept[at])))]
+            unsound = [at for at in doubtful.tolist() if not self._is_sound(self._claim_of(int(kept[at])))]
             if not unsound:
                 break
             kept = np.delete(kept, unsound)
@@ -209,7 +209,7 @@ class UnitMap:
             if first < last:
                 yield first, last
 
-    def _claim(self, number: int) -> Claim:
+    def _claim_of(self, number: int) -> Claim:
         unit = int(self._numbers[number])
         part = int(np.searchsorted(self._firsts, unit, side="right")) - 1
         queue, first = self._owners[part]

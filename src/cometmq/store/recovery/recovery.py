@@ -23,8 +23,8 @@ Invariants.
 
 * Bytes are copied into the quarantine before they are truncated or overwritten; if that is impossible, they stay.
 * The log never ends below an offset that a position file or a unit with its record proves, and a queue never below its
-  end in the position file: an offset that a consumer may have committed is not given twice. This holds even if the last
-  log files were truncated or are missing. Only a slave continues where its log ends: its master sends the rest.
+  end in the position file: an offset that a consumer may have committed is not assigned twice. This holds even if the
+  last log files were truncated or are missing. Only a slave continues where its log ends: its master sends the rest.
 * A message is lost only if its own bytes are damaged. A slave's log ends at damage unless something proves that it
   continues.
 """
@@ -51,7 +51,7 @@ from cometmq.store.log.record_scan import (
 from cometmq.store.queue.consume_queue import BLANK_SIZE
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.claims import Claims
-from cometmq.store.recovery.damages import Damages, Owner, Place
+from cometmq.store.recovery.damages import Damages, LostMessage, Replacement
 from cometmq.store.recovery.end_of_log import EndOfLog
 from cometmq.store.recovery.index_recovery import NEVER, cut_index, index_from
 from cometmq.store.recovery.known_files import KnownFiles
@@ -100,16 +100,16 @@ class Recovery:
         self._ends = self._queues.ends
         self._damages = Damages(log, disk, findings)
         self._claims = Claims(log, self._queues)
-        self._knowledge = LogEvidence(self._claims.extent, self._claims.proven)
+        self._evidence = LogEvidence(self._claims.size_at, self._claims.proven_end)
         self._position = known.position  # set if it belongs to the log
-        self._doubt = "does not belong to this log"
+        self._why_not_used = "does not belong to this log"
         """Reason why the position file is ignored."""
-        self._former: Position | None = None
+        self._position_of_lost_end: Position | None = None
         """The position file, if it belongs to the log and the log may have lost its end."""
-        self._dropped = 0
-        self._possible = 0
+        self._rejected = 0
+        self._possibly_lost = 0
         """Number of messages that may be lost."""
-        self._mended: Place | None = None
+        self._last_replacement: Replacement | None = None
         """Last record that replaces a damaged record."""
         self._last_message = (-1, 0)
         """Start and end of the last record that does not replace a lost record, or else the start of reading."""
@@ -124,52 +124,54 @@ class Recovery:
     def run(self) -> None:
         """Open and repair the store, and make its log, queues and index consistent."""
         log, queues, known = self._log, self._queues, self._known
-        made_again = load_log(log, self._findings)
-        self._judge_position()
+        recreated = load_log(log, self._findings)
+        self._check_position()
         position = self._claims.position = self._position
-        if not made_again:
+        if not recreated:
             known.files.load(crashed=known.crashed)
-        queues.open(position, known.files)
+        queues.open_files(position, known.files)
         if known.position is None and not known.is_slave:
-            self._former = queues.end_of_lost_log()
-        damaged = queues.check_against(position) if position is not None else list(queues.by_key.values())
+            self._position_of_lost_end = queues.end_of_lost_log()
+        damaged = queues.find_damaged(position) if position is not None else list(queues.by_key.values())
         for queue in damaged:
-            self._ends[queue.key] = queues.sound_end(queue)
+            self._ends[queue.key] = queues.end_of_sound_units(queue)
         start = position.offset if position is not None else self._start_without_position()
         indexed_from = index_from(self._index, log, position, known.crashed, self._findings)
         if damaged or position is None:
-            self._fill_gaps(start)
-        short = self._read_log(min(start, indexed_from), start, indexed_from)
+            self._restore_missing_units(start)
+        shortened = self._read_log(min(start, indexed_from), start, indexed_from)
         self._damages.report_rest()
-        if self._dropped:
-            self._findings.add(f"{self._dropped} records have an impossible queue offset; they are skipped")
+        if self._rejected:
+            self._findings.add(f"{self._rejected} records have an impossible queue offset; they are skipped")
         end = EndOfLog(log, self._disk, self._findings)
-        end.cut()
-        self._end_short_queues(short, end)
-        if self._former is not None and self._last_message[0] < max(self._former.last_offset, 0):
-            self._go_on_behind(self._former, end)
+        end.truncate()
+        self._keep_recorded_ends(shortened, end)
+        if self._position_of_lost_end is not None and self._last_message[0] < max(
+            self._position_of_lost_end.last_offset, 0
+        ):
+            self._continue_after_lost_end(self._position_of_lost_end, end)
         elif position is not known.position and log.segments:
-            self._findings.add(f"comet/position.json: {self._doubt}; everything is checked instead")
-        self._damages.fill(segment for segment in made_again if segment.end <= log.position)
-        queues.close()
+            self._findings.add(f"comet/position.json: {self._why_not_used}; everything is checked instead")
+        self._damages.fill_recreated(segment for segment in recreated if segment.end <= log.position)
+        queues.truncate_at_ends()
         if self._index is not None:
             cut_index(self._index, log.position)
 
     # --- before the log is read ----------------------------------------------------------------
-    def _judge_position(self) -> None:
-        """Determine whether the position file belongs to the log, to a former end of it, or to another log."""
+    def _check_position(self) -> None:
+        """Determine whether the position file belongs to the log, to a lost end of it, or to another log."""
         position, log = self._position, self._log
         if position is None:
             return
         if position.belongs_to(log):
             self._claims.proven_by_position = position.offset
             if position.made_anew:
-                self._position, self._doubt = None, "queues were rebuilt"
+                self._position, self._why_not_used = None, "queues were rebuilt"
             return
         self._position = None
         self._claims.proven_by_position = position.proven_end(log)
         if not self._known.is_slave and not self._claims.proven_by_position and position.is_of(log):
-            self._former = position
+            self._position_of_lost_end = position
 
     def _start_without_position(self) -> int:
         """Return the position at which reading must start if there is no position file."""
@@ -192,37 +194,37 @@ class Recovery:
                 start = max(start, unit[0] + unit[1])
         return start
 
-    def _fill_gaps(self, start: int) -> None:
+    def _restore_missing_units(self, start: int) -> None:
         """Restore the missing units of records below ``start``."""
         queues = self._queues
-        queues.check_all_queues()
+        queues.doubt_all_ends()
         for queue in queues.by_key.values():
             queue.open_at(queue.files, self._ends.get(queue.key, 0))
         filled = forgotten = 0
         ends: dict[Key, tuple[int, int]] = {}
-        sequence = QueueSequence(self._confirmed)
+        sequence = QueueSequence(self._unit_confirms)
         crc = self._known.check_crc
         plain = PlainRecords(0, NEVER, check_crc=crc)
         for begin, end in UnitMap(self._log, queues.by_key.values(), start, below_ends=True).gaps():
-            reader = LogReader(self._log, begin, self._knowledge, check_crc=crc, until=end, plain=plain)
+            reader = LogReader(self._log, begin, self._evidence, check_crc=crc, until=end, plain=plain)
             for found in reader:
                 if isinstance(found, PlainRun):
-                    filled += self._add_run(found, sequence)
+                    filled += self._append_run(found, sequence)
                     ends |= {(part.topic, part.queue_id): part.last for part in found.queues}
                 elif isinstance(found, DamagedPart):
-                    self._mend(found, reader.timestamp, sequence, give=True)
+                    self._replace_damaged_part(found, reader.timestamp, sequence, point_unit=True)
                 elif found.sys_flag & NO_QUEUE_OFFSET:
-                    sequence.lost([Place(found.offset, found.size)], 1)
+                    sequence.note_lost([Replacement(found.offset, found.size)], 1)
                 elif not queues.is_known(found.topic) or queues.is_of_earlier_life(found):
                     forgotten += 1
                 else:
                     for record in self._records_to_restore(found, sequence):
-                        filled += self._give_back(record, ends, sequence)
-                    self._follow_queue(found, plain, sequence, may_follow=(found.topic, found.queue_id) in ends)
-        for record in sequence.rest(self._ends.get):
-            filled += self._give_back(record, ends, sequence)
-        self._dropped += sequence.dropped
-        self._possible += sequence.possible
+                        filled += self._restore_unit(record, ends, sequence)
+                    self._let_core_follow(found, plain, sequence, may_follow=(found.topic, found.queue_id) in ends)
+        for record in sequence.decide_doubtful(self._ends.get):
+            filled += self._restore_unit(record, ends, sequence)
+        self._rejected += sequence.rejected
+        self._possibly_lost += sequence.possibly_lost
         self._writer.write()
         if filled:
             self._findings.add(f"{filled} messages that were missing from their queues were added again")
@@ -231,12 +233,12 @@ class Recovery:
 
     def _records_to_restore(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
         """Return the records whose units are restored after this record was read."""
-        queue = self._queues.of(record)
+        queue = self._queues.queue_of(record)
         end = self._ends.get(queue.key)
-        return [record] if record.queue_offset < queue.committed else sequence.admit(record, end)
+        return [record] if record.queue_offset < queue.committed else sequence.accept(record, end)
 
-    def _give_back(self, record: LogRecord, ends: dict[Key, tuple[int, int]], sequence: QueueSequence) -> bool:
-        queue = self._queues.of(record)
+    def _restore_unit(self, record: LogRecord, ends: dict[Key, tuple[int, int]], sequence: QueueSequence) -> bool:
+        queue = self._queues.queue_of(record)
         end = self._ends.get(queue.key, 0)
         if record.queue_offset < end and self._queues.unit_is_sound(queue, record.queue_offset):
             return False
@@ -247,50 +249,52 @@ class Recovery:
                 last = (unit[0], unit[1]) if unit is not None else (-1, 0)
             if record.offset <= last[0]:
                 return False  # from an earlier life of a topic that was deleted and created again
-            self._queues.add_lost_units(queue, record.queue_offset, sequence.places(record))
+            self._queues.add_units_of_lost(queue, record.queue_offset, sequence.replacements_before(record))
             self._ends[queue.key] = record.queue_offset + 1
             ends[queue.key] = (record.offset, record.size)
-        sequence.took(queue.key)
-        self._queues.add(queue, record)
+        sequence.note_accepted(queue.key)
+        self._queues.add_unit(queue, record)
         return True
 
     # --- damage --------------------------------------------------------------------------------
-    def _confirmed(self, record: LogRecord) -> bool | None:
+    def _unit_confirms(self, record: LogRecord) -> bool | None:
         """Return whether the unit that points to the record has the record's queue offset, or ``None`` if there is no
         unit.
         """
-        claim = self._claims.at(record.offset)
+        claim = self._claims.unit_at(record.offset)
         if claim is None or claim.size != record.size:
-            first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.of(record), 0)
+            first_is_sound = not record.queue_offset and self._queues.unit_is_sound(self._queues.queue_of(record), 0)
             return False if first_is_sound else None  # the topic was not deleted and created again
         return (claim.queue.key, claim.queue_offset) == ((record.topic, record.queue_id), record.queue_offset)
 
-    def _mend(self, part: DamagedPart, timestamp: int, sequence: QueueSequence, *, give: bool) -> None:
-        """Quarantine a damaged part. If ``give`` is true, make its message's unit point to the replacement."""
+    def _replace_damaged_part(
+        self, part: DamagedPart, timestamp: int, sequence: QueueSequence, *, point_unit: bool
+    ) -> None:
+        """Quarantine a damaged part. If ``point_unit`` is true, make its message's unit point to the replacement."""
         size = part.end - part.start
-        owner = self._owner(part)
-        places = self._damages.mend(part, owner, timestamp or self._timestamp_behind(part.end))
-        if places:
-            self._mended = places[-1]
-            self._log.last_record = (places[-1].offset, places[-1].size)
-        sequence.lost(places, 1 if owner is not None else size // _LEAST_RECORD_BYTES)
-        if owner is not None and places and give:
-            key = (owner.topic, owner.queue_id)
-            if owner.queue_offset >= self._ends.get(key, 0):
-                self._queues.add_lost_unit(self._queues.at(key), owner.queue_offset, places[0])
+        message = self._message_in(part)
+        replacements = self._damages.replace(part, message, timestamp or self._timestamp_behind(part.end))
+        if replacements:
+            self._last_replacement = replacements[-1]
+            self._log.last_record = (replacements[-1].offset, replacements[-1].size)
+        sequence.note_lost(replacements, 1 if message is not None else size // _LEAST_RECORD_BYTES)
+        if message is not None and replacements and point_unit:
+            key = (message.topic, message.queue_id)
+            if message.queue_offset >= self._ends.get(key, 0):
+                self._queues.add_unit_of_lost(self._queues.queue_at(key), message.queue_offset, replacements[0])
 
-    def _owner(self, part: DamagedPart) -> Owner | None:
+    def _message_in(self, part: DamagedPart) -> LostMessage | None:
         """Return the message in a damaged part, identified by a unit, or by the record itself if it fits its queue."""
-        claim = self._claims.at(part.start)
+        claim = self._claims.unit_at(part.start)
         if claim is not None and part.start + claim.size == part.end:
-            return Owner(*claim.queue.key, claim.queue_offset)
+            return LostMessage(*claim.queue.key, claim.queue_offset)
         segment = self._log.segment_at(part.start)
         outline = read_damaged_fields(segment.view, part.start - segment.start) if segment is not None else None
         if outline is None or part.start + outline.size != part.end:
             return None
         if self._ends.get((outline.topic, outline.queue_id)) != outline.queue_offset:
             return None
-        return Owner(outline.topic, outline.queue_id, outline.queue_offset)
+        return LostMessage(outline.topic, outline.queue_id, outline.queue_offset)
 
     def _timestamp_behind(self, offset: int) -> int:
         """Return the store timestamp of the record at ``offset``, or 0 if there is none."""
@@ -315,21 +319,21 @@ class Recovery:
         crc = self._known.check_crc
         foreign = self._position is None
         plain = PlainRecords(queues_from, indexed_from, check_crc=crc)
-        knowledge = self._knowledge._replace(ends_at_damage=self._master_sends_again())
-        reader = LogReader(self._log, start, knowledge, check_crc=crc, plain=plain)
+        evidence = self._evidence._replace(ends_at_damage=self._master_sends_again())
+        reader = LogReader(self._log, start, evidence, check_crc=crc, plain=plain)
         queues = self._queues
-        sequence = QueueSequence(self._confirmed)
+        sequence = QueueSequence(self._unit_confirms)
         found: LogRecord | DamagedPart | PlainRun | None = None
         self._last_message = (start - 1, start)
         for found in reader:
             if isinstance(found, PlainRun):
                 self._log.last_record = (found.last_offset, found.last_size)
                 self._last_message = (found.last_offset, found.last_offset + found.last_size)
-                self._writer.add_hashed(found)
-                self._add_run(found, sequence)
+                self._writer.add_hashed_keys(found)
+                self._append_run(found, sequence)
                 continue
             if isinstance(found, DamagedPart):
-                self._mend(found, reader.timestamp, sequence, give=found.start >= queues_from)
+                self._replace_damaged_part(found, reader.timestamp, sequence, point_unit=found.start >= queues_from)
                 continue
             self._log.last_record = (found.offset, found.size)
             if found.sys_flag & ROLLBACK != ROLLBACK:
@@ -340,15 +344,15 @@ class Recovery:
             if is_hidden:
                 pass
             elif found.sys_flag & NO_QUEUE_OFFSET:
-                self._note_without_unit(found, sequence)
+                self._pass_record_without_unit(found, sequence)
             elif foreign and queues.has_unit(found):
-                sequence.took((found.topic, found.queue_id))
+                sequence.note_accepted((found.topic, found.queue_id))
                 self._ends[found.topic, found.queue_id] = found.queue_offset + 1
             else:
                 for record in self._accepted_records(found, sequence):
-                    self._take(record, sequence)
+                    self._append_unit(record, sequence)
             may_follow = not is_hidden and not (foreign and queues.had_files(found))
-            self._follow_queue(found, plain, sequence, may_follow=may_follow)
+            self._let_core_follow(found, plain, sequence, may_follow=may_follow)
         self._finish_sequence(sequence)
         self._writer.write()
         self._log.last_timestamp = reader.timestamp
@@ -360,19 +364,21 @@ class Recovery:
         witness = self._known.position
         if witness is None or not self._claims.proven_by_position:
             return {}
-        short = {key: end for key, end in queues.ends_below(witness).items() if not sequence.knows(key)}
-        return queues.restore_emptied_ends(short, self._possible)
+        shortened = {key: end for key, end in queues.shortened_since(witness).items() if not sequence.has_accepted(key)}
+        return queues.restore_emptied_ends(shortened, self._possibly_lost)
 
     def _finish_sequence(self, sequence: QueueSequence) -> None:
         """Accept or reject the records that are still in doubt at the end of the log."""
-        for record in sequence.rest(self._ends.get):
-            self._take(record, sequence)
+        for record in sequence.decide_doubtful(self._ends.get):
+            self._append_unit(record, sequence)
         for record in sequence.last_rejected:
             end = self._ends.get((record.topic, record.queue_id))
             if end is not None:
-                self._queues.add_lost_unit(self._queues.of(record), end, Place(record.offset, record.size))
-        self._dropped += sequence.dropped
-        self._possible += sequence.possible
+                self._queues.add_unit_of_lost(
+                    self._queues.queue_of(record), end, Replacement(record.offset, record.size)
+                )
+        self._rejected += sequence.rejected
+        self._possibly_lost += sequence.possibly_lost
 
     def _accepted_records(self, record: LogRecord, sequence: QueueSequence) -> list[LogRecord]:
         """Return the records that are accepted after this record was read.
@@ -381,45 +387,45 @@ class Recovery:
         """
         key = (record.topic, record.queue_id)
         end = self._ends.get(key)
-        if end is not None and record.queue_offset < end and not sequence.knows(key):
+        if end is not None and record.queue_offset < end and not sequence.has_accepted(key):
             queue = self._queues.by_key.get(key)
             if queue is not None and not self._queues.unit_is_sound(queue, record.queue_offset):
                 return [record]
-        return sequence.admit(record, end)
+        return sequence.accept(record, end)
 
-    def _note_without_unit(self, record: LogRecord, sequence: QueueSequence) -> None:
+    def _pass_record_without_unit(self, record: LogRecord, sequence: QueueSequence) -> None:
         """Handle a record that gets no unit: a transactional record, or one that replaces a damaged record."""
-        place = Place(record.offset, record.size)
-        sequence.lost([place], 1)
+        replacement = Replacement(record.offset, record.size)
+        sequence.note_lost([replacement], 1)
         key = (record.topic, record.queue_id)
         missing = record.queue_offset - self._ends.get(key, 0)
         if record.queue_offset and (
             not missing or (0 < missing <= MAX_LOST_UNITS and self._queues.is_known(record.topic))
         ):
-            queue = self._queues.at(key)
+            queue = self._queues.queue_at(key)
             self._queues.extend_with_blanks(queue, record.queue_offset)
-            self._queues.add_lost_unit(queue, record.queue_offset, place)
+            self._queues.add_unit_of_lost(queue, record.queue_offset, replacement)
 
-    def _take(self, record: LogRecord, sequence: QueueSequence) -> None:
-        queue = self._queues.of(record)
-        self._queues.add_lost_units(queue, record.queue_offset, sequence.places(record))
-        sequence.took(queue.key)
-        self._queues.add(queue, record)
+    def _append_unit(self, record: LogRecord, sequence: QueueSequence) -> None:
+        queue = self._queues.queue_of(record)
+        self._queues.add_units_of_lost(queue, record.queue_offset, sequence.replacements_before(record))
+        sequence.note_accepted(queue.key)
+        self._queues.add_unit(queue, record)
         self._ends[queue.key] = record.queue_offset + 1
 
-    def _add_run(self, run: PlainRun, sequence: QueueSequence) -> int:
-        """Accept plain records, as :meth:`_take` and :meth:`_give_back` do. Return how many get units."""
+    def _append_run(self, run: PlainRun, sequence: QueueSequence) -> int:
+        """Accept plain records, as :meth:`_append_unit` and :meth:`_restore_unit` do. Return how many get units."""
         taken = 0
         for part in run.queues:
             key = (part.topic, part.queue_id)
             assert self._ends[key] == part.first
-            sequence.took(key)
-            self._writer.add_units(self._queues.at(key), part.first, part.units)
+            sequence.note_accepted(key)
+            self._writer.add_units(self._queues.queue_at(key), part.first, part.units)
             self._ends[key] = part.end
             taken += part.end - part.first
         return taken
 
-    def _follow_queue(
+    def _let_core_follow(
         self, record: LogRecord, plain: PlainRecords, sequence: QueueSequence, *, may_follow: bool
     ) -> None:
         """Let the core follow the queue that ends with this record, unless one of its records is in doubt."""
@@ -430,7 +436,7 @@ class Recovery:
             and queue is not None
             and not queue.delay_ms
             and self._ends.get(key) == record.queue_offset + 1
-            and not sequence.doubts(key)
+            and not sequence.is_in_doubt(key)
         )
         plain.follow_queue_of(record, follow=follow)
 
@@ -441,58 +447,58 @@ class Recovery:
             self._log.last_timestamp = store_timestamp_of(segment.view[offset - segment.start :])
 
     # --- after ---------------------------------------------------------------------------------
-    def _end_short_queues(self, short: dict[Key, int], end: EndOfLog) -> None:
+    def _keep_recorded_ends(self, shortened: dict[Key, int], end: EndOfLog) -> None:
         """Keep the ends of queues whose last messages are damaged."""
-        if not self._known.is_slave and short:
-            self._write_placeholders(short, self._log.position, end)
+        if not self._known.is_slave and shortened:
+            self._write_placeholders(shortened, self._log.position, end)
             return
-        for key, queue_end in short.items():  # a slave's log gets no further records
-            queue, place = self._queues.by_key[key], self._mended
-            self._queues.extend_with_blanks(queue, queue_end if place is None else queue_end - 1)
-            if place is not None:
-                self._queues.add_lost_unit(queue, queue_end - 1, place)
+        for key, queue_end in shortened.items():  # a slave's log gets no further records
+            queue, replacement = self._queues.by_key[key], self._last_replacement
+            self._queues.extend_with_blanks(queue, queue_end if replacement is None else queue_end - 1)
+            if replacement is not None:
+                self._queues.add_unit_of_lost(queue, queue_end - 1, replacement)
         self._writer.write()
 
-    def _go_on_behind(self, former: Position, end: EndOfLog) -> None:
-        """Skip all log and queue offsets that were assigned before according to ``former`` or a unit.
+    def _continue_after_lost_end(self, position: Position, end: EndOfLog) -> None:
+        """Skip all log and queue offsets that were assigned before according to ``position`` or a unit.
 
-        Units are written about once a second, so they may point to newer messages than ``former``.
+        Units are written about once a second, so they may point to newer messages than ``position``.
         """
         log = self._log
         lost_from = self._last_message[1]
-        given = former.offset
-        ends = self._queues.ends_in(former)
+        assigned = position.offset
+        ends = self._queues.recorded_ends(position)
         for key, queue in self._queues.by_key.items():
-            unit_end, record_end = last_plausible_unit(queue, former.offset + log.segment_size)
+            unit_end, record_end = last_plausible_unit(queue, position.offset + log.segment_size)
             ends[key] = max(unit_end, ends.get(key, 0))
-            given = max(given, record_end)
+            assigned = max(assigned, record_end)
         if self._index is not None:
             cut_index(self._index, lost_from)
-        self._write_placeholders(ends, given, end)
-        if former.last_offset >= 0:
+        self._write_placeholders(ends, assigned, end)
+        if position.last_offset >= 0:
             self.lost_from = lost_from
             self._findings.add(
-                f"{self._findings.name(log.directory)}: ends at {lost_from}, but was known up to {given}: messages in "
-                f"between are lost; the log continues at {log.position}, and no log or queue offset is used twice"
+                f"{self._findings.name(log.directory)}: ends at {lost_from}, but was known up to {assigned}: messages "
+                f"in between are lost; the log continues at {log.position}, and no log or queue offset is used twice"
             )
 
-    def _write_placeholders(self, ends: dict[Key, int], given: int, end: EndOfLog) -> None:
-        """Make the queues end at ``ends`` and the log at ``given`` or later, and write a record for the end of each
+    def _write_placeholders(self, ends: dict[Key, int], assigned: int, end: EndOfLog) -> None:
+        """Make the queues end at ``ends`` and the log at ``assigned`` or later, and write a record for the end of each
         queue.
 
         The last unit of a queue must not be blank; see :mod:`cometmq.store.recovery.end_of_log`.
         """
-        behind = [self._queues.at(key) for key, queue_end in ends.items() if queue_end > self._ends.get(key, 0)]
-        last = [Owner(*queue.key, ends[queue.key] - 1) for queue in behind]
-        places = end.placeholder_offsets(last, given)
-        for queue, owner, place in zip(behind, last, places, strict=True):
-            self._queues.extend_with_blanks(queue, owner.queue_offset)
-            self._queues.add_lost_unit(queue, owner.queue_offset, place)
+        behind = [self._queues.queue_at(key) for key, queue_end in ends.items() if queue_end > self._ends.get(key, 0)]
+        last = [LostMessage(*queue.key, ends[queue.key] - 1) for queue in behind]
+        replacements = end.placeholder_offsets(last, assigned)
+        for queue, message, replacement in zip(behind, last, replacements, strict=True):
+            self._queues.extend_with_blanks(queue, message.queue_offset)
+            self._queues.add_unit_of_lost(queue, message.queue_offset, replacement)
         self._writer.write()
         for queue in behind:  # before a message gets an offset after these
             queue.sync(self._disk, queue.unsynced)
         checkpoint = self._known.checkpoint
         timestamp = self._log.last_timestamp or (checkpoint.physic_msg_timestamp if checkpoint is not None else 0)
-        end.continue_after(given, list(zip(last, places, strict=True)), timestamp)
-        if places:
-            self._log.last_record = (places[-1].offset, places[-1].size)
+        end.continue_after(assigned, list(zip(last, replacements, strict=True)), timestamp)
+        if replacements:
+            self._log.last_record = (replacements[-1].offset, replacements[-1].size)
