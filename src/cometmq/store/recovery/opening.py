@@ -15,12 +15,13 @@ from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
 from cometmq.store.recovery.extended_units import replace_addresses
 from cometmq.store.recovery.file_sizes import use_existing_sizes
+from cometmq.store.recovery.known_before import KnownBefore
 from cometmq.store.recovery.known_files import KnownFiles
 from cometmq.store.recovery.known_topics import known_topics
 from cometmq.store.recovery.load import Findings, set_unusable_aside
 from cometmq.store.recovery.lost_log import require_log, require_one_path
 from cometmq.store.recovery.position import load_position
-from cometmq.store.recovery.recovery import KnownBefore, Recovery
+from cometmq.store.recovery.recovery import Recovery
 from cometmq.store.version import require_readable, version_file, write_mark
 
 _log = logging.getLogger(__name__)
