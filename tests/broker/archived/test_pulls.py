@@ -23,11 +23,11 @@ from tests.broker.pop.popping import pop_command
 from tests.broker.wire import pull_header, records
 from tests.helpers.waiting import until
 
-from cometmq.broker.limits import ARCHIVE_ANSWER_SECONDS
+from cometmq.broker.limits import ARCHIVE_ANSWER_SECONDS, ARCHIVE_OPENING_SECONDS
 from cometmq.message.record import iter_records
 from cometmq.remoting.admin_headers import CreateTopicRequestHeader
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.testing import VirtualClock
+from cometmq.testing import VirtualClock, free_port
 
 
 async def test_a_consumer_gets_every_record_once_and_byte_for_byte(archived: Archived) -> None:
@@ -196,3 +196,33 @@ async def test_a_topic_that_was_created_again_gets_nothing_of_the_earlier_one(
     answer = await (await connect_to(broker)).pull("T", queue_offset=0)
     assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, low)
     assert "belong to another topic of this name" in caplog.text
+
+
+async def test_a_storage_that_does_not_answer_lets_consumers_wait_some_minutes_and_then_go_on(
+    make_archived: MakeArchived, start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock
+) -> None:
+    archived = await make_archived()
+    await archived.broker.stop()
+    broker = await start_broker(
+        archive_read="s3://lake/orders",
+        archive_read_storage=f"endpoint=http://127.0.0.1:{free_port()},accessKeyId=a,secretAccessKey=b,region=us-east-1",
+    )
+    wire = await connect_to(broker)
+    waiting = wire.command(RequestCode.PULL_MESSAGE, pull_header("T", queue_offset=3))
+    wire.post(waiting)
+    assert (await wire.pull("T", queue_offset=archived.low)).code == ResponseCode.SUCCESS
+    assert waiting.opaque not in wire.answers
+    clock.advance(ARCHIVE_ANSWER_SECONDS + 1)
+    answer = await wire.answer(waiting.opaque)
+    assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, 3)
+    clock.advance(ARCHIVE_OPENING_SECONDS)  # the broker closes idle connections, too
+    answer = await (await connect_to(broker)).pull("T", queue_offset=3)
+    assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, archived.low)
+
+
+async def test_a_client_that_pulls_too_often_is_told_to_wait(
+    archived: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.broker.archived.archived_messages.MAX_ARCHIVE_QUESTIONS", 0)
+    answer = await archived.wire.pull("T", queue_offset=0)
+    assert (answer.code, "[OVERLOAD]" in (answer.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
