@@ -30,7 +30,7 @@ from cometmq.spark import (
 )
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs import options as jobs
-from cometmq.spark.jobs.job import DIRECTORY, FILE, OLD_DIRECTORY, OLD_PLACE
+from cometmq.spark.jobs.job import DIRECTORY, FILE, NEW_PLACE, OLD_DIRECTORY, OLD_PLACE
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.source.options import parse_options
 from cometmq.spark.store.options import parse_store_options
@@ -50,8 +50,8 @@ FIELDS = [(of, name, said) for of in CLASSES for name, said in declared(of).item
 def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str, said: Option) -> None:
     """Also in a function that is called without a command."""
     types = {field.name: str(field.type) for field in dataclasses.fields(of)}
-    assert ("Path" in types[name]) == (said.form in PLACES | {OLD_PLACE})
-    if said.form == OLD_PLACE:
+    assert ("Path" in types[name]) == (said.form in PLACES | {NEW_PLACE, OLD_PLACE})
+    if said.form in (NEW_PLACE, OLD_PLACE):
         needed = {field.name: "x" for field in dataclasses.fields(of) if field.default is dataclasses.MISSING}
         with pytest.raises(OptionError, match=f"option {name} is invalid: .*{SAID_OF_PLACES}"):
             of(**needed | {name: "ftp://host/store"})
@@ -102,8 +102,8 @@ def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     topic = topics.fill(5, queues=1)
-    for to, checkpoint in ((URL, "checkpoint"), ("lake", "hdfs://name/checkpoint")):
-        with pytest.raises(OptionError, match="is not supported"):
+    for to, checkpoint, reason in (("ftp://a/b", "checkpoint", "ftp"), ("lake", "hdfs://n/c", "is not supported")):
+        with pytest.raises(OptionError, match=reason):
             archive(topics.namesrv, topic, to, checkpoint, spark=spark)
     assert list(tmp_path.iterdir()) == []
     done = archive(topics.namesrv, topic, f"file://{tmp_path}/lake", f"file:{tmp_path}/checkpoint", spark=spark)

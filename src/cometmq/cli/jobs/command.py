@@ -27,7 +27,16 @@ from cometmq.options import Option
 from cometmq.options.declared import declared
 from cometmq.options.forms import FLAG, TIME
 from cometmq.spark.errors import OptionError
-from cometmq.spark.jobs.job import ACCESS, NAMESRV, OLD_DIRECTORY, OLD_PLACE, SETTINGS, STORAGE_SETTINGS, flags_of
+from cometmq.spark.jobs.job import (
+    ACCESS,
+    NAMESRV,
+    NEW_PLACE,
+    OLD_DIRECTORY,
+    OLD_PLACE,
+    SETTINGS,
+    STORAGE_SETTINGS,
+    flags_of,
+)
 from cometmq.spark.jobs.job import DIRECTORY as DIRECTORY_FORM
 from cometmq.spark.jobs.job import FILE as FILE_FORM
 from cometmq.visible import visible
@@ -48,6 +57,7 @@ _PATHS: Final = {
     DIRECTORY_FORM: DIRECTORY,
     OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
     FILE_FORM: FILE,
+    NEW_PLACE: StorageUrl(),
     OLD_PLACE: StorageUrl(exists=True),
 }
 REPORT_OPTIONS: Final = (

@@ -88,18 +88,15 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
             continue
         if is_store and param.name in _OF_BROKERS:
             raise click.UsageError(f"{param.opts[-1]} cannot be used with --store, which is read without brokers", ctx)
-        if not is_store and param.name in ("broker_name", "storage"):
+        if not is_store and param.name == "broker_name":
             raise click.UsageError(f"{param.opts[-1]} requires --store", ctx)
-    if not is_store and parameters["checkpoint"] is None and not dry_run:
-        raise click.UsageError("give the checkpoint directory with --checkpoint", ctx)
-    parameters["checkpoint"] = parameters["checkpoint"] or ""
     kind: type[Any] = ArchiveStoreOptions if is_store else ArchiveOptions
     function = "archive.from_store:archive_store" if is_store else "archive.job:archive"
     with job_running(kind, silence_spark) as running:
         done = load(function)(build_options(kind, parameters, **running))
     removed = 0
     if vacuum and done.queues and not dry_run:
-        removed = load("archive.upkeep:vacuum")(parameters["to"]).files_before
+        removed = load("archive.upkeep:vacuum")(parameters["to"], storage=parameters["storage"]).files_before
     code = finish_job(done, page, output, vacuumed=removed)
     if vacuum and output == "table":
         click.echo(f"removed {quantity(removed, 'file')} that no commit refers to")
@@ -118,7 +115,7 @@ _ARCHIVE: Final = click.Group(
     subcommand_metavar="[compact|expire|vacuum ARCHIVE]",
     params=[
         *params_of(ArchiveOptions),
-        *params_of(ArchiveStoreOptions, only=("store", "broker_name", "storage")),
+        *params_of(ArchiveStoreOptions, only=("store", "broker_name")),
         _PATTERN,
         click.Option(["--vacuum"], is_flag=True, help="Afterwards, remove unused files, as archive vacuum does."),
         *REPORT_OPTIONS,

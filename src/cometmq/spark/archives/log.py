@@ -27,12 +27,14 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
 from cometmq.spark.archives.parquet import ParquetArchive
+from cometmq.spark.archives.rows import read_rows
 from cometmq.spark.archives.table import DELTA, DELTA_LOG, ICEBERG, ICEBERG_POINTER, PARQUET, ArchiveTable, TableFormat
 from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.object_stores import parse_storage, storage_options
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.columns import ARCHIVE_DDL, milliseconds
 from cometmq.spark.records.queues import Mark, Marks, Offsets, Queue
-from cometmq.storage import Storage, StorageOptions, check_conditional_writes, open_storage
+from cometmq.storage import Storage, check_conditional_writes, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,19 +56,21 @@ class ArchiveLog:
         place: Place,
         wanted: TableFormat | str | None = None,
         *,
-        storage_options: StorageOptions | None = None,
+        storage: Mapping[str, str] | None = None,
         writer: Writer | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Open the archive's table, or choose the format of a new one.
 
         :param wanted: format of a new archive, or its name; Parquet by default.
+        :param storage: options of the object store, such as ``endpoint``. Those that are not given come from the active
+            session's Hadoop configuration, or from the environment.
         :param writer: the job for which another process has opened the archive (:attr:`writer`).
         :raises OptionError: the format is unknown.
         :raises PathError: the URL has an unsupported scheme.
         :raises ArchiveError: the archive's format is not ``wanted``, or the format's package is missing.
         """
-        self.storage: Final = place if isinstance(place, Storage) else open_storage(place, storage_options)
+        self.storage: Final = place if isinstance(place, Storage) else _storage_at(place, storage)
         self._table = table_at(self.storage, wanted)
         self._writer = writer
         self._clock = clock
@@ -258,6 +262,10 @@ class ArchiveLog:
             return sorted((found.key, found.size) for found in orphans)
 
 
+def _storage_at(place: str | os.PathLike[str], given: Mapping[str, str] | None) -> Storage:
+    return open_storage(place, parse_storage(storage_options(place, given)))
+
+
 def table_at(storage: Storage, wanted: TableFormat | str | None) -> ArchiveTable:
     """Return the table in a storage. A new table has the ``wanted`` format, by default Parquet.
 
@@ -312,25 +320,32 @@ def differing(marks: Marks, there: Marks) -> list[Queue]:
     return [queue for queue, mark in there.items() if queue in marks and marks[queue] != mark]
 
 
-def read_archive(spark: SparkSession, directory: Place) -> DataFrame:
+def read_archive(spark: SparkSession, directory: Place, storage: Mapping[str, str] | None = None) -> DataFrame:
     """Return an archive's messages as a DataFrame with every column of the source. All archive formats are supported.
 
     The DataFrame contains the commits made before the call. Call this function again to read later commits.
 
-    :raises OptionError: the directory contains no archive.
+    :param storage: options of the object store, such as ``endpoint``.
+    :raises OptionError: there is no archive.
     :raises ArchiveError: the package of the archive's format is not installed.
     """
-    log = ArchiveLog(directory)
+    log = ArchiveLog(directory, storage=storage)
     log.demand_any()
     return read_files(spark, log, log.files())
 
 
-def read_files(spark: SparkSession, log: ArchiveLog, files: Iterable[DataFile]) -> DataFrame:
-    """Read the messages in the given files of an archive."""
-    paths = [log.storage.describe(file.path) for file in files]
-    if not paths:
-        return spark.createDataFrame([], ARCHIVE_DDL)
-    return spark.read.schema(ARCHIVE_DDL).parquet(*paths)
+def read_files(spark: SparkSession, log: ArchiveLog, files: Iterable[DataFile], *, name: str = "") -> DataFrame:
+    """Read the messages in the given files of an archive.
+
+    :param name: column for the name of a message's file; none by default.
+    """
+    wanted = list(files)
+    if not wanted:
+        return spark.createDataFrame([], f"{ARCHIVE_DDL}, {name} string" if name else ARCHIVE_DDL)
+    if local_directory(log.storage) is None:
+        return read_rows(spark, log.storage, wanted, name)
+    frame = spark.read.schema(ARCHIVE_DDL).parquet(*(log.storage.describe(file.path) for file in wanted))
+    return frame.selectExpr("*", f"_metadata.file_name AS {name}") if name else frame
 
 
 def record_of(row: Mapping[str, Any]) -> bytes:

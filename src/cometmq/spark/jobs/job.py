@@ -49,6 +49,7 @@ def _read_storage_setting(text: str) -> tuple[str, str]:
 DIRECTORY: Final = dataclasses.replace(PATH, words="a directory")
 OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists")
 FILE: Final = dataclasses.replace(PATH, words="a file")
+NEW_PLACE: Final = dataclasses.replace(PLACE, words="a directory, or a URL")
 OLD_PLACE: Final = dataclasses.replace(PLACE, words="a directory that exists, or a URL")
 SETTINGS: Final = Form("NAME=VALUE", _read_setting, name="NAME=VALUE", keeps_blanks=True)
 """The option may be repeated, and its value is a mapping. Every user can see a command's arguments, so the option
@@ -121,7 +122,7 @@ def _take_local_paths(options: Any) -> None:
             place = parse_option(name, found.form, str(value))
             if place != str(value):
                 object.__setattr__(options, name, Path(place))
-        elif isinstance(found, Option) and found.form == OLD_PLACE and isinstance(value, str | Path):
+        elif isinstance(found, Option) and found.form in (NEW_PLACE, OLD_PLACE) and isinstance(value, str | Path):
             object.__setattr__(options, name, parse_option(name, found.form, str(value)))
 
 

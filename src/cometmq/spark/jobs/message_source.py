@@ -18,7 +18,6 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import (
     ACCESS,
     NAMESRV,
-    OLD_DIRECTORY,
     OLD_PLACE,
     STORAGE_HELP,
     STORAGE_SETTINGS,
@@ -50,7 +49,9 @@ class MessageSource:
     namesrv: str | None = option(
         "Nameserver addresses (host:port), separated by semicolons.", "-n", "--namesrv", default=None, form=NAMESRV
     )
-    archive: Path | None = option("Read this archive instead of brokers.", default=None, form=OLD_DIRECTORY)
+    archive: str | Path | None = option(
+        "Read this archive instead of brokers: a directory or a URL.", default=None, form=OLD_PLACE
+    )
     store: str | Path | None = option(
         "Read the files of this store instead of brokers: a directory, or the URL of a copy or backup.",
         default=None,
@@ -94,8 +95,8 @@ class MessageSource:
                 "the broker name can only be set when reading a store",
                 next_step="omit it; brokers and archives already supply the name",
             )
-        if self.storage and self.store is None:
-            raise OptionError("storage options are only for a store", next_step="leave them out")
+        if self.storage and self.namesrv is not None:
+            raise OptionError("storage options are only for an archive or a store", next_step="leave them out")
         if self.access and self.namesrv is None:
             raise OptionError(
                 f"{self} is read from files, without credentials or TLS",
@@ -118,7 +119,7 @@ class MessageSource:
                 kind = "rocketmq_store"
             schema = ", ".join(f"{name} {BY_NAME[name].type}" for name in columns)
             return spark.read.format(kind).options(**options).schema(schema).load()
-        rows = read_archive(spark, self.archive).where(f.col("topic").isin(list(topics)))
+        rows = read_archive(spark, self.archive, self.storage).where(f.col("topic").isin(list(topics)))
         if self.begin_ms is not None:
             rows = rows.where(f.col("storeTimestamp") >= f.timestamp_millis(f.lit(self.begin_ms)))
         if self.end_ms is not None:
@@ -145,6 +146,11 @@ class MessageSource:
         )
         return sorted(queue for queue in found if queue.topic in topics)
 
+    def open_archive(self) -> ArchiveLog:
+        """Open the archive."""
+        assert self.archive is not None, "check() was called"
+        return ArchiveLog(self.archive, storage=self.storage)
+
     def topics(self, prefix: str) -> list[str]:
         """Return the topics whose names begin with ``prefix``, sorted.
 
@@ -170,7 +176,7 @@ class MessageSource:
 
     def _queues_in_files(self) -> list[Queue]:
         if self.archive is not None:
-            return [of.queue for of in ArchiveLog(self.archive).queues()]
+            return [of.queue for of in self.open_archive().queues()]
         queues = self.open_queues()
         if not queues.present:
             raise OptionError(
@@ -275,7 +281,7 @@ def bounds_of(source: MessageSource, topics: Sequence[str]) -> dict[Queue, Bound
     if source.namesrv is not None:
         return Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})).bounds(queues)
     if source.archive is not None:
-        totals = {of.queue: Bounds(of.first, of.next) for of in ArchiveLog(source.archive).queues()}
+        totals = {of.queue: Bounds(of.first, of.next) for of in source.open_archive().queues()}
         return {queue: totals[queue] for queue in queues}
     files = source.open_queues()
     found = {}
@@ -296,7 +302,7 @@ def other_queues(source: MessageSource, marks: Mapping[Queue, Mark]) -> list[Que
             return []
         return list(Cluster(parse_options({**source.servers(), "topic": ",".join(topics)})).changed_queues(marks))
     if source.archive is not None:
-        log = ArchiveLog(source.archive)
+        log = source.open_archive()
         return differing(marks, log.marks_at({queue: mark.offset for queue, mark in marks.items()}))
     files = source.open_queues()
     known = {queue: files.units(queue.topic, queue.queue_id) for queue in marks}
@@ -326,7 +332,7 @@ def read_ranges(
             .load()
         )
     if source.archive is not None:
-        log = ArchiveLog(source.archive)
+        log = source.open_archive()
         wanted = {part.queue: part for part in ranges}
         files = [
             file

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.names import TRACE_TOPIC
 from cometmq.options.forms import DURATION, MEBIBYTES, NAMES, POSITIVE, SECONDS, TIME, one_of, whole
-from cometmq.spark.archives.table import FORMATS, ICEBERG, TableFormat
+from cometmq.spark.archives.table import TableFormat
 from cometmq.spark.jobs.job import (
     ACCESS,
     DIRECTORY,
     FILE,
     NAMESRV,
+    NEW_PLACE,
     OLD_DIRECTORY,
     OLD_PLACE,
     SETTINGS,
@@ -33,6 +34,7 @@ from cometmq.spark.jobs.job import (
     options_from,
 )
 from cometmq.spark.jobs.message_source import MessageSource
+from cometmq.spark.jobs.table_options import TableOptions
 
 if TYPE_CHECKING:
     from cometmq.client.dead_letters import Selection as DeadLetterSelection
@@ -59,24 +61,6 @@ def _silent(_: Any) -> None:
 
 
 @job_options
-class TableOptions(TableFormat):
-    """The command-line options for the format of an archive's table."""
-
-    name: str = option(
-        "Format for a new archive.  [default: parquet]", "--format", default=FORMATS[0], form=one_of(*FORMATS)
-    )
-    catalog: str | None = option("Catalog from pyiceberg's configuration (with --format iceberg).", default=None)
-    table: str | None = option(
-        "Namespace and name of the table (with --format iceberg).  [default: cometmq.archive]", default=None
-    )
-
-    @classmethod
-    def of_command(cls, name: str | None, catalog: str | None, table: str | None) -> TableFormat | None:
-        """Return the format that a command's options describe, or None if they are not set."""
-        return TableFormat(name or ICEBERG, catalog, table) if name or catalog or table else None
-
-
-@job_options
 class _IntoArchive(SparkOptions):
     """Options of the archive job that apply to both topics and stores."""
 
@@ -88,6 +72,7 @@ class _IntoArchive(SparkOptions):
         "Any other source option. May be repeated.", "--option", default=None, form=SETTINGS
     )
     dry_run: bool = option("Print how many messages would be archived, without archiving them.", default=False)
+    storage: Mapping[str, str] | None = option(STORAGE_HELP, default=None, form=STORAGE_SETTINGS, secret=True)
     on_batch: OnStep | None = argument("called after each commit", default=None)
     stop: threading.Event | None = argument("event that ends the run after the current commit", default=None)
 
@@ -104,8 +89,10 @@ class ArchiveOptions(_IntoArchive):
 
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     topics: str | Sequence[str] = option(_TOPIC, "--topic", key="topic", many=True, required=False)
-    to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
-    checkpoint: str | Path = option("Directory of the checkpoint.", form=DIRECTORY, required=False)
+    to: str | Path = option("Directory or URL of the archive.", form=NEW_PLACE, required=False)
+    checkpoint: str | Path | None = option(
+        "Directory of the checkpoint. Without it, a run continues where the archive ends.", default=None, form=DIRECTORY
+    )
     _: KW_ONLY
     trigger: str = option("Trigger: availableNow, or an interval such as 30s, 5m or 1h.", default="availableNow")
     commit_interval: str | None = option(
@@ -134,10 +121,9 @@ class ArchiveStoreOptions(_IntoArchive):
         form=OLD_PLACE,
         required=False,
     )
-    to: str | Path = option("Directory of the archive.", form=DIRECTORY, required=False)
+    to: str | Path = option("Directory or URL of the archive.", form=NEW_PLACE, required=False)
     _: KW_ONLY
     broker_name: str = option("Name of the store's broker (with --store).", default="")
-    storage: Mapping[str, str] | None = option(STORAGE_HELP, default=None, form=STORAGE_SETTINGS, secret=True)
     topics: str | Sequence[str] = option(_TOPIC, "--topic", default=(), many=True)
 
 
@@ -145,9 +131,10 @@ class ArchiveStoreOptions(_IntoArchive):
 class _UpkeepOptions:
     """Options that all upkeep jobs share."""
 
-    archive: str | Path = option("Directory of the archive.", "archive", form=OLD_DIRECTORY)
+    archive: str | Path = option("Directory or URL of the archive.", "archive", form=OLD_PLACE)
     _: KW_ONLY
     dry_run: bool = option("Print what would be done, without changing anything.", default=False)
+    storage: Mapping[str, str] | None = option(STORAGE_HELP, default=None, form=STORAGE_SETTINGS, secret=True)
     clock: Clock = argument("the clock", default=SYSTEM_CLOCK)
 
 
@@ -235,7 +222,7 @@ class ReplayOptions(SparkOptions):
     there are warnings.
     """
 
-    archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
+    archive: str | Path = option("Directory or URL of the archive.", form=NEW_PLACE)
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     ledger: str | Path = option(
         "Ledger directory, which records the replay's progress. The driver and executors must share it.", form=DIRECTORY
@@ -257,6 +244,7 @@ class ReplayOptions(SparkOptions):
     )
     groups_namesrv: str | None = option("Nameservers of these groups' brokers.  [default: --namesrv]", default=None)
     access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
+    storage: Mapping[str, str] | None = option(STORAGE_HELP, default=None, form=STORAGE_SETTINGS, secret=True)
     groups_access: Mapping[str, str] | None = option(
         "Credentials and TLS for --groups-namesrv, if they differ from --access", default=None, form=ACCESS, secret=True
     )
@@ -280,7 +268,8 @@ class AuditOptions(SparkOptions):
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     topic: str = option("Topic to check.")
     _: KW_ONLY
-    archive: str | Path | None = option("Directory of the topic's archive.", default=None, form=DIRECTORY)
+    archive: str | Path | None = option("Directory or URL of the topic's archive.", default=None, form=NEW_PLACE)
+    storage: Mapping[str, str] | None = option(STORAGE_HELP, default=None, form=STORAGE_SETTINGS, secret=True)
     groups: Sequence[str] = option(
         "Consumer group that consumes the topic. May be repeated.", "--group", default=(), many=True
     )

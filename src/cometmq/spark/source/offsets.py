@@ -38,7 +38,7 @@ from cometmq.spark.source.options import (
     offset_named,
     parse_options,
 )
-from cometmq.spark.storage import Directory
+from cometmq.storage import ObjectNotFoundError, Storage, open_storage
 
 _NAMES: Final = ("startingOffsets", "startingTimestamp")
 
@@ -182,13 +182,17 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
     :raises UnreachableError: nameservers or brokers do not answer.
     """
     path = local_path(path)
-    directory = Directory(path.parent)
+    return kept_starting_offsets_in(open_storage(path.parent), path.name, options)
+
+
+def kept_starting_offsets_in(storage: Storage, key: str, options: Mapping[str, str]) -> str:
+    """Return ``startingOffsets``, stored under a key of a storage; see :func:`kept_starting_offsets`."""
     parsed = parse_options(dict(options))
     cluster = Cluster(parsed)
     queues = cluster.queues()
     demand_topics(parsed, queues)
     asked = {name: options[name] for name in _NAMES if name in options}
-    saved, marks = _saved(directory, path.name, asked)
+    saved, marks = _saved(storage, key, asked)
     # Queues of an absent broker stay in the file; else the stream would later begin at other offsets. Queues
     # that were added to a topic since then are not in the file, so they begin at their first message.
     topics, known = {queue.topic for queue in queues}, {queue.topic for queue in saved}
@@ -204,21 +208,20 @@ def kept_starting_offsets(path: str | Path, options: Mapping[str, str]) -> str:
         begin |= now
         marks = {queue: mark for queue, mark in marks.items() if queue not in now} | cluster.marks_before(now)
         found = {"asked": asked, "offsets": offsets_to_json(saved | begin), "marks": marks_to_json(marks)}
-        directory.write(path.name, json.dumps(found).encode())
+        storage.put(key, json.dumps(found).encode())
     return json.dumps(offsets_to_json(begin))
 
 
-def _saved(directory: Directory, name: str, asked: Mapping[str, str]) -> tuple[Offsets, Marks]:
-    content = directory.read(name)
-    if content is None:
-        return {}, {}
+def _saved(storage: Storage, key: str, asked: Mapping[str, str]) -> tuple[Offsets, Marks]:
     try:
-        found: Any = json.loads(content)
+        found: Any = json.loads(storage.read(key))
         if found["asked"] != asked:
             return {}, {}
         return offsets_from_json(found["offsets"]), marks_from_json(found.get("marks", {}))
+    except ObjectNotFoundError:
+        return {}, {}
     except (ValueError, KeyError, TypeError, OptionError) as error:
         raise SparkSourceError(
-            f"{directory.path(name)} does not contain a stream's starting offsets",
+            f"{storage.describe(key)} does not contain a stream's starting offsets",
             next_step="use another file, or remove it to let the stream begin as its options specify",
         ) from error

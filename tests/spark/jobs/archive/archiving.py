@@ -2,7 +2,7 @@
 
 ``python -m tests.spark.jobs.archive.archiving NAMESRV TOPIC TO CHECKPOINT POINT BATCH FORMAT``; POINT is
 ``before-commit`` (files are written, the commit is not), ``after-commit`` (the commit is, Spark's own is not) or
-``never``.
+``never``. CHECKPOINT ``-`` means none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ MOST = 3000
 
 
 def driver(
-    topics: Topics, topic: str, places: tuple[Path, Path], point: str, batch: int, table_format: str = "parquet"
+    topics: Topics,
+    topic: str,
+    places: tuple[str | Path, str | Path],
+    point: str,
+    batch: int,
+    table_format: str = "parquet",
 ) -> subprocess.Popen[bytes]:
     """Start a driver that archives a topic into places: archive and checkpoint."""
     words = [topics.namesrv, topic, *map(str, places), point, str(batch), table_format]
@@ -47,7 +52,13 @@ def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: 
 
     ArchiveLog.append = killing  # type: ignore[method-assign]
     report = archive(
-        namesrv, topic, to, checkpoint, max_offsets_per_trigger=MOST, table_format=table_format, master="local[2]"
+        namesrv,
+        topic,
+        to,
+        None if checkpoint == "-" else checkpoint,
+        max_offsets_per_trigger=MOST,
+        table_format=table_format,
+        master="local[2]",
     )
     print(report.rows)
 

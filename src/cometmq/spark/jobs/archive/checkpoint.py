@@ -17,10 +17,11 @@ from typing import Any, Final
 
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.storage import Directory
+from cometmq.storage import Storage, open_storage
 
 SET_ASIDE: Final = "_dead"
 """Checkpoint directory for incomplete files from starts that were killed."""
-_STARTING_OFFSETS: Final = "_starting_offsets.json"
+STARTING_OFFSETS: Final = "_starting_offsets.json"
 """Checkpoint file that contains the offsets at which the first start began."""
 _METADATA: Final = "metadata"
 _LOGS: Final = ("offsets", "commits")
@@ -39,9 +40,9 @@ class Checkpoint:
         return str(self._directory)
 
     @property
-    def starting_offsets_path(self) -> Path:
-        """Return the path of the file that contains the offsets at which the first start began."""
-        return self._directory.path(_STARTING_OFFSETS)
+    def storage(self) -> Storage:
+        """The checkpoint's directory."""
+        return open_storage(self._directory.root)
 
     def query_id(self) -> str | None:
         """Return the query id that Spark assigned, or None if the checkpoint is new.

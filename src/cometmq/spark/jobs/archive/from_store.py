@@ -89,7 +89,7 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     wanted = parse_store_options(given)
     parts = splits(wanted)
     is_checked = demand_stored(wanted)
-    log = ArchiveLog(options.to, options.table_format)
+    log = ArchiveLog(options.to, options.table_format, storage=options.storage)
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
         with job_session(options, "cometmq archive") as session:

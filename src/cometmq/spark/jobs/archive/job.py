@@ -19,10 +19,13 @@ A crash can happen
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,7 +37,7 @@ from cometmq.options.forms import DURATION
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.archives.table import TableFormat
 from cometmq.spark.errors import ArchiveError, SparkSourceError
-from cometmq.spark.jobs.archive.checkpoint import Checkpoint
+from cometmq.spark.jobs.archive.checkpoint import STARTING_OFFSETS, Checkpoint
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, dry_run_report
 from cometmq.spark.jobs.archive.writer import (
     Manifest,
@@ -50,7 +53,7 @@ from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.security_options import server_options
 from cometmq.spark.session.environment import driver_session, is_connect
 from cometmq.spark.source.cluster import Cluster
-from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets, resolve_start
+from cometmq.spark.source.offsets import demand_topics, kept_starting_offsets_in, resolve_start
 from cometmq.spark.source.options import EARLIEST, LATEST, SourceOptions, parse_options
 from cometmq.storage import Storage
 
@@ -73,7 +76,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     :raises ArchiveError: another job holds the archive, or the archive was continued with another checkpoint.
     :raises SparkSourceError: the query failed; committed messages are kept.
     """
-    checkpoint, trigger = Checkpoint(options.checkpoint), options.trigger
+    trigger = options.trigger
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
     servers = server_options(options.namesrv, options.access)
     given = {**servers, "startingOffsets": options.starting_offsets, **(options.options or {})}
@@ -92,12 +95,12 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     parse_options(given)
     timing = _timing(trigger)
     wanted = options.table_format
-    log = ArchiveLog(options.to, wanted)
+    log = ArchiveLog(options.to, wanted, storage=options.storage)
     demand_same_queues(log.url, Cluster(parse_options(given)).changed_queues(log.marks()))
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
         return dry_run_report(log, _count_new(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
-    with log.locked():
+    with log.locked(), _checkpoint(options.checkpoint) as checkpoint:
         checkpoint.set_aside_dead_start()
         continuation = _continuation(log, checkpoint)
         if continuation:
@@ -106,10 +109,21 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
         _demand_sources(parse_options(given), is_new=not continuation and checkpoint.last_committed_batch() is None)
         if not continuation and not checkpoint.has_begun() and parse_options(given).starting_offsets != EARLIEST:
             # so that a start that dies leaves nothing out
-            given["startingOffsets"] = kept_starting_offsets(checkpoint.starting_offsets_path, given)
+            place = log.storage if options.checkpoint is None else checkpoint.storage
+            given["startingOffsets"] = kept_starting_offsets_in(place, STARTING_OFFSETS, given)
         with driver_session(options.spark, options.master, "cometmq archive") as session:
             run = _Run(session, log, wanted, checkpoint, given, options.on_batch)
             return run.run(timing, options.stop)
+
+
+@contextmanager
+def _checkpoint(directory: str | Path | None) -> Iterator[Checkpoint]:
+    """Yield the checkpoint of the query. By default, it ends with the run: the archive has all offsets and batches."""
+    if directory is not None:
+        yield Checkpoint(directory)
+        return
+    with tempfile.TemporaryDirectory(prefix="cometmq-archive-", ignore_cleanup_errors=True) as temporary:
+        yield Checkpoint(Path(temporary) / "checkpoint")
 
 
 def _demand_sources(options: SourceOptions, *, is_new: bool) -> None:

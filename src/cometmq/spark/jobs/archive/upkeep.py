@@ -218,7 +218,7 @@ def compact(options: CompactOptions) -> UpkeepReport:
     topics, dry_run, clock = options.topics, options.dry_run, options.clock
     if options.target_bytes < 1:
         raise OptionError(f"invalid target size of {options.target_bytes} bytes")
-    log = ArchiveLog(options.archive, clock=clock)
+    log = ArchiveLog(options.archive, storage=options.storage, clock=clock)
     log.demand_any(topics)
     work = Upkeep(COMPACT, log, dry_run, options.on_step)
     with log.locked_for_upkeep():
@@ -322,7 +322,7 @@ def expire(options: ExpireOptions) -> UpkeepReport:
     keep_ms, topics, dry_run, clock = options.keep_ms, options.topics, options.dry_run, options.clock
     if keep_ms < LEAST_KEPT_MS:
         raise OptionError(f"a keep window of {keep_ms} ms is too short", next_step="keep at least one hour")
-    log = ArchiveLog(options.archive, clock=clock)
+    log = ArchiveLog(options.archive, storage=options.storage, clock=clock)
     log.demand_any(topics)
     work = Upkeep(EXPIRE, log, dry_run)
     before_ms = clock.now_ms() - keep_ms
@@ -350,7 +350,7 @@ def vacuum(options: VacuumOptions) -> UpkeepReport:
 
     :raises ArchiveError: another upkeep job is running on the archive.
     """
-    log = ArchiveLog(options.archive, clock=options.clock)
+    log = ArchiveLog(options.archive, storage=options.storage, clock=options.clock)
     work = Upkeep(VACUUM, log, options.dry_run)
     for path, size in log.sweep(keep_ms=options.keep_ms, dry_run=options.dry_run):
         work.add_deleted(path, size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -125,11 +126,20 @@ class ArchiveStreamReader(RocketMQStreamReader):
         super().__init__(options, schema)
         self._archive = archive
 
+    @cached_property
+    def _log(self) -> ArchiveLog:
+        """The archive's log in the process that plans batches. It reads only the commits that are new."""
+        return ArchiveLog(self._archive.storage)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the log out of what is pickled for tasks, since connections cannot leave their process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_log"}
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into tasks that know the archived ends. If the batch is already committed, the tasks read
         nothing.
         """
-        archived = ArchiveLog(self._archive.storage).next_offsets()
+        archived = self._log.next_offsets()
         dealt = super().partitions(start, end)
         return [
             ArchivePartition(

@@ -71,7 +71,7 @@ def archived_frame(spark: SparkSession, log: ArchiveLog, topic: str) -> DataFram
     times = spark.createDataFrame(
         [(file.path.rpartition("/")[2], file.committed_ms or None) for file in files], "file string, committed bigint"
     )
-    rows = read_files(spark, log, files).select(*_COLUMNS, f.col("_metadata.file_name").alias("file"))
+    rows = read_files(spark, log, files, name="file").select(*_COLUMNS, "file")
     return rows.join(f.broadcast(times), "file", "left").select(
         *_COLUMNS, f.timestamp_millis("committed").alias("archivedTimestamp")
     )

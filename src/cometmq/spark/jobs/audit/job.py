@@ -61,7 +61,7 @@ def audit(options: AuditOptions) -> AuditReport:
     cluster = Cluster(reading)
     queues = cluster.queues()
     demand_topics(reading, queues)
-    log = None if options.archive is None else _log_of(Path(options.archive).absolute(), topic)
+    log = None if options.archive is None else _log_of(options, options.archive)
     # Groups and the archive's log, then brokers: the first two can only be behind what is asked after them.
     consumed = {group: cluster.committed_offsets(queues, group) for group in options.groups}
     with driver_session(options.spark, options.master, "cometmq audit") as session:
@@ -71,8 +71,8 @@ def audit(options: AuditOptions) -> AuditReport:
         return _Audit(options, session, cluster, servers, parties, log).run()
 
 
-def _log_of(directory: Path, topic: str) -> ArchiveLog:
-    log = ArchiveLog(directory)
+def _log_of(options: AuditOptions, archive: str | Path) -> ArchiveLog:
+    log, topic = ArchiveLog(archive, storage=options.storage), options.topic
     log.demand_any((topic,))
     there = {found.key for found in log.storage.list_objects(topic_directory(topic))}
     for file in log.files():

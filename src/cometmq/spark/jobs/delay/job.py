@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.names import SCHEDULE_TOPIC, SYSTEM_TOPICS, TIMER_TOPIC
 from cometmq.quantity import quantity
-from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.columns import HOUR_MS, begin_of, interval_of, percentiles
 from cometmq.spark.jobs.delay.progress import BrokerProgress, progress_of
@@ -127,7 +126,7 @@ def _moment_of(source: MessageSource, clock: Clock) -> int:
     if source.end_ms is not None:
         return source.end_ms
     if source.archive is not None:
-        return max((file.max_store_ms for file in ArchiveLog(source.archive).files()), default=0)
+        return max((file.max_store_ms for file in source.open_archive().files()), default=0)
     if source.store is not None:
         return newest_store_time(source.open_store()) or 0
     return clock.now_ms()
@@ -138,7 +137,7 @@ def _seen_ms(source: MessageSource, there: Sequence[str], at_ms: int) -> Column:
     if source.archive is None:
         return f.when(f.col("topic").isin(list(there)), f.lit(at_ms).cast("bigint"))
     newest: dict[str, int] = {}
-    for file in ArchiveLog(source.archive).files():
+    for file in source.open_archive().files():
         newest[file.topic] = min(max(newest.get(file.topic, 0), file.max_store_ms), at_ms)
     return looked_up(newest, f.col("topic"))
 

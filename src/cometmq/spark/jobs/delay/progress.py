@@ -20,7 +20,6 @@ from cometmq.config_file import ConfigFile
 from cometmq.fastjson import FastjsonError
 from cometmq.remoting.admin_bodies import TopicTimerMetrics
 from cometmq.remoting.codes import ResponseCode
-from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.store.place import StorePlace
@@ -85,9 +84,7 @@ def progress_of(source: MessageSource, delay_levels: str | None) -> list[BrokerP
         return asyncio.run(_ask(source, source.namesrv, delays))
     delays = delays or StoreConfig().delays_ms
     if source.archive is not None:
-        return [
-            BrokerProgress(name, delays) for name in sorted({of.broker for of in ArchiveLog(source.archive).queues()})
-        ]
+        return [BrokerProgress(name, delays) for name in sorted({of.broker for of in source.open_archive().queues()})]
     store = source.open_store()
     position = timer_position(store)
     return [

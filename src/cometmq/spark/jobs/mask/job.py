@@ -196,7 +196,7 @@ def mask(options: MaskOptions) -> MaskReport:
     _demand_secrets(task, dry_run=dry_run)
     bounds = bounds_of(source, named)
     log = ArchiveLog(options.to, options.table_format)
-    place = source.namesrv or str(source.store or (source.archive or root.root).absolute())
+    place = source.namesrv or str(source.store or source.archive or root.root)
     words = _Job(place, source.begin_ms, source.end_ms, rules.to_dict())
     with job_session(options, "cometmq mask") as session:
         run = _Run(session, options, task, named)

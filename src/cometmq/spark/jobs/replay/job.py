@@ -86,7 +86,8 @@ def replay(options: ReplayOptions) -> ReplayReport:
     :raises ArchiveError: another job holds the ledger's lock, or the ledger belongs to another replay.
     :raises SparkSourceError: messages could not be sent. Finished steps are kept.
     """
-    log, topic, to, groups = ArchiveLog(options.archive), options.topic, options.to, options.translate_groups
+    log = ArchiveLog(options.archive, storage=options.storage)
+    topic, to, groups = options.topic, options.to, options.translate_groups
     if topic is None:
         topic = _only_topic(log)
     else:

@@ -1,0 +1,53 @@
+"""Reads data files in object stores by Python workers, which need no jars and no credentials in Spark's configuration.
+
+A session that reads ``s3a://`` itself needs ``hadoop-aws`` and Amazon's SDK of several hundred megabytes. Python
+workers read as fast with the library that writes archives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from cometmq.archive.files import DataFile
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS, ARCHIVE_DDL, arrow_schema
+from cometmq.storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_TASKS_MAX: Final = 10_000
+"""Maximum number of tasks. If there are more files, a task reads several."""
+_ROWS: Final = 8192
+"""Maximum number of messages in a batch."""
+
+
+def read_rows(spark: SparkSession, storage: Storage, files: Sequence[DataFile], name: str) -> DataFrame:
+    """Return the messages in data files.
+
+    :param name: column for the name of a message's file; none if it is empty.
+    """
+    ddl = f"{ARCHIVE_DDL}, {name} string" if name else ARCHIVE_DDL
+    numbers = spark.range(0, len(files), 1, min(len(files), _TASKS_MAX))
+    return numbers.mapInArrow(partial(_rows, storage, files, name), ddl)
+
+
+def _rows(
+    storage: Storage, files: Sequence[DataFile], name: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    from cometmq.spark.archives.files import read_batches
+
+    schema = arrow_schema(ARCHIVE_COLUMNS)
+    for numbers in batches:
+        for number in numbers.column(0).to_pylist():
+            file = files[number]
+            for batch in read_batches(storage, file, rows=_ROWS):
+                found = batch.cast(schema)
+                if name:
+                    names = pa.array([file.path.rpartition("/")[2]] * found.num_rows, pa.string())
+                    found = found.append_column(pa.field(name, pa.string()), names)
+                yield found
