@@ -166,7 +166,7 @@ METRICS = {
     "metricsPromExporterHost",
     "metricsPromExporterPort",
 }
-OURS_OF_BROKER = {"advertisedListeners", "metricsOtelCardinalityLimit", "metricsPerQueue"}
+OURS_OF_BROKER = {"advertisedListeners", "archive.read", "metricsOtelCardinalityLimit", "metricsPerQueue"}
 OURS_OF_NAMESRV = {"listeners"}
 NEWER_SECURITY = {"aclEnable", "authenticationEnabled", "authorizationEnabled"}  # at a nameserver
 NEWER_NAMESRV = {"brokerChannelExpiredTime", "scanNotActiveBrokerInterval"}
