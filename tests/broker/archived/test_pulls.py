@@ -25,7 +25,7 @@ from tests.helpers.waiting import until
 
 from cometmq.broker.limits import ARCHIVE_ANSWER_SECONDS, ARCHIVE_OPENING_SECONDS
 from cometmq.message.record import iter_records
-from cometmq.remoting.admin_headers import CreateTopicRequestHeader
+from cometmq.remoting.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock, free_port
 
@@ -196,6 +196,26 @@ async def test_a_topic_that_was_created_again_gets_nothing_of_the_earlier_one(
     answer = await (await connect_to(broker)).pull("T", queue_offset=0)
     assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, low)
     assert "belong to another topic of this name" in caplog.text
+
+
+async def test_a_topic_that_the_broker_deleted_gets_nothing_of_the_archive_when_it_is_created_again(
+    start_broker: StartBroker, connect_to: ConnectTo, clock: VirtualClock, tmp_path: Path
+) -> None:
+    """Not even its first offset: the broker knows when it deleted the topic."""
+    broker = await start_broker()
+    wire = await connect_to(broker)
+    await send_many(wire, "T", clock)
+    archive_store(tmp_path / "store", tmp_path / "lake")
+    clock.advance(1)
+    deletion = DeleteTopicRequestHeader(topic="T")
+    assert (await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, deletion)).code == ResponseCode.SUCCESS
+    await send_many(wire, "T", clock, 900)
+    low = await delete_old_messages(broker, clock)
+    await broker.stop()
+    broker = await start_broker(archive_read=str(tmp_path / "lake"))
+    await until(lambda: is_readable(broker))
+    answer = await (await connect_to(broker)).pull("T", queue_offset=0)
+    assert (answer.code, header_of(answer)["minOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, low)
 
 
 async def test_a_storage_that_does_not_answer_lets_consumers_wait_some_minutes_and_then_go_on(

@@ -71,13 +71,13 @@ class PullMessageProcessor:
     @answers(
         RequestCode.PULL_MESSAGE,
         header=PullMessageRequestHeader,
-        limits=("MAX_HELD_PULLS",),
+        limits=("MAX_HELD_PULLS", "MAX_ARCHIVE_QUESTIONS"),
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
     @answers(
         RequestCode.LITE_PULL_MESSAGE,
         header=PullMessageRequestHeader,
-        limits=("MAX_HELD_PULLS",),
+        limits=("MAX_HELD_PULLS", "MAX_ARCHIVE_QUESTIONS"),
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
     def pull(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
