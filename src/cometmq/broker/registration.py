@@ -153,21 +153,21 @@ class BrokerRegistration:
             return
         left = len(waiting)
 
-        def one_knows() -> None:
+        def count_down() -> None:
             nonlocal left
             left -= 1
             if left == 0:
                 limit.cancel()
                 then()
 
-        def late() -> None:
+        def stop_waiting() -> None:
             nonlocal left
             left = 0
             then()
 
-        limit = self.clock.call_later(KNOWN_WAIT_S, late)
+        limit = self.clock.call_later(KNOWN_WAIT_S, stop_waiting)
         for link in waiting:
-            link.when_known.append((version.counter, one_knows))
+            link.when_known.append((version.counter, count_down))
 
     def _topic_changed(self, topic: str) -> None:
         row = self.topics.get(topic)

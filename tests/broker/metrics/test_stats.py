@@ -150,13 +150,13 @@ def test_a_sample_touches_no_item_but_those_that_are_counted_after_it(
 ) -> None:
     """With 20,000 topics a sample of all items took 60 ms, every 10 s."""
     touched: list[StatsItem] = []
-    plain = StatsItem._note
+    plain = StatsItem._record_windows
 
     def noted(item: StatsItem) -> None:
         touched.append(item)
         plain(item)
 
-    monkeypatch.setattr(StatsItem, "_note", noted)
+    monkeypatch.setattr(StatsItem, "_record_windows", noted)
     for number in range(50):
         stats.get(f"T{number}", "G", 6, 60)
     clock.advance(60)

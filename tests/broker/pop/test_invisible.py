@@ -40,7 +40,7 @@ def test_it_behaves_as_a_dictionary(steps: Steps) -> None:
         else:
             due = [(at, *pair) for at, pair in model.items() if pair[1] <= offset]
             expected_due = sorted(due, key=lambda message: (message[2], message[0]))[: times + 1]
-            assert found.due(offset, times + 1) == expected_due
+            assert found.due_messages(offset, times + 1) == expected_due
             for at, pop_time, _ in expected_due:
                 found.remove(at, pop_time)
                 del model[at]

@@ -55,7 +55,7 @@ class RecallMessageProcessor:
             message = self._recall_message(handle, request.header.producer_group, connection.peer_bytes)
             answer = OneAnswer(connection, request)
             done = partial(self._stored, answer, handle.unique_key)
-            self._timer.recall(message, handle.due_ms, key, done, answer.late)
+            self._timer.recall(message, handle.due_ms, key, done, answer.respond_flush_timeout)
         except RefusedError as refused:
             return refused.response(self._ext)
         return None

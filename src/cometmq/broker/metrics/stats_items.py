@@ -76,12 +76,12 @@ class StatsItem:
     def add(self, value: int, size: int = 0) -> None:
         """Add a value and bytes from one call."""
         if self._counted_after != self._windows.number:
-            self._note()
+            self._record_windows()
         self.value += value
         self.size += size
         self.times += 1
 
-    def _note(self) -> None:
+    def _record_windows(self) -> None:
         windows = self._windows
         if self._stood is None:
             self._stood = [[] for _ in _EVERY]
@@ -161,16 +161,16 @@ class StatsItems:
         """Drop the items of a topic."""
         for name, items in self._items.items():
             if topic in items and name not in self._permanent:
-                self._drop(name, topic)
+                self._remove_item(name, topic)
         for name, key in self._of_topic.of(topic):
-            self._drop(name, key)
+            self._remove_item(name, key)
 
     def forget_group(self, group: str) -> None:
         """Drop the items of a group."""
         for name, key in self._of_group.of(group):
-            self._drop(name, key)
+            self._remove_item(name, key)
 
-    def _drop(self, name: str, key: str) -> None:
+    def _remove_item(self, name: str, key: str) -> None:
         del self._items[name][key]
         topic, separator, group = key.partition(_SEPARATOR)
         if separator:
@@ -191,7 +191,7 @@ class StatsItems:
             for key in list(items):
                 item = items.get(key)
                 if item is not None and item.is_idle_for_a_day:
-                    self._drop(name, key)
+                    self._remove_item(name, key)
                 looked += 1
                 if looked == STATS_ITEMS_PER_SLICE:
                     looked = 0

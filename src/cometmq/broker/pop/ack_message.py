@@ -195,7 +195,7 @@ class AckMessageProcessor:
                         self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
             answer.respond(response if refusal is None else refusal.response())
 
-        self._log.when_stored(stored, answer.late)
+        self._log.when_stored(stored, answer.respond_flush_timeout)
 
     def _find_queue(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
         return self._log.state.find(topic, group, queue_id)

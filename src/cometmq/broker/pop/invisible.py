@@ -97,7 +97,7 @@ class InvisibleMessages:
         return -1 if self._due[at] == OVER else at
 
     # --- time -----------------------------------------------------------------------------------
-    def due(self, now_ms: int, most: int) -> list[tuple[int, int, int]]:
+    def due_messages(self, now_ms: int, most: int) -> list[tuple[int, int, int]]:
         """Return the offset, pop time and due time of up to ``most`` due messages, the longest overdue first.
 
         Afterwards ``first_due`` is exact for the remaining messages.

@@ -421,13 +421,13 @@ class PopMessageProcessor:
             "FOUND",
             collected.chunks,
         )
-        is_given = False
+        is_answered = False
 
-        def give(refusal: RefusedError | None) -> None:
-            nonlocal is_given
-            if is_given:
+        def answer(refusal: RefusedError | None) -> None:
+            nonlocal is_answered
+            if is_answered:
                 return
-            is_given = True
+            is_answered = True
             group = header.consumer_group
             if refusal is not None:
                 for topic, queue_id, begin, _ in collected.moves:
@@ -445,7 +445,7 @@ class PopMessageProcessor:
             connection.respond(request, response, polling=True)
 
         # A slow flush does not delay the messages: after a power cut they are handed out once more.
-        self._log.when_stored(give, late=lambda: give(None))
+        self._log.when_stored(answer, late=lambda: answer(None))
 
     def _empty_header(self, header: PopMessageRequestHeader) -> PopMessageResponseHeader:
         return PopMessageResponseHeader(

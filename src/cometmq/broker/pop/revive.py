@@ -119,7 +119,7 @@ class PopReviveService:
             if when_ms != queue.look_from or not self._log.state.has(queue):
                 continue
             queue.look_from = NEVER
-            due = queue.invisible.due(now_ms, room)
+            due = queue.invisible.due_messages(now_ms, room)
             dead = self._find_dead_in_order(queue, now_ms)
             room -= max(len(due) + len(dead), 1)
             if due or dead:

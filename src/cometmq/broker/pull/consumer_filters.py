@@ -114,7 +114,7 @@ class ConsumerFilterManager:
             elif self._make_room(len(data.expression)):
                 if not data.dead_time:
                     data = msgspec.structs.replace(data, dead=True, dead_time=max(dead_time, data.born_time))
-                self._put(data)
+                self._store_filter(data)
         self._dead = dict(sorted(self._dead.items(), key=lambda entry: entry[1].dead_time))
         return findings
 
@@ -164,12 +164,12 @@ class ConsumerFilterManager:
         )
         if old is not None and version <= old.client_version:
             if version == old.client_version and old.dead:
-                self._put(msgspec.structs.replace(old, dead=False, dead_time=0))
+                self._store_filter(msgspec.structs.replace(old, dead=False, dead_time=0))
             elif not same:
                 _log.info("ignored an older version of the filter of %s for %s", group, subscription.topic)
             return
         if old is not None and same:
-            self._put(msgspec.structs.replace(old, client_version=version, dead=False, dead_time=0))
+            self._store_filter(msgspec.structs.replace(old, client_version=version, dead=False, dead_time=0))
             return
         data = ConsumerFilterData(
             topic=subscription.topic,
@@ -192,11 +192,11 @@ class ConsumerFilterManager:
                 data.topic,
             )
         else:
-            self._put(data)
+            self._store_filter(data)
 
     def _mark_dead(self, data: ConsumerFilterData) -> None:
         if not data.dead:
-            self._put(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
+            self._store_filter(msgspec.structs.replace(data, dead=True, dead_time=self._clock.now_ms()))
 
     def _make_room(self, chars: int) -> bool:
         """Remove the filters that have been dead longest until one more fits; return False if there is still no
@@ -212,7 +212,7 @@ class ConsumerFilterManager:
     def _has_room(self, chars: int) -> bool:
         return self._count < MAX_CONSUMER_FILTERS and self._chars + chars <= MAX_CONSUMER_FILTER_CHARS
 
-    def _put(self, data: ConsumerFilterData) -> None:
+    def _store_filter(self, data: ConsumerFilterData) -> None:
         topics = self._topics_of.setdefault(data.consumer_group, {})
         if data.topic not in topics:
             self._count += 1

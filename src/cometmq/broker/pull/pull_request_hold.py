@@ -205,7 +205,7 @@ class PullRequestHoldService:
                 yield from self._wake_by_tags(waiting, queue)
                 for group in list(waiting.others):
                     if group.pulls and self._matches(group, queue):
-                        yield from self._wake(group, queue)
+                        yield from self._answer_waiting(group, queue)
                     yield
         finally:
             waiting.is_looking = False
@@ -216,11 +216,11 @@ class PullRequestHoldService:
         while more:
             groups, more = waiting.match_by_tags(queue)
             for group in groups:
-                yield from self._wake(group, queue)
+                yield from self._answer_waiting(group, queue)
             if more:
                 yield
 
-    def _wake(self, group: SameFilterPulls, queue: ConsumeQueue) -> _Work:
+    def _answer_waiting(self, group: SameFilterPulls, queue: ConsumeQueue) -> _Work:
         for pull in list(group.pulls):
             header: PullMessageRequestHeader = pull.request.header
             if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else the pull came after the message

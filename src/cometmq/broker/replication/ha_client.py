@@ -344,7 +344,7 @@ class HAClient:
         self._compare_at = at if at < self.end else None
         return Transfer(at, transfer.body[known:])
 
-    def take(self, transfers: list[Transfer], connection: _Connection) -> None:
+    def append_transfers(self, transfers: list[Transfer], connection: _Connection) -> None:
         """Append transfers, and report the new end of the log.
 
         :raises StoreError: the transfers do not continue the log, or cannot be written.
@@ -426,7 +426,7 @@ class _Connection(asyncio.Protocol):
         try:
             transfers = self._transfers.feed(data)
             if transfers:
-                self._client.take(transfers, self)
+                self._client.append_transfers(transfers, self)
         except (ReplicationError, StoreError) as error:
             self.end(error)
 

@@ -50,7 +50,7 @@ class QueueEnds:
             if ends is None:
                 lacking = [topic.topic_name for topic in topics.values() if self._lacks(topic)]
                 for names in batches([*lacking, TRANS_OP_HALF_TOPIC], SLAVE_QUESTIONS_AT_ONCE):
-                    for answer in await asyncio.gather(*(self._ask(master, name) for name in names)):
+                    for answer in await asyncio.gather(*(self._ask_for_ends(master, name) for name in names)):
                         found |= answer
             else:
                 for some in batches(ends.rows(dict[int, int]), _QUEUES_PER_SLICE):
@@ -76,7 +76,7 @@ class QueueEnds:
             for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
         )
 
-    async def _ask(self, master: str, topic: str) -> dict[tuple[str, int], int]:
+    async def _ask_for_ends(self, master: str, topic: str) -> dict[tuple[str, int], int]:
         header = GetTopicStatsInfoRequestHeader(topic=topic)
         answer = await self._client.invoke(master, RequestCode.GET_TOPIC_STATS_INFO, header)
         if answer.code != ResponseCode.SUCCESS:

@@ -248,7 +248,7 @@ class SlaveSynchronize:
 
     async def _copy_topics(self, master: str) -> None:
         if await self._copy_changes(master, TOPICS, self._topics) is None:
-            body = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG)
+            body = await self._request_table(master, RequestCode.GET_ALL_TOPIC_CONFIG)
             found = decode_body(TopicConfigSerializeWrapper, body)
             if found.data_version == self._topics.version:
                 return
@@ -300,7 +300,7 @@ class SlaveSynchronize:
     async def _copy_offsets(self, master: str) -> None:
         found = await MasterTables(self._client, master).changes(OFFSETS, self._marks.pop(OFFSETS, ""))
         if found is None:
-            body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            body = await self._request_table(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
             await in_rounds(self._offsets.take_over(offset_rows(body), self._end, {}))
             return
         if found.whole:
@@ -316,7 +316,7 @@ class SlaveSynchronize:
         gone = await self._copy_changes(master, GROUPS, self._groups)
         if gone is None:
             before = set(self._groups.table)
-            body = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            body = await self._request_table(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
             found = decode_body(SubscriptionGroupWrapper, body)
             if found.data_version == self._groups.version:
                 return
@@ -347,7 +347,7 @@ class SlaveSynchronize:
 
     async def _copy_delay_offsets(self, master: str) -> None:
         """Copy the delay offsets from Apache's master, which may differ from this broker's log by up to ten seconds."""
-        body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
+        body = await self._request_table(master, RequestCode.GET_ALL_DELAY_OFFSET)
         table = decode_body(DelayOffsetSerializeWrapper, body)
         offsets = {
             level: min(offset, self._end(SCHEDULE_TOPIC, level - 1))
@@ -359,7 +359,7 @@ class SlaveSynchronize:
     def _end(self, topic: str, queue_id: int) -> int:
         return self._store.extent(topic, queue_id)[1]
 
-    async def _ask(self, master: str, code: RequestCode) -> bytes:
+    async def _request_table(self, master: str, code: RequestCode) -> bytes:
         answer = await self._client.invoke(master, code, timeout_s=SLAVE_TABLE_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"{code.name}: code {answer.code}, {answer.remark}")

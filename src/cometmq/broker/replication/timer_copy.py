@@ -82,7 +82,7 @@ class TimerCopy:
         if 0 < position.log_offset < store.min_physical_offset:
             self._held, self._version = None, ""  # this log begins later: a newer position is needed
         elif store.max_physical_offset >= position.log_offset and self._has(position.serial):
-            await in_thread(self._put, position, found.data)
+            await in_thread(self._install_files, position, found.data)
             self._held = None
             self._version = found.version
             self._position = position
@@ -141,7 +141,7 @@ class TimerCopy:
         await in_thread(_append, day, entries)
 
     # --- installing ---------------------------------------------------------------------------
-    def _put(self, position: TimerPosition, content: bytes) -> None:
+    def _install_files(self, position: TimerPosition, content: bytes) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         for number, day in self._days.items():
             if day.dirty:

@@ -41,7 +41,7 @@ class PlainBatches:
         self._is_indexed = broker.config.message_index_enable
         self._most = (MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES, broker.turn.max_stored_bytes)
 
-    def put(
+    def add_batch(
         self,
         target: SendTarget,
         queue: ConsumeQueue,
@@ -63,11 +63,11 @@ class PlainBatches:
             return None
         try:
             with self._turn.all_or_none():
-                return self._put(target, queue, header, body, tail, born_host, sequence)
+                return self._add_messages(target, queue, header, body, tail, born_host, sequence)
         except _LeftToPythonError:
             return None
 
-    def _put(
+    def _add_messages(
         self,
         target: SendTarget,
         queue: ConsumeQueue,

@@ -84,11 +84,13 @@ class ReplyMessageProcessor:
         size = len(body) + len(header.properties or "") + _WAITING_BYTES
         if self._waiting_bytes + size > MAX_WAITING_REPLY_BYTES:
             return Response(ResponseCode.SYSTEM_BUSY, remark=BUSY, ext=self._answers.ext)
-        self._pushing.start(self._hold(size, self._deliver(connection, request, target, queue_id, body)))
+        self._pushing.start(
+            self._count_while_delivering(size, self._deliver(connection, request, target, queue_id, body))
+        )
         self._waiting_bytes += size
         return None
 
-    async def _hold(self, size: int, delivery: Awaitable[None]) -> None:
+    async def _count_while_delivering(self, size: int, delivery: Awaitable[None]) -> None:
         try:
             await delivery
         except Exception:
@@ -124,7 +126,7 @@ class ReplyMessageProcessor:
                 fields = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
             once.respond(Response(code, fields, remark=wrong, ext=self._answers.ext))
 
-        def late() -> None:
+        def answer_late() -> None:
             fields = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
             late_code = ResponseCode.FLUSH_DISK_TIMEOUT if wrong is None else code
             once.respond(Response(late_code, fields, remark=wrong, ext=self._answers.ext))
@@ -145,7 +147,7 @@ class ReplyMessageProcessor:
             header.reconsume_times or 0,
         )
         try:
-            self._turn.put_inner(message, answer, late=late)
+            self._turn.put_inner(message, answer, late=answer_late)
         except RefusedError as refused:
             answer(refused)
 

@@ -63,7 +63,9 @@ class SendBackProcessor:
         message = self._message(record, topic, header, request.version)
         answer = OneAnswer(connection, request)
         self._turn.put_inner(
-            message, partial(self._stored, answer, request, failed_topic, message.topic), late=answer.late
+            message,
+            partial(self._stored, answer, request, failed_topic, message.topic),
+            late=answer.respond_flush_timeout,
         )
         return None
 

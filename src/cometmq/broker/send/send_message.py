@@ -170,7 +170,7 @@ class SendMessageProcessor:
             plain, tail = self._check_batch(header, body)
             offsets = None
             if self._batches is not None:
-                offsets = self._batches.put(target, queue, header, plain, tail, connection.peer_bytes, sequence)
+                offsets = self._batches.add_batch(target, queue, header, plain, tail, connection.peer_bytes, sequence)
             if offsets is None:
                 records = self._read_batch(connection, target, header, plain, tail)
                 if sequence is not None:

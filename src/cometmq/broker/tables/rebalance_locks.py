@@ -106,12 +106,12 @@ class RebalanceLockManager:
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Release the locks that the client holds on these queues."""
         locks = self._groups.get(group, {})
-        self._drop(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
+        self._remove_locks(group, [queue for queue in queues if queue in locks and locks[queue].client_id == client_id])
 
     def unlock_all(self, group: str, client_id: str) -> None:
         """Release all locks held by a member that leaves its group."""
         locks = self._groups.get(group, {})
-        self._drop(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
+        self._remove_locks(group, [queue for queue, lock in locks.items() if lock.client_id == client_id])
 
     def expire(self) -> Generator[None, None, None]:
         """Remove expired locks; pause after each slice."""
@@ -120,7 +120,7 @@ class RebalanceLockManager:
         for group in list(self._groups):
             for some in batches(list(self._groups.get(group, {}).items()), TABLE_ROWS_PER_SLICE):
                 locks = self._groups.get(group, {})
-                self._drop(
+                self._remove_locks(
                     group, [queue for queue, lock in some if lock.renewed_at < horizon and locks.get(queue) is lock]
                 )
                 looked += len(some)
@@ -128,7 +128,7 @@ class RebalanceLockManager:
                     looked = 0
                     yield
 
-    def _drop(self, group: str, queues: Iterable[MessageQueue]) -> None:
+    def _remove_locks(self, group: str, queues: Iterable[MessageQueue]) -> None:
         dropped = dict.fromkeys(queues)
         if not dropped:
             return

@@ -167,7 +167,7 @@ class TableWriter:
         if self._is_due and self._running is None:
             self._write = self._take_changes()
             if not self._write.due:
-                self._settle(None)
+                self._complete_write(None)
                 return
             loop = asyncio.get_running_loop()
             self._running = self._worker.submit(self._write.run)
@@ -176,9 +176,9 @@ class TableWriter:
     def write_now(self) -> None:
         """Write all changes now; callbacks are called at the end of the next round."""
         if self._running is not None:
-            self._settle(self._running.result())
+            self._complete_write(self._running.result())
         self._write = self._take_changes()
-        self._settle(self._write.run())
+        self._complete_write(self._write.run())
 
     def close(self) -> None:
         """Write all changes, call all callbacks, and end the thread."""
@@ -195,10 +195,10 @@ class TableWriter:
 
     def _finish_write(self, running: Future[Exception | None]) -> None:
         if running is self._running:  # else write_now has waited for it
-            self._settle(running.result())
+            self._complete_write(running.result())
             self.end_round()
 
-    def _settle(self, failure: Exception | None) -> None:
+    def _complete_write(self, failure: Exception | None) -> None:
         """Finish a write and schedule its callbacks."""
         write = self._write
         assert write is not None

@@ -107,7 +107,7 @@ class TopicLives:
 
     def end(self, topic: str, position: int) -> None:
         """Record the deletion of a topic; ``position`` is the end of the log."""
-        self._note(topic, Deleted(position=position, time_ms=self._clock.now_ms()))
+        self._record_deletion(topic, Deleted(position=position, time_ms=self._clock.now_ms()))
         now_s = self._clock.monotonic()
         for name in [name for name, readers in self._readers.items() if readers.until_s <= now_s]:
             del self._readers[name]
@@ -121,7 +121,7 @@ class TopicLives:
 
     def end_group(self, group: str, position: int, *, with_offsets: bool) -> None:
         """Record the deletion of a group; ``position`` is the end of the log."""
-        self._note_group(
+        self._record_group_deletion(
             group, DeletedGroup(position=position, time_ms=self._clock.now_ms(), with_offsets=with_offsets)
         )
 
@@ -129,16 +129,16 @@ class TopicLives:
         """Merge the master's table of deletions into this one."""
         for group, of_group in copy.groups.items():
             if check_group(group) is None and self._groups.get(group) != of_group:
-                self._note_group(group, of_group)
+                self._record_group_deletion(group, of_group)
         for topic, deleted in copy.topics.items():
             if check_topic(topic) is None and self._deleted.get(topic) != deleted:
-                self._note(topic, deleted)
+                self._record_deletion(topic, deleted)
 
-    def _note(self, topic: str, deleted: Deleted) -> None:
+    def _record_deletion(self, topic: str, deleted: Deleted) -> None:
         names = _put_last(self._deleted, topic, deleted)
         self.writer.changed(*((_TOPICS, name) for name in names))
 
-    def _note_group(self, group: str, deleted: DeletedGroup) -> None:
+    def _record_group_deletion(self, group: str, deleted: DeletedGroup) -> None:
         names = _put_last(self._groups, group, deleted)
         self.writer.changed(*((_GROUPS, name) for name in names))
 

@@ -162,7 +162,7 @@ class VersionedTable(Generic[R]):
         for row in self.built_in():
             if self.wrong_name(self.name_of(row)) is None:
                 self._table.setdefault(self.name_of(row), row)
-        self._note(self._table)
+        self._refresh_texts(self._table)
         return findings
 
     def _form(self, loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
@@ -262,11 +262,11 @@ class VersionedTable(Generic[R]):
     def _took_over(self, names: list[str]) -> None:
         """Record the rows in a copied slice as changed, before the table gets its new version."""
         if names:
-            self._note(names)
+            self._refresh_texts(names)
             self.writer.changed(*names)
             self.on_due()
 
-    def _note(self, names: Iterable[str]) -> None:
+    def _refresh_texts(self, names: Iterable[str]) -> None:
         """Update the cached texts of these rows."""
         for name in names:
             self._rows.changed(name)

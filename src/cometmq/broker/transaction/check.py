@@ -160,16 +160,16 @@ class TransactionalMessageCheck:
         self._replace(half, to_given_up(half), partial(self._give_up_stored, half))
 
     def _replace(self, half: StoredRecord, message: InnerMessage, stored: _WhenReplaced) -> None:
-        def done(outcome: Stored | RefusedError) -> None:
+        def when_stored(outcome: Stored | RefusedError) -> None:
             if isinstance(outcome, Stored):
                 stored(outcome)
 
-        self._table.store_replacement(half, message, done)
+        self._table.store_replacement(half, message, when_stored)
 
     def _copy_stored(self, offset: int, noted: Transaction, asks: bool, copy: Stored) -> None:
         self._table.copy_stored(offset, copy.queue_offset, noted)
         if asks:
-            self._ask(copy.queue_offset, noted.group)
+            self._ask_producer(copy.queue_offset, noted.group)
 
     def _give_up_stored(self, half: StoredRecord, _place: Stored) -> None:
         self._table.end_stored(half.queue_offset)
@@ -183,7 +183,7 @@ class TransactionalMessageCheck:
             )
 
     # --- asking -------------------------------------------------------------------------------
-    def _ask(self, offset: int, group: str) -> None:
+    def _ask_producer(self, offset: int, group: str) -> None:
         """Send CHECK_TRANSACTION_STATE (39) to the next responsive producer of the group, if any."""
         channels = self._producers.groups.get(group)
         half = self._table.read_half(offset) if channels else None
@@ -242,7 +242,7 @@ class ResumeCheckProcessor:
         """Reopen a given-up transaction, so that its producer is asked again."""
         answer = OneAnswer(connection, request)
         if self._store.sync_flush:  # it may also wait for a change in progress
-            self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
+            self._clock.call_later(self._turn.waiters.timeout_s, answer.respond_flush_timeout)
         self._resume(request.header.msg_id or "", answer.respond)
 
     def _resume(self, msg_id: str, answer: _Answer) -> None:
@@ -287,7 +287,7 @@ class ResumeCheckProcessor:
         if half is None:
             raise ValueError("the half message can no longer be read")
 
-        def done(outcome: Stored | RefusedError) -> None:
+        def when_stored(outcome: Stored | RefusedError) -> None:
             if isinstance(outcome, Stored):
                 noted = describe(half)
                 noted.check_times = 0
@@ -296,7 +296,7 @@ class ResumeCheckProcessor:
             answer(_to_response(outcome))
 
         copy = to_copy(half, first_offset(half), 0)
-        table.store_replacement(half, copy, done)
+        table.store_replacement(half, copy, when_stored)
 
     # --- given-up ones ------------------------------------------------------------------------
     def _resume_given_up(self, record: StoredRecord, answer: _Answer) -> None:

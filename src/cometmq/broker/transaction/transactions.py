@@ -111,7 +111,7 @@ class EndTransactionProcessor:
         if table.is_changing(offset):
             table.when_changed(offset, partial(self._retry_end, answer, request))
             if self._store.sync_flush:
-                self._clock.call_later(self._turn.waiters.timeout_s, answer.late)
+                self._clock.call_later(self._turn.waiters.timeout_s, answer.respond_flush_timeout)
             return None
         if offset != half.queue_offset:
             half = table.read_half(offset)
@@ -120,7 +120,7 @@ class EndTransactionProcessor:
         table.begin_change(offset)
         ended = partial(self._end_stored, answer, request, offset, half)
         try:
-            self._store_end(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended, answer.late)
+            self._store_end(half, header.commit_or_rollback == TRANSACTION_COMMIT, ended, answer.respond_flush_timeout)
         except RefusedError as refused:
             ended(refused)
         except ValueError as error:

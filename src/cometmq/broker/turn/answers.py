@@ -212,14 +212,14 @@ class OneAnswer:
     def __init__(self, connection: ServerConnection, request: Request[Any]) -> None:
         self._connection = connection
         self._request = request
-        self._is_given = False
+        self._is_answered = False
 
     def respond(self, response: Response) -> None:
         """Answer the request, unless it has already been answered."""
-        if not self._is_given:
-            self._is_given = True
+        if not self._is_answered:
+            self._is_answered = True
             self._connection.respond(self._request, response)
 
-    def late(self) -> None:
+    def respond_flush_timeout(self) -> None:
         """Answer that the flush has timed out."""
         self.respond(FLUSH_IS_LATE)
