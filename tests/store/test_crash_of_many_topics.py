@@ -48,7 +48,7 @@ class DyingDisk(Disk):
                 die()
 
 if step == "known files":
-    KnownFiles._write = die
+    KnownFiles._write_file = die
 elif step == "end":
     KnownFiles.save = die
 
