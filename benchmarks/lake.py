@@ -12,6 +12,7 @@ import argparse
 import os
 import random
 import shutil
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -34,10 +35,8 @@ BODY_BYTES = 1000
 
 def fill(place: Path, messages: int) -> None:
     """Make a store."""
-    noise = random.Random(1).randbytes(BODY_BYTES + 100_000)
-    write_store(
-        place, messages, body=lambda number: noise[number % 100_000 :][:BODY_BYTES], segment=256 << 20, topic="orders"
-    )
+    noise = random.Random(1)
+    write_store(place, messages, body=lambda _: noise.randbytes(BODY_BYTES), segment=256 << 20, topic="orders")
 
 
 def cpu_seconds() -> float:
@@ -75,6 +74,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="cometmq-lake-")))
         (place / "weed").mkdir()

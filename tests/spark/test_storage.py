@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import pickle
 import re
 import threading
@@ -16,39 +14,6 @@ from cometmq.spark.errors import ArchiveError
 from cometmq.spark.storage import Directory, NumberedFiles
 
 SECONDS = 10
-
-
-def test_the_block_goes_on_while_files_are_flushed_and_its_end_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone_on = threading.Event()
-    flushed: list[int] = []
-
-    def fsync(fd: int) -> None:
-        assert gone_on.wait(SECONDS)
-        flushed.append(os.fstat(fd).st_ino)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    directory, names = Directory(tmp_path), ["a", "b"]
-    with directory.flushing() as flush:
-        for name in names:
-            directory.path(name).write_bytes(b"x")
-            flush(name)
-        assert not flushed
-        gone_on.set()
-    assert flushed == [directory.path(name).stat().st_ino for name in names]
-
-
-def test_a_file_that_cannot_be_flushed_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fsync(fd: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    (tmp_path / "a").write_bytes(b"x")
-    flushing = Directory(tmp_path).flushing()
-    flushing.__enter__()("a")
-    with pytest.raises(OSError, match="Input/output"):
-        flushing.__exit__(None, None, None)
 
 
 def test_moved_files_keep_their_new_names_after_a_power_cut(tmp_path: Path, flushed: set[int]) -> None:
@@ -105,12 +70,11 @@ FILE_CALL = re.compile(
 LOCAL = {
     "bodies/protobuf.py": "reads a descriptor of the user's",
     "jobs/delay/progress.py": "reads a store",
-    "jobs/delay/rows.py": "reads a store",
     "jobs/mask/keys.py": "opens a database",
     "jobs/rebuild/job.py": "repairs a store",
     "jobs/rebuild/tasks.py": "repairs a store",
     "source/lag.py": "writes figures for the machine's Prometheus exporter",
-    "store/files.py": "reads a store",
+    "store/place.py": "reads a store",
 }
 
 

@@ -1,4 +1,4 @@
-"""Access to files of archives, ledgers, key indexes, bad records and reports.
+"""Access to files of ledgers, key indexes, masked copies, bad records and reports, which are local.
 
 Files are addressed by their names below a directory.
 
@@ -11,17 +11,15 @@ this module.
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from cometmq.durable import flush_directory, flush_file, replace_file
+from cometmq.durable import flush_directory, replace_file
 from cometmq.paths import local_path
 from cometmq.spark.errors import ArchiveError
 
@@ -29,13 +27,6 @@ T = TypeVar("T")
 
 LOCK: Final = "_lock"
 _DIGITS: Final = 20
-
-
-class FileInfo(NamedTuple):
-    """A file's size and modification time."""
-
-    size: int
-    modified_ms: float
 
 
 class Directory:
@@ -60,14 +51,6 @@ class Directory:
     def exists(self, name: str = "") -> bool:
         """Return True if the file or directory exists. If no name is given, check this directory."""
         return self.path(name).exists()
-
-    def info(self, name: str) -> FileInfo | None:
-        """Return a file's size and modification time, or None if the file does not exist."""
-        try:
-            found = self.path(name).stat()
-        except FileNotFoundError:
-            return None
-        return FileInfo(found.st_size, found.st_mtime * 1000)
 
     def names(self, pattern: str) -> list[str]:
         """Return the sorted names of the files and directories that match a glob pattern."""
@@ -118,23 +101,6 @@ class Directory:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def flush(self, name: str) -> None:
-        """Flush a file that PyArrow wrote, so that its content survives a power cut."""
-        flush_file(self.path(name))
-
-    @contextmanager
-    def flushing(self) -> Iterator[Callable[[str], None]]:
-        """Provide a :meth:`flush` that returns immediately: a thread flushes the files, and the end of the block waits
-        for it.
-
-        :raises OSError: a flush failed; raised at the end of the block.
-        """
-        with ThreadPoolExecutor(1, "flush") as thread:
-            pending: list[Future[None]] = []
-            yield lambda name: pending.append(thread.submit(self.flush, name))
-            for flush in pending:
-                flush.result()
-
     def move(self, targets: Mapping[str, str]) -> None:
         """Move files to the names to which they are mapped. The new names survive a power cut.
 
@@ -151,10 +117,6 @@ class Directory:
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
         self.path(name).unlink(missing_ok=True)
-
-    def delete_tree(self, name: str) -> None:
-        """Delete a directory and everything in it, if it exists."""
-        shutil.rmtree(self.path(name), ignore_errors=True)
 
     # Locks ----------------------------------------------------------------------------------------
 

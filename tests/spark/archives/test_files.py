@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,9 @@ from cometmq.spark.archives.files import QueueWriter, Uploads, shrinks
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import Queue
-from cometmq.storage import open_storage
+from cometmq.storage import StorageError, open_storage
 
+SECONDS = 30
 SCHEMA = arrow_schema(ARCHIVE_COLUMNS)
 NOISE = random.Random(1)
 
@@ -83,3 +87,51 @@ def test_what_is_tried_lies_within_the_array() -> None:
     assert shrinks(bodies.slice(500, 500))
     assert shrinks(bodies.slice(1000)), "a single body says nothing"
     assert shrinks(pa.nulls(3, pa.binary()))
+
+
+def test_files_are_completed_beside_their_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def fsync(_fd: int) -> None:
+        assert goes_on.wait(SECONDS)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    storage = open_storage(tmp_path)
+    with Uploads(storage, 1) as uploads:
+        for name in ("a", "b"):
+            uploads.open(name).write(b"x")
+            uploads.complete(name)
+        assert list(storage.list_objects()) == []
+        goes_on.set()
+    assert {found.key for found in storage.list_objects()} == {"a", "b"}
+
+
+def test_a_file_that_cannot_be_completed_fails_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def writing() -> None:
+        with Uploads(open_storage(tmp_path), 1) as uploads:
+            uploads.open("a").write(b"x")
+            uploads.complete("a")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StorageError, match="input/output error"):
+        writing()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_fails_leaves_no_file_that_is_not_complete(tmp_path: Path) -> None:
+    storage = open_storage(tmp_path)
+
+    def failing() -> None:
+        with Uploads(storage, 1) as uploads:
+            for name in ("complete", "begun"):
+                uploads.open(name).write(b"x")
+            uploads.complete("complete")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert [found.key for found in storage.list_objects()] == ["complete"]
+    assert list(storage.list_unfinished()) == []
