@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from cometmq.paths import PathError, local_text, scheme_of
 
-Kind = Literal["local", "s3", "gcs", "azure", "hdfs"]
+Kind = Literal["local", "s3", "gcs", "azure", "hdfs", "iceberg"]
 SCHEMES: Final[dict[str, Kind]] = {
     "s3": "s3",
     "s3a": "s3",
@@ -18,6 +18,7 @@ SCHEMES: Final[dict[str, Kind]] = {
     "abfs": "azure",
     "abfss": "azure",
     "hdfs": "hdfs",
+    "iceberg": "iceberg",
 }
 FORMS: Final = (
     "a path, file:///path, s3://bucket/path, s3a://bucket/path, gs://bucket/path, "
@@ -43,9 +44,10 @@ class Location:
     scheme: str
     """The scheme that the user wrote, in lower case; empty for a local path."""
     container: str
-    """The bucket, the container, or the host and port of HDFS; empty for a local path."""
+    """The bucket, the container, the host and port of HDFS, or an Iceberg catalog; empty for a local path."""
     path: str
-    """The prefix in the container, with no slashes at its ends; for a local path, the complete path."""
+    """The prefix in the container, with no slashes at its ends; for a local path, the complete path; in a catalog, the
+    namespace and the name of a table."""
     account: str = ""
     """The Azure storage account with its domain, for example ``lake.dfs.core.windows.net``."""
 

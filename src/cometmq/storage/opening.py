@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cometmq.paths import PathError
 from cometmq.storage.hdfs import HdfsStorage
 from cometmq.storage.interface import Storage
 from cometmq.storage.local import LocalStorage
-from cometmq.storage.location import Location
+from cometmq.storage.location import FORMS, Location
 from cometmq.storage.objects import ObjectStorage
 from cometmq.storage.options import StorageOptions
 
@@ -21,6 +22,8 @@ def open_storage(url: str | os.PathLike[str] | Location, options: StorageOptions
     location = url if isinstance(url, Location) else Location.parse(url)
     if location.kind == "local":
         return LocalStorage(Path(location.path))
+    if location.kind == "iceberg":
+        raise PathError(f"{location} is a table in a catalog, which only an archive can be", next_step=f"use {FORMS}")
     if location.kind == "hdfs":
         return HdfsStorage(location)
     return ObjectStorage(location, options or StorageOptions())

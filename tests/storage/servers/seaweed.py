@@ -22,6 +22,7 @@ from cometmq.testing.ports import free_port
 ACCESS_KEY = "cometmq"
 SECRET_KEY = "seaweed-secret"
 BUCKET = "lake"
+TABLE_BUCKET = "tables"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class S3Server:
     """A running S3 server with one bucket."""
 
     endpoint: str
+    iceberg: str = ""
+    """URL of its Iceberg REST catalog, which has the table bucket :data:`TABLE_BUCKET`."""
 
     @property
     def options(self) -> StorageOptions:
@@ -37,10 +40,10 @@ class S3Server:
             endpoint=self.endpoint, region="us-east-1", access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
         )
 
-    def client(self) -> Any:
+    def client(self, service: str = "s3") -> Any:
         """A client of boto3, for what the product does not do."""
         return boto3.client(
-            "s3",
+            service,
             endpoint_url=self.endpoint,
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
@@ -50,7 +53,7 @@ class S3Server:
 
 
 @contextmanager
-def seaweed(directory: Path) -> Iterator[S3Server]:
+def seaweed(directory: Path, *, with_catalog: bool = False) -> Iterator[S3Server]:
     """Run SeaweedFS inside the block."""
     identity = {
         "name": "tests",
@@ -65,17 +68,21 @@ def seaweed(directory: Path) -> Iterator[S3Server]:
             "s3.port", "s3.port.grpc",
         )
     }  # fmt: skip
+    iceberg = free_port() if with_catalog else 0
     command = [
         str(Path(sys.executable).with_name("weed")), "server", f"-dir={directory}", "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1", "-filer", "-s3", f"-s3.config={directory / 's3.json'}", "-volume.max=0",
-        "-master.volumeSizeLimitMB=64", "-master.telemetry=false", "-s3.port.iceberg=0",
+        "-master.volumeSizeLimitMB=64", "-master.telemetry=false", f"-s3.port.iceberg={iceberg}",
         "-s3.port.lance=0",
         "-s3.autoCreateBucket=false",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
-    with server(command, directory, [ports["s3.port"], ports["filer.port"]]):
-        found = S3Server(f"http://127.0.0.1:{ports['s3.port']}")
+    listening = [ports["s3.port"], ports["filer.port"], *([iceberg] if iceberg else [])]
+    with server(command, directory, listening):
+        found = S3Server(f"http://127.0.0.1:{ports['s3.port']}", f"http://127.0.0.1:{iceberg}" if iceberg else "")
         wait_for(lambda: _has_bucket(found), "SeaweedFS creates a bucket")
+        if iceberg:
+            found.client("s3tables").create_table_bucket(name=TABLE_BUCKET)
         yield found
 
 

@@ -29,6 +29,7 @@ from cometmq.options.forms import FLAG, TIME
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import (
     ACCESS,
+    CATALOG_SETTINGS,
     NAMESRV,
     NEW_PLACE,
     OLD_DIRECTORY,
@@ -172,7 +173,7 @@ def _param(inside: str, found: Option) -> click.Parameter:
     elif form is NAMESRV:
         param = JobOption(flags, **NAMESRV_OPTION)
     else:
-        is_mapping, is_flag = form in (SETTINGS, ACCESS, STORAGE_SETTINGS), form is FLAG
+        is_mapping, is_flag = form in (SETTINGS, ACCESS, STORAGE_SETTINGS, CATALOG_SETTINGS), form is FLAG
         has_default = not inside and found.default not in (dataclasses.MISSING, None, "", ())
         param = JobOption(
             [param_of(found), *flags],
@@ -240,7 +241,12 @@ def _merge_storage(
     return merged
 
 
-_MERGES: Final = {SETTINGS: _merge_settings, ACCESS: _merge_access, STORAGE_SETTINGS: _merge_storage}
+_MERGES: Final = {
+    SETTINGS: _merge_settings,
+    CATALOG_SETTINGS: _merge_settings,
+    ACCESS: _merge_access,
+    STORAGE_SETTINGS: _merge_storage,
+}
 
 
 def build_options(options: type[T], parameters: Mapping[str, Any], **more: Any) -> T:

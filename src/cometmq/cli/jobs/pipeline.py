@@ -79,6 +79,8 @@ def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, 
     given = (parameters["option"] or {}) | ({} if pattern is None else {"subscribePattern": pattern})
     parameters["option"] = given
     is_store, dry_run = parameters["store"] is not None, parameters["dry_run"]
+    if parameters["to"] is None and parameters["catalog"] and parameters["table"]:
+        parameters["to"] = f"iceberg://{parameters['catalog']}/{parameters['table']}"
     if parameters["to"] is None:
         raise click.UsageError("give the archive directory with --to", ctx)
     if not is_store and not parameters["topic"] and not given.keys() & {"topic", "subscribe", "subscribePattern"}:

@@ -24,7 +24,8 @@ import numpy as np
 
 from cometmq.archive.commits import APPENDED, COMPACTED, Commit
 from cometmq.archive.files import HOUR_MS, DataFile, first_of, hour_ended_ms, hour_of, queue_of
-from cometmq.spark.archives.table import DELTA, DELTA_LOG, VersionedTable, demand_local
+from cometmq.spark.archives.table import DELTA, DELTA_LOG, demand_local
+from cometmq.spark.archives.versioned import CommitConflictError, VersionedTable
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, MAX_TIME_MS, arrow_schema, milliseconds
 from cometmq.storage import Storage
@@ -37,9 +38,60 @@ _INFO: Final = "cometmq.commit"
 _VERSION: Final = re.compile(rf"{DELTA_LOG}/\d{{20}}\.json")
 _SEARCHED_VERSIONS: Final = (1, 100, None)
 """Number of versions to search for an archive job's last commit, which is usually the newest version."""
+_TOKENS_SEARCHED: Final = 100
+"""Number of versions to search for a commit that was just made."""
 
 
-class DeltaArchive(VersionedTable):
+class DeltaVersion:
+    """One version of the table.
+
+    :param table: deltalake's table, or None if it does not exist yet.
+    """
+
+    def __init__(self, table: Any, place: str) -> None:
+        self.table: Final = table
+        self._place = place
+
+    def last(self) -> Commit | None:
+        """Read the last commit from the newest version that an archive job wrote.
+
+        :raises ArchiveError: none of the remaining versions was written by an archive job.
+        """
+        if self.table is None:
+            return None
+        for most in _SEARCHED_VERSIONS:
+            for commit in self._commits(most):
+                return commit
+        raise ArchiveError(
+            f"the Delta table {self._place} no longer names an archive job",
+            next_step="its log was cleaned up past the last commit; archive into another directory",
+        )
+
+    def batch_of(self, query_id: str) -> int | None:
+        """Look up the query's last batch in the table's transactions."""
+        found: int | None = None if self.table is None else self.table.transaction_version(query_id)
+        return found
+
+    def has(self, token: str) -> bool:
+        """Search the newest versions."""
+        return self.table is not None and any(commit.token == token for commit in self._commits(_TOKENS_SEARCHED))
+
+    def files(self) -> list[DataFile]:
+        """List the version's files."""
+        import pyarrow as pa
+
+        if self.table is None:
+            return []
+        rows: list[dict[str, Any]] = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        return sorted((_data_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
+
+    def _commits(self, most: int | None) -> Iterator[Commit]:
+        for version in self.table.history(most):
+            if _INFO in version:
+                yield msgspec.json.decode(version[_INFO], type=Commit)
+
+
+class DeltaArchive(VersionedTable[DeltaVersion]):
     """The Delta table in a directory."""
 
     format = DELTA
@@ -61,42 +113,24 @@ class DeltaArchive(VersionedTable):
             ) from error
         self._delta: Any = deltalake
 
-    def last(self) -> Commit | None:
-        """Read the last commit from the newest version that an archive job wrote.
+    @property
+    def storage(self) -> Storage:
+        """The storage of the log and the data files."""
+        return self._storage
 
-        :raises ArchiveError: none of the remaining versions was written by an archive job.
-        """
-        table = self._open()
-        if table is None:
-            return None
-        for most in _SEARCHED_VERSIONS:
-            for version in table.history(most):
-                if _INFO in version:
-                    return msgspec.json.decode(version[_INFO], type=Commit)
-        raise ArchiveError(
-            f"the Delta table {self._directory} no longer names an archive job",
-            next_step="its log was cleaned up past the last commit; archive into another directory",
-        )
+    def __str__(self) -> str:
+        """Return the table's place."""
+        return f"the Delta table {self._directory}"
 
-    def batch_of(self, query_id: str) -> int | None:
-        """Look up the query's last batch in the table's transactions."""
-        table = self._open()
-        found: int | None = None if table is None else table.transaction_version(query_id)
-        return found
+    def load(self) -> DeltaVersion:
+        """Load the newest version."""
+        there = (self._directory / DELTA_LOG).exists()
+        table = self._delta.DeltaTable(str(self._directory)) if there else None
+        return DeltaVersion(table, str(self._directory))
 
-    def files(self) -> list[DataFile]:
-        """List the files in the table's latest version."""
-        import pyarrow as pa
-
-        table = self._open()
-        if table is None:
-            return []
-        rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        return sorted((_data_file(row) for row in rows), key=lambda file: (file.committed_ms, file.path))
-
-    def commit(self, commit: Commit) -> None:
+    def commit(self, before: DeltaVersion, commit: Commit) -> None:
         """Write the next version. Of two concurrent writers, the first one succeeds."""
-        from deltalake.exceptions import DeltaError
+        from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
         moves = commit.kind != COMPACTED
@@ -104,7 +138,7 @@ class DeltaArchive(VersionedTable):
         gone = set(commit.removed)
         actions += [
             RemoveAction(file.path, moves, commit.committed_ms, file.bytes, _partition(file))
-            for file in (self.files() if gone else ())
+            for file in (before.files() if gone else ())
             if file.path in gone
         ]
         info = msgspec.structs.replace(commit, files=[], removed=[])
@@ -115,8 +149,7 @@ class DeltaArchive(VersionedTable):
             else None,
             max_commit_retries=0,
         )
-        schema = self._delta.Schema.from_arrow(table_schema())
-        table = self._open()
+        schema, table = self._delta.Schema.from_arrow(table_schema()), before.table
         try:
             if table is None:
                 create_table_with_add_actions(
@@ -124,11 +157,14 @@ class DeltaArchive(VersionedTable):
                 )
             else:
                 table.create_write_transaction(actions, "append", schema, PARTITIONS, commit_properties=properties)
+        except CommitFailedError as error:
+            raise CommitConflictError(str(error)) from error
         except DeltaError as error:
+            if table is None and (self._directory / DELTA_LOG).exists():
+                raise CommitConflictError(str(error)) from error
             raise ArchiveError(
-                f"version {0 if table is None else table.version() + 1} of the Delta table {self._directory} "
-                f"could not be written: {error}",
-                next_step="nothing was committed; if another program wrote to the table, run the job again",
+                f"version {0 if table is None else table.version() + 1} of {self} could not be written: {error}",
+                next_step="fix the cause and run the job again",
             ) from error
 
     def removed_since(self, time_ms: int) -> set[str]:
@@ -152,9 +188,6 @@ class DeltaArchive(VersionedTable):
                 if removed is not None and removed.get("deletionTimestamp", time_ms) >= time_ms:
                     found.add(unquote(removed["path"]))
         return found
-
-    def _open(self) -> Any:
-        return self._delta.DeltaTable(str(self._directory)) if (self._directory / DELTA_LOG).exists() else None
 
     def _actions(self, version: str) -> Iterator[dict[str, Any]]:
         return map(json.loads, self._storage.read(version).splitlines())

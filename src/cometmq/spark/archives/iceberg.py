@@ -2,16 +2,16 @@
 
 A commit swaps the table's metadata once: it adds a snapshot with the added and removed files, and sets the table's
 properties ``cometmq.commit`` (the commit without its files) and ``cometmq.batch.<query id>``. Properties outlive the
-expiry of snapshots. The snapshot's summary also contains the query and the batch.
+expiry of snapshots. The snapshot's summary also contains the query, the batch and the commit's token.
+
+Catalogs compare only the snapshot that a commit was computed from, so every commit makes a snapshot, even one without
+files. pyiceberg must not repeat a refused commit, since it would replace the properties of the commit before it:
+``commit.retry.num-retries`` is 0, and is set to 0 again if another program has changed it.
 
 ``_iceberg.json`` in the archive's directory names the table's catalog. By default, this is an SQL catalog in
-``_catalog.db`` in the same directory. Files have the same paths below the directory as in the other formats. Iceberg's
-partitions are the topic and the hour of ``storeTimestamp``.
-
-Data files are described as pyiceberg's ``parquet_file_to_data_file`` does, except for the bounds of times: pyiceberg
-reads these as Python's ``datetime``, which ends with the year 9999, but the clocks of producers and brokers may show
-any time. Here the bounds remain microseconds. The hours of partitions, which pyiceberg also writes as text, end with
-that year: later times are assigned to its last hour, so predicates with any possible date still find them.
+``_catalog.db`` in the same directory. Files have the same paths below the directory as in the other formats. A table
+without a directory has its files below ``data`` in the location that its catalog has chosen. Iceberg's partitions are
+the topic and the hour of ``storeTimestamp``, unless the user names others.
 
 pyiceberg expires the snapshots (:meth:`IcebergArchive.forget`). It can neither compact files nor search for files that
 no snapshot names. CometMQ implements both in :mod:`cometmq.spark.jobs.archive.upkeep` and
@@ -20,38 +20,41 @@ no snapshot names. CometMQ implements both in :mod:`cometmq.spark.jobs.archive.u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from cometmq.archive.commits import APPENDED, Commit
 from cometmq.archive.files import DataFile, first_of, queue_of
-from cometmq.spark.archives.table import ICEBERG, ICEBERG_POINTER, TableFormat, VersionedTable, demand_local
-from cometmq.spark.errors import ArchiveError
-from cometmq.spark.records.columns import ARCHIVE_COLUMNS, BY_NAME
-from cometmq.storage import ObjectNotFoundError, Storage
-
-T = TypeVar("T")
+from cometmq.archive.locks import local_directory
+from cometmq.spark.archives.catalogs import CatalogUnavailableError, IcebergCatalog, storage_options_from
+from cometmq.spark.archives.iceberg_files import archive_schema, iceberg_file, integer_of
+from cometmq.spark.archives.iceberg_tables import (
+    MADE,
+    NAMES,
+    PROPERTIES,
+    RETRIES,
+    demand_columns,
+    demand_partitions,
+    partition_spec,
+    take_over,
+)
+from cometmq.spark.archives.table import ICEBERG, ICEBERG_POINTER, TableFormat
+from cometmq.spark.archives.versioned import CommitConflictError, CommitUnknownError, VersionedTable
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.storage import ObjectNotFoundError, Storage, StorageOptions, open_storage
 
 OWN_CATALOG: Final = "_catalog.db"
 DEFAULT_TABLE: Final = "cometmq.archive"
+ADDRESS: Final = "iceberg://"
+"""Beginning of the address of a table whose location its catalog has chosen."""
 _COMMIT: Final = "cometmq.commit"
 _BATCH: Final = "cometmq.batch."
+_TOKEN: Final = "cometmq.token"
 _KIND: Final = "cometmq.kind"
 _AT: Final = "cometmq.committed-ms"
-_NAMES: Final = "schema.name-mapping.default"
-_COUNTED: Final = ("topic", "queueId", "queueOffset", "keys", "uniqKey", "tags", "bornTimestamp", "storeTimestamp")
-"""Columns whose smallest and largest values Iceberg stores. The files contain statistics only for these columns."""
-_PROPERTIES: Final = {
-    "commit.retry.num-retries": "0",
-    "commit.manifest-merge.enabled": "true",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.metrics.default": "none",
-    **{f"write.metadata.metrics.column.{name}": "full" for name in _COUNTED},
-}
 
 
 class _Pointer(msgspec.Struct, frozen=True):
@@ -63,189 +66,240 @@ class _Pointer(msgspec.Struct, frozen=True):
     table: str
 
 
-class IcebergArchive(VersionedTable):
-    """The Iceberg table that belongs to a directory."""
+class IcebergVersion:
+    """The table as its metadata describes it at one moment.
 
-    format = ICEBERG
+    :param table: pyiceberg's table, or None if it does not exist yet.
+    :param root: the location below which its data files are.
+    """
 
-    def __init__(self, storage: Storage, wanted: TableFormat | None) -> None:
-        """Store the table's location. The table may not exist yet.
-
-        :raises ArchiveError: pyiceberg is not installed, or the archive's table is not ``wanted``.
-        """
-        directory = demand_local(storage, ICEBERG)
-        self._storage = storage
-        self._directory = directory
-        try:
-            import pyiceberg.catalog
-        except ImportError as error:
-            raise ArchiveError(
-                f"the archive {directory} is an Iceberg table, and the package pyiceberg is not installed",
-                next_step="pip install 'cometmq[iceberg]'",
-            ) from error
-        self._load_catalog: Any = pyiceberg.catalog.load_catalog
-        asked = None
-        if wanted is not None and (wanted.catalog is not None or wanted.table is not None):
-            asked = _Pointer(wanted.catalog, wanted.table or DEFAULT_TABLE)
-        saved = self._saved_pointer()
-        self._pointer = saved or asked or _Pointer(None, DEFAULT_TABLE)
-        if saved is not None and asked is not None and asked != saved:
-            raise ArchiveError(
-                f"the archive {directory} is table {saved.table} of {saved.catalog or 'its own catalog'}, "
-                f"not {asked.table} of {asked.catalog}",
-                next_step="leave out --catalog and --table to continue it",
-            )
-
-    def _saved_pointer(self) -> _Pointer | None:
-        try:
-            return msgspec.json.decode(self._storage.read(ICEBERG_POINTER), type=_Pointer)
-        except ObjectNotFoundError:
-            return None
-        except msgspec.MsgspecError as error:
-            raise ArchiveError(
-                f"{self._storage.describe(ICEBERG_POINTER)} is damaged: {error}", next_step="restore it from a backup"
-            ) from error
+    def __init__(self, table: Any, root: str) -> None:
+        self.table: Final = table
+        self._root = root
 
     def last(self) -> Commit | None:
         """Read the last commit from the table's properties."""
-        table = self._open()
-        text = None if table is None else table.properties.get(_COMMIT)
+        text = None if self.table is None else self.table.properties.get(_COMMIT)
         return None if text is None else msgspec.json.decode(text, type=Commit)
 
     def batch_of(self, query_id: str) -> int | None:
         """Look up the query's last batch in the table's properties."""
-        table = self._open()
-        text = None if table is None else table.properties.get(_BATCH + query_id)
+        text = None if self.table is None else self.table.properties.get(_BATCH + query_id)
         return None if text is None else int(text)
+
+    def has(self, token: str) -> bool:
+        """Search the last commit and the remaining snapshots."""
+        last = self.last()
+        if last is not None and last.token == token:
+            return True
+        return self.table is not None and any(_summary_value(of, _TOKEN) == token for of in self._snapshots())
 
     def files(self) -> list[DataFile]:
         """List the files named in the current snapshot's manifests."""
-        table = self._open()
-        if table is None or table.current_snapshot() is None:
+        if self.table is None or self.table.current_snapshot() is None:
             return []
-        times = {
-            of.snapshot_id: _committed_ms(of)
-            for of in table.metadata.snapshots
-            if _summary_value(of, _KIND) == APPENDED
-        }
-        schema = table.schema()
+        times = {of.snapshot_id: _committed_ms(of) for of in self._snapshots() if _summary_value(of, _KIND) == APPENDED}
+        schema = self.table.schema()
         time, offset = (schema.find_field(name).field_id for name in ("storeTimestamp", "queueOffset"))
         found = []
-        for entry in _entries(table, table.current_snapshot()):
+        for entry in _entries(self.table, self.table.current_snapshot()):
             file = entry.data_file
-            path = self._place(file.file_path)
+            path = self.path_of(file.file_path)
             found.append(
                 DataFile(
                     path,
                     *queue_of(path),
                     first=first_of(path),
-                    end=_integer(file.upper_bounds[offset]) + 1,
+                    end=integer_of(file.upper_bounds[offset]) + 1,
                     rows=file.record_count,
                     bytes=file.file_size_in_bytes,
-                    min_store_ms=_integer(file.lower_bounds[time]) // 1000,
-                    max_store_ms=_integer(file.upper_bounds[time]) // 1000,
+                    min_store_ms=integer_of(file.lower_bounds[time]) // 1000,
+                    max_store_ms=integer_of(file.upper_bounds[time]) // 1000,
                     bad_bodies=0,
                     committed_ms=times.get(entry.snapshot_id, 0),
                 )
             )
         return sorted(found, key=lambda file: (file.committed_ms, file.path))
 
-    def commit(self, commit: Commit) -> None:
+    def named_since(self, time_ms: int) -> set[str]:
+        """Return the paths of the files in all remaining snapshots that were current at that time or later."""
+        if self.table is None:
+            return set()
+        return {
+            self.path_of(entry.data_file.file_path)
+            for snapshot in self.current_since(time_ms)
+            for entry in _entries(self.table, snapshot)
+        }
+
+    def current_since(self, time_ms: int) -> list[Any]:
+        """Return the snapshots that were current at ``time_ms`` or later."""
+        snapshots = sorted(self._snapshots(), key=lambda of: of.sequence_number or 0)
+        ended = [_committed_ms(following) for following in snapshots[1:]]
+        return [of for of, end in zip(snapshots, [*ended, time_ms], strict=False) if end >= time_ms]
+
+    def location_of(self, path: str) -> str:
+        """Return the location of a data file."""
+        return f"{self._root}/{path}"
+
+    def path_of(self, location: str) -> str:
+        """Return the path of a data file.
+
+        :raises ArchiveError: the file is not below the table's root.
+        """
+        prefix = f"{self._root}/"
+        if not location.startswith(prefix):
+            raise ArchiveError(
+                f"the Iceberg table names {location}, which lies outside of {self._root}",
+                next_step="Iceberg stores absolute paths: move the archive back to where it was created",
+            )
+        return location.removeprefix(prefix)
+
+    def _snapshots(self) -> list[Any]:
+        snapshots: list[Any] = self.table.metadata.snapshots
+        return snapshots
+
+
+class IcebergArchive(VersionedTable[IcebergVersion]):
+    """The Iceberg table that belongs to a directory."""
+
+    format = ICEBERG
+
+    def __init__(self, storage: Storage | None, wanted: TableFormat | None) -> None:
+        """Store the table's location. The table may not exist yet.
+
+        :param storage: the archive's directory, or None if the catalog chooses the location.
+        :raises ArchiveError: pyiceberg is not installed, or the archive's table is not ``wanted``.
+        :raises OptionError: the storage is not local, and no catalog is named.
+        """
+        try:
+            import pyiceberg.catalog  # noqa: F401
+        except ImportError as error:
+            place = f"{wanted.catalog}" if storage is None and wanted is not None else f"{storage and storage.url}"
+            raise ArchiveError(
+                f"the archive {place} is an Iceberg table, and the package pyiceberg is not installed",
+                next_step="pip install 'cometmq[iceberg]'",
+            ) from error
+        self._directory = storage
+        self._wanted = wanted or TableFormat(ICEBERG)
+        asked = None
+        if self._wanted.catalog is not None or self._wanted.table is not None:
+            asked = _Pointer(self._wanted.catalog, self._wanted.table or DEFAULT_TABLE)
+        saved = None if storage is None else _saved_pointer(storage)
+        self._pointer = saved or asked or _Pointer(None, DEFAULT_TABLE)
+        if storage is not None and saved is not None and asked is not None and asked != saved:
+            raise ArchiveError(
+                f"the archive {storage.url} is table {saved.table} of {saved.catalog or 'its own catalog'}, "
+                f"not {asked.table} of {asked.catalog}",
+                next_step="leave out --catalog and --table to continue it",
+            )
+        self._root = None if storage is None else _root_of(storage)
+        properties = self._wanted.catalog_options or {}
+        if self._pointer.catalog is None:
+            properties = _own_catalog(storage)
+        self._catalog = IcebergCatalog(self._pointer.catalog or "archive", properties)
+
+    def __str__(self) -> str:
+        """Return the table's name and place."""
+        place = f" of {self._directory.url}" if self._directory is not None else f" of the catalog {self._catalog.name}"
+        return f"the Iceberg table {self._pointer.table}{place}"
+
+    @property
+    def url(self) -> str:
+        """Return the archive's directory, or the name of its table."""
+        if self._directory is not None:
+            return self._directory.url
+        return f"{ADDRESS}{self._pointer.catalog}/{self._pointer.table}"
+
+    @cached_property
+    def storage(self) -> Storage:
+        """The storage of the data files, with the credentials that the catalog has issued.
+
+        :raises OptionError: the catalog chooses the location, and the table does not exist yet.
+        """
+        if self._directory is not None:
+            return self._directory
+        table = self._open()
+        if table is None:
+            raise OptionError(f"{self} does not exist", next_step="create it: cometmq pipeline archive")
+        root = _data_root(table)
+        return open_storage(root, storage_options_from(table.io.properties, root, StorageOptions()))
+
+    def prepare(self) -> None:
+        """Create the table if the catalog chooses its location."""
+        if self._directory is None and self._open() is None:
+            self._create()
+
+    def load(self) -> IcebergVersion:
+        """Load the table's metadata."""
+        table = self._open()
+        return IcebergVersion(table, self._root or ("" if table is None else _data_root(table)))
+
+    def commit(self, before: IcebergVersion, commit: Commit) -> None:
         """Swap the metadata. Of two concurrent writers, the first one succeeds."""
         from pyiceberg.exceptions import CommitFailedException
 
-        table = self._open() or self._create()
-        info = msgspec.structs.replace(commit, files=[], removed=[], covered=[])
-        properties = {_NAMES: table.schema().name_mapping.model_dump_json()}  # files know no ids of columns
-        properties |= {_COMMIT: msgspec.json.encode(info).decode(), _BATCH + commit.query_id: str(commit.batch_id)}
-        summary = {
-            "cometmq.query": commit.query_id,
-            "cometmq.batch": str(commit.batch_id),
-            _KIND: commit.kind,
-            _AT: str(commit.committed_ms),
-        }
-        gone = {self._location(path) for path in commit.removed}
+        table = before.table or self._create()
+        demand_same_snapshot(before)
         try:
+            demand_columns(table, self._pointer.table)
+            demand_partitions(table, self._pointer.table)
+            if table.properties.get(RETRIES) != "0":
+                with table.transaction() as change:
+                    change.set_properties({RETRIES: "0"})
+                table.refresh()
             with table.transaction() as change:
-                change.set_properties(properties)
-                if gone or commit.files:
-                    made = change.update_snapshot(snapshot_properties=summary)
-                    with made.overwrite() if gone else made.merge_append() as snapshot:
-                        for entry in _entries(table, table.current_snapshot()) if gone else ():
-                            if entry.data_file.file_path in gone:
-                                snapshot.delete_data_file(entry.data_file)
-                        for new in commit.files:
-                            location = self._location(new.path)
-                            snapshot.append_data_file(iceberg_file(table.io, change.table_metadata, location))
+                _stage(change, table, before, commit)
+                # pyiceberg would delete the manifests of a refused commit. The catalog also refuses a commit that it
+                # already has, if the answer was lost and a proxy has sent the request again.
+                change._snapshot_producers = []
         except CommitFailedException as error:
-            raise ArchiveError(
-                f"the Iceberg table {self._pointer.table} of {self._directory} could not be changed: {error}",
-                next_step="nothing was committed; another program wrote to the table, so run the job again",
-            ) from error
+            raise CommitConflictError(str(error)) from error
+        except (ArchiveError, FileNotFoundError):
+            raise
+        except Exception as error:
+            failure = self._catalog.failure(error)
+            if failure is None or isinstance(failure, CatalogUnavailableError):
+                raise CommitUnknownError(str(failure or type(error).__name__)) from None
+            raise failure from None
 
     def removed_since(self, time_ms: int) -> set[str]:
         """Compare all remaining snapshots that were current at that time or later."""
-        table = self._open()
-        if table is None:
-            return set()
-        return {
-            self._place(entry.data_file.file_path)
-            for snapshot in _current_since(table, time_ms)
-            for entry in _entries(table, snapshot)
-        }
+        return self.load().named_since(time_ms)
 
     def forget(self, time_ms: int) -> None:
         """Expire the snapshots that stopped being current before this time."""
-        table = self._open()
-        if table is None:
+        version = self.load()
+        if version.table is None:
             return
-        current = {snapshot.snapshot_id for snapshot in _current_since(table, time_ms)}
-        current |= {ref.snapshot_id for ref in table.metadata.refs.values()}
-        old = [of.snapshot_id for of in table.metadata.snapshots if of.snapshot_id not in current]
+        metadata = version.table.metadata
+        current = {snapshot.snapshot_id for snapshot in version.current_since(time_ms)}
+        current |= {ref.snapshot_id for ref in metadata.refs.values()}
+        old = [of.snapshot_id for of in metadata.snapshots if of.snapshot_id not in current]
         if old:
-            table.maintenance.expire_snapshots().by_ids(old).commit()
+            version.table.maintenance.expire_snapshots().by_ids(old).commit()
 
     # The catalog ----------------------------------------------------------------------------------
 
-    @cached_property
-    def _catalog(self) -> Any:
-        if self._pointer.catalog is not None:
-            try:
-                return _retry_once(lambda: self._load_catalog(self._pointer.catalog))
-            except ValueError as error:
-                raise ArchiveError(
-                    f"pyiceberg's configuration has no catalog {self._pointer.catalog}: {error}",
-                    next_step="describe it in ~/.pyiceberg.yaml, on driver and executors",
-                ) from error
-        own = {
-            "type": "sql",
-            "uri": f"sqlite:///{self._directory / OWN_CATALOG}",
-            "warehouse": f"file://{self._directory}",
-        }
-        return _retry_once(lambda: self._load_catalog("archive", **own))
-
     def _open(self) -> Any:
-        """Load the table, or return None if it does not exist yet.
+        """Load the table, or return None if it does not exist yet or is not an archive.
 
         :raises ArchiveError: the directory was moved.
         """
-        from pyiceberg.exceptions import NoSuchTableError
-
-        if not (self._directory / ICEBERG_POINTER).exists():
+        if self._directory is not None and self._directory.stat(ICEBERG_POINTER) is None:
             return None
         try:
             table = self._catalog.load_table(self._pointer.table)
-        except NoSuchTableError:
-            return None
         except FileNotFoundError as error:
             raise self._moved(str(error)) from error
-        if table.metadata.location != self._location(""):
+        if self._directory is None:
+            return table if table is not None and MADE in table.properties else None
+        if table is not None and table.metadata.location != self._root:
             raise self._moved(f"it was created in {table.metadata.location}")
         return table
 
     def _moved(self, reason: str) -> ArchiveError:
         return ArchiveError(
-            f"the Iceberg table {self._pointer.table} does not belong to {self._directory}: {reason}",
+            f"the Iceberg table {self._pointer.table} does not belong to {self.url}: {reason}",
             next_step="Iceberg stores absolute paths: move the directory back to where it was created, or link "
             "it there, and use that path; or archive into another directory",
         )
@@ -254,85 +308,110 @@ class IcebergArchive(VersionedTable):
         """Create an empty table. If the job is killed later, the next run uses this table.
 
         The pointer is written last, so other processes see no archive in the directory before the table is complete.
-        """
-        from pyiceberg.exceptions import TableAlreadyExistsError
-        from pyiceberg.partitioning import PartitionField, PartitionSpec
-        from pyiceberg.transforms import HourTransform, IdentityTransform
 
-        namespace = self._pointer.table.rpartition(".")[0]
-        if namespace:
-            _retry_once(lambda: self._catalog.create_namespace_if_not_exists(namespace))
-        schema = _schema()
-        spec = PartitionSpec(
-            PartitionField(schema.find_field("topic").field_id, 1000, IdentityTransform(), "topic"),
-            PartitionField(schema.find_field("storeTimestamp").field_id, 1001, HourTransform(), "hour"),
-        )
-        place = self._location("")
-        try:
-            table = self._catalog.create_table(self._pointer.table, schema, place, spec, properties=_PROPERTIES)
-        except TableAlreadyExistsError as error:
-            table = self._catalog.load_table(self._pointer.table)
-            if table.metadata.location != place or table.current_snapshot() is not None:
+        :raises ArchiveError: the catalog has another table of this name.
+        """
+        name, schema = self._pointer.table, archive_schema()
+        spec = partition_spec(schema, self._wanted.partition)
+        table = self._catalog.create_table(name, schema, self._root, spec, PROPERTIES)
+        if self._root is not None and table.metadata.location != self._root:
+            raise ArchiveError(
+                f"the catalog has a table {name} already, in {table.metadata.location} and not in {self._root}",
+                next_step="choose another name with --table, or leave out --to to use the location of that table",
+            )
+        if MADE not in table.properties:
+            if not self._wanted.take_over:
                 raise ArchiveError(
-                    f"the catalog has a table {self._pointer.table} already, which is not the archive in "
-                    f"{self._directory}",
-                    next_step="choose another name with --table",
-                ) from error
-        self._storage.put(ICEBERG_POINTER, msgspec.json.encode(self._pointer))
+                    f"the catalog has a table {name} already, which is not the archive in {self.url}",
+                    next_step="choose another name with --table, or continue in this one with --take-over",
+                )
+            self._catalog.ask(lambda: take_over(table, name))
+        if self._directory is not None:
+            self._directory.put(ICEBERG_POINTER, msgspec.json.encode(self._pointer))
         return table
 
-    def _location(self, path: str) -> str:
-        return f"file://{self._directory}/{path}".rstrip("/")
 
-    def _place(self, location: str) -> str:
-        prefix = f"file://{self._directory}/"
-        if not location.startswith(prefix):
-            raise ArchiveError(
-                f"the Iceberg table {self._pointer.table} names {location}, which lies outside of {self._directory}",
-                next_step="Iceberg stores absolute paths: move the archive back to where it was created",
-            )
-        return location.removeprefix(prefix)
-
-
-def _retry_once(make: Callable[[], T]) -> T:
-    """Open or create something in a catalog, and retry once if that fails.
-
-    SQL catalogs first check that the object does not exist. They fail if another job creates it after the check.
-    """
+def _saved_pointer(storage: Storage) -> _Pointer | None:
     try:
-        return make()
-    except ValueError:
-        raise
-    except Exception:
-        return make()
+        return msgspec.json.decode(storage.read(ICEBERG_POINTER), type=_Pointer)
+    except ObjectNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ArchiveError(
+            f"{storage.describe(ICEBERG_POINTER)} is damaged: {error}", next_step="restore it from a backup"
+        ) from error
 
 
-def _schema() -> Any:
-    """Return the columns of an archive's files as an Iceberg schema."""
-    from pyiceberg import types
-    from pyiceberg.schema import Schema
+def _root_of(storage: Storage) -> str:
+    directory = local_directory(storage)
+    return storage.url if directory is None else f"file://{directory}"
 
-    count = len(ARCHIVE_COLUMNS)
-    known = {
-        "string": types.StringType(),
-        "int": types.IntegerType(),
-        "bigint": types.LongType(),
-        "binary": types.BinaryType(),
-        "timestamp": types.TimestamptzType(),
-        "map<string,string>": types.MapType(
-            key_id=count + 1,
-            key_type=types.StringType(),
-            value_id=count + 2,
-            value_type=types.StringType(),
-            value_required=False,
-        ),
-    }
-    return Schema(
-        *(
-            types.NestedField(number, name, known[BY_NAME[name].type], required=False)
-            for number, name in enumerate(ARCHIVE_COLUMNS, 1)
+
+def _data_root(table: Any) -> str:
+    """Return the place for the data files of a table whose location the catalog has chosen."""
+    return f"{table.metadata.location.rstrip('/')}/data"
+
+
+def _own_catalog(storage: Storage | None) -> dict[str, str]:
+    """Return the properties of the SQL catalog in an archive's directory.
+
+    :raises OptionError: the directory is not local.
+    """
+    directory = None if storage is None else local_directory(storage)
+    if directory is None:
+        raise OptionError(
+            f"an Iceberg table in {storage.url if storage else 'a catalog'} needs the name of a catalog",
+            next_step="add --catalog NAME --table lake.orders, for a catalog of type rest, glue, hive or sql "
+            "(PostgreSQL)",
         )
-    )
+    return {"type": "sql", "uri": f"sqlite:///{directory / OWN_CATALOG}", "warehouse": f"file://{directory}"}
+
+
+def demand_same_snapshot(version: IcebergVersion) -> None:
+    """Check that the table still contains what the last commit has added.
+
+    :raises ArchiveError: somebody has rolled the table back to an earlier snapshot.
+    """
+    last, table = version.last(), version.table
+    if last is None or not last.token:
+        return
+    snapshot = table.current_snapshot()
+    while snapshot is not None and (token := _summary_value(snapshot, _TOKEN)) is None:
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)  # None if it has expired
+    if snapshot is not None and token != last.token:
+        raise ArchiveError(
+            f"somebody has set the table {table.name()[-1]} to an earlier snapshot, so messages that were archived are "
+            "no longer in it",
+            next_step="set it to its newest snapshot again (CALL system.set_current_snapshot), or archive into a new "
+            "table",
+        )
+
+
+def _stage(change: Any, table: Any, before: IcebergVersion, commit: Commit) -> None:
+    """Add a commit to a transaction: the table's properties, and one snapshot."""
+    info = msgspec.structs.replace(commit, files=[], removed=[], covered=[])
+    properties = {NAMES: table.schema().name_mapping.model_dump_json()}  # files know no ids of columns
+    properties[_COMMIT] = msgspec.json.encode(info).decode()
+    if commit.kind == APPENDED:
+        properties[_BATCH + commit.query_id] = str(commit.batch_id)
+    change.set_properties(properties)
+    summary = {
+        "cometmq.query": commit.query_id,
+        "cometmq.batch": str(commit.batch_id),
+        _KIND: commit.kind,
+        _AT: str(commit.committed_ms),
+        _TOKEN: commit.token,
+    }
+    gone = {before.location_of(path) for path in commit.removed}
+    made = change.update_snapshot(snapshot_properties=summary)
+    with made.overwrite() if gone else made.merge_append() if commit.files else made.fast_append() as snapshot:
+        for entry in _entries(table, table.current_snapshot()) if gone else ():
+            if entry.data_file.file_path in gone:
+                snapshot.delete_data_file(entry.data_file)
+        for new in commit.files:
+            location = before.location_of(new.path)
+            snapshot.append_data_file(iceberg_file(table.io, change.table_metadata, location))
 
 
 def _entries(table: Any, snapshot: Any) -> Iterable[Any]:
@@ -348,81 +427,3 @@ def _summary_value(snapshot: Any, name: str) -> str | None:
 def _committed_ms(snapshot: Any) -> int:
     """Return a snapshot's time according to the clock of the job that wrote it."""
     return int(_summary_value(snapshot, _AT) or snapshot.timestamp_ms)
-
-
-def _current_since(table: Any, time_ms: int) -> list[Any]:
-    """Return the snapshots that were current at ``time_ms`` or later."""
-    snapshots = sorted(table.metadata.snapshots, key=lambda of: of.sequence_number or 0)
-    ended = [_committed_ms(following) for following in snapshots[1:]]
-    return [of for of, end in zip(snapshots, [*ended, time_ms], strict=False) if end >= time_ms]
-
-
-def _integer(stored: bytes) -> int:
-    """Convert a bound from its stored form; times are in microseconds."""
-    return int.from_bytes(stored, "little", signed=True)
-
-
-_TIMES: Final = ("bornTimestamp", "storeTimestamp")
-_CALENDAR_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""First and last time that pyiceberg can convert: the beginning of the year 1 and the end of the year 9999."""
-
-
-def iceberg_file(io: Any, metadata: Any, location: str) -> Any:
-    """Describe the Parquet file at ``location`` for the table with this metadata. The facts are read from the file's
-    footer.
-
-    :param io: pyiceberg's ``FileIO`` for the table.
-    """
-    import pyarrow.parquet as pq
-    from pyiceberg.io.pyarrow import (
-        MetricModeTypes,
-        MetricsMode,
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-
-    file, schema = io.new_input(location), metadata.schema()
-    with file.open() as opened:
-        footer = pq.read_metadata(opened)
-    ids = parquet_path_to_id_mapping(schema)
-    plan = compute_statistics_plan(schema, metadata.properties)
-    for name in _TIMES:
-        plan[ids[name]] = replace(plan[ids[name]], mode=MetricsMode(MetricModeTypes.COUNTS))
-    counted = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=footer, stats_columns=plan, parquet_column_mapping=ids
-    )
-    counted.column_aggregates.update({ids[name]: _bounds(footer, name, _CALENDAR_US) for name in _TIMES})
-    partition = counted.partition(metadata.spec(), schema)
-    counted.column_aggregates.update({ids[name]: _bounds(footer, name) for name in _TIMES})
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=location,
-        file_format=FileFormat.PARQUET,
-        partition=partition,
-        file_size_in_bytes=len(file),
-        sort_order_id=None,
-        spec_id=metadata.default_spec_id,
-        equality_ids=None,
-        key_metadata=None,
-        **counted.to_serialized_dict(),
-    )
-
-
-def _bounds(footer: Any, name: str, limits: tuple[int, int] = (-(1 << 63), (1 << 63) - 1)) -> Any:
-    """Return a column's smallest and largest times in the form in which pyiceberg stores them."""
-    from pyiceberg.io.pyarrow import StatsAggregator
-    from pyiceberg.types import TimestamptzType
-
-    bounds = StatsAggregator(TimestamptzType(), "INT64")
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema == name:
-                bounds.update_min(_clipped(column.statistics.min_raw, *limits))
-                bounds.update_max(_clipped(column.statistics.max_raw, *limits))
-    return bounds
-
-
-def _clipped(value: int, least: int, most: int) -> int:
-    return min(max(value, least), most)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ from cometmq.archive.locks import COMMIT_LOCK, UPKEEP_LOCK, local_directory, loc
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
+from cometmq.spark.archives.catalogs import io_properties
 from cometmq.spark.archives.parquet import ParquetArchive
 from cometmq.spark.archives.rows import read_rows
 from cometmq.spark.archives.table import DELTA, DELTA_LOG, ICEBERG, ICEBERG_POINTER, PARQUET, ArchiveTable, TableFormat
@@ -34,7 +36,7 @@ from cometmq.spark.object_stores import parse_storage, storage_options
 from cometmq.spark.options import demand_present
 from cometmq.spark.records.columns import ARCHIVE_DDL, milliseconds
 from cometmq.spark.records.queues import Mark, Marks, Offsets, Queue
-from cometmq.storage import Storage, check_conditional_writes, open_storage
+from cometmq.storage import Location, Storage, check_conditional_writes, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +55,7 @@ class ArchiveLog:
 
     def __init__(
         self,
-        place: Place,
+        place: Place | None,
         wanted: TableFormat | str | None = None,
         *,
         storage: Mapping[str, str] | None = None,
@@ -62,6 +64,7 @@ class ArchiveLog:
     ) -> None:
         """Open the archive's table, or choose the format of a new one.
 
+        :param place: the archive's place, or None for a table whose location its catalog chooses.
         :param wanted: format of a new archive, or its name; Parquet by default.
         :param storage: options of the object store, such as ``endpoint``. Those that are not given come from the active
             session's Hadoop configuration, or from the environment.
@@ -70,8 +73,21 @@ class ArchiveLog:
         :raises PathError: the URL has an unsupported scheme.
         :raises ArchiveError: the archive's format is not ``wanted``, or the format's package is missing.
         """
-        self.storage: Final = place if isinstance(place, Storage) else _storage_at(place, storage)
-        self._table = table_at(self.storage, wanted)
+        wanted = TableFormat(wanted) if isinstance(wanted, str) else wanted
+        found: Storage | None = None
+        if isinstance(place, Storage):
+            found = place
+        elif place is not None:
+            location, options = Location.parse(place), parse_storage(storage_options(place, storage))
+            if location.kind == "iceberg":
+                wanted = table_named(location, wanted)
+            else:
+                found = open_storage(location, options)
+            if wanted is not None and wanted.catalog is not None:
+                wanted = replace(wanted, catalog_options={**io_properties(options), **(wanted.catalog_options or {})})
+        self.wanted: Final = wanted
+        self.in_catalog: Final = found is None
+        self._table = table_at(found, wanted)
         self._writer = writer
         self._clock = clock
 
@@ -80,7 +96,15 @@ class ArchiveLog:
     @property
     def url(self) -> str:
         """Return the archive's absolute path or its URL."""
-        return self.storage.url
+        return self._table.url
+
+    @property
+    def storage(self) -> Storage:
+        """Return the storage of the data files.
+
+        :raises OptionError: the archive does not exist yet, and its catalog chooses its location.
+        """
+        return self._table.storage
 
     @property
     def format(self) -> str:
@@ -170,8 +194,9 @@ class ArchiveLog:
         :raises ArchiveError: another process holds the lock.
         :raises UnsafeStorageError: the storage would let two jobs create the same commit.
         """
+        self._table.prepare()
         with locked(self.storage):
-            if self.last() is None and local_directory(self.storage) is None:
+            if self.format == PARQUET and self.last() is None and local_directory(self.storage) is None:
                 check_conditional_writes(self.storage)
             self._writer = self._table.open_writer(self._clock.now_ms())
             yield
@@ -262,25 +287,41 @@ class ArchiveLog:
             return sorted((found.key, found.size) for found in orphans)
 
 
-def _storage_at(place: str | os.PathLike[str], given: Mapping[str, str] | None) -> Storage:
-    return open_storage(place, parse_storage(storage_options(place, given)))
+def table_named(location: Location, wanted: TableFormat | None) -> TableFormat:
+    """Return the table that an address such as ``iceberg://prod/lake.orders`` names.
+
+    :param wanted: its options; it may not name another table.
+    :raises OptionError: ``wanted`` names another table.
+    """
+    wanted = wanted or TableFormat(ICEBERG)
+    for given, named in ((wanted.catalog, location.container), (wanted.table, location.path)):
+        if given not in (None, named):
+            raise OptionError(f"{location} is not the table {wanted.table} of the catalog {wanted.catalog}")
+    return replace(wanted, name=ICEBERG, catalog=location.container, table=location.path)
 
 
-def table_at(storage: Storage, wanted: TableFormat | str | None) -> ArchiveTable:
+def table_at(storage: Storage | None, wanted: TableFormat | str | None) -> ArchiveTable:
     """Return the table in a storage. A new table has the ``wanted`` format, by default Parquet.
 
     :raises OptionError: the format is unknown.
     :raises ArchiveError: there is an archive in another format, or the format's package is missing.
     """
-    found = _format_of(storage)
-    wanted = TableFormat(wanted) if isinstance(wanted, str) else wanted
+    if isinstance(wanted, str):
+        wanted = TableFormat(wanted)
     if wanted is not None:
         wanted.check()
-        if found is not None and found != wanted.name:
-            raise ArchiveError(
-                f"{storage.url} holds an archive of format {found}, not {wanted.name}",
-                next_step=f"continue with --format {found}, or archive into another directory",
-            )
+    if storage is None:
+        if wanted is None or wanted.catalog is None:
+            raise OptionError("an archive needs a directory, or the catalog of an Iceberg table")
+        from cometmq.spark.archives.iceberg import IcebergArchive
+
+        return IcebergArchive(None, wanted)
+    found = _format_of(storage)
+    if wanted is not None and found is not None and found != wanted.name:
+        raise ArchiveError(
+            f"{storage.url} holds an archive of format {found}, not {wanted.name}",
+            next_step=f"continue with --format {found}, or archive into another directory",
+        )
     name = found or (wanted.name if wanted is not None else PARQUET)
     if name == DELTA:
         from cometmq.spark.archives.delta import DeltaArchive

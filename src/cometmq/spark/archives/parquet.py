@@ -20,7 +20,13 @@ class ParquetArchive(ArchiveTable):
     format = PARQUET
 
     def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._chain = CommitChain(storage)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of commits and data files."""
+        return self._storage
 
     def last(self) -> Commit | None:
         """Read the last commit.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -20,6 +20,9 @@ PARQUET: Final = "parquet"
 DELTA: Final = "delta"
 ICEBERG: Final = "iceberg"
 FORMATS: Final = (PARQUET, DELTA, ICEBERG)
+PERIODS: Final = frozenset({"hour", "day", "month", "year"})
+"""Periods of store time by which an Iceberg table can be partitioned."""
+DEFAULT_PARTITION: Final = "topic,hour"
 
 DELTA_LOG: Final = "_delta_log"
 ICEBERG_POINTER: Final = "_iceberg.json"
@@ -37,6 +40,12 @@ class TableFormat:
     """
     table: str | None = None
     """Namespace and name of the Iceberg table."""
+    catalog_options: Mapping[str, str] | None = field(default=None, repr=False)
+    """Properties of the catalog, such as type and uri, which override pyiceberg's configuration."""
+    partition: str = DEFAULT_PARTITION
+    """Partitions of a new Iceberg table, by commas: ``topic``, ``queueId``, and one of :data:`PERIODS`."""
+    take_over: bool = False
+    """True to continue in an existing Iceberg table that no archive job has created."""
 
     def check(self) -> None:
         """Check that the format exists.
@@ -50,6 +59,12 @@ class TableFormat:
         if self.catalog is not None and self.table is None:
             raise OptionError(
                 f"catalog {self.catalog} needs the name of a table", next_step="add it, as in --table lake.orders"
+            )
+        parts = self.partition.split(",")
+        if set(parts) - {"topic", "queueId", *PERIODS} or len(set(parts)) < len(parts) or len({*parts} & PERIODS) > 1:
+            raise OptionError(
+                f"unknown partitions {self.partition!r}",
+                next_step=f"use topic, queueId and one of {', '.join(sorted(PERIODS))}, as in --partition topic,day",
             )
 
 
@@ -75,6 +90,19 @@ class ArchiveTable(ABC):
     """An archive's table. Commits are atomic."""
 
     format: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def storage(self) -> Storage:
+        """Return the storage of the data files."""
+
+    @property
+    def url(self) -> str:
+        """Return the archive's path, URL or name."""
+        return self.storage.url
+
+    def prepare(self) -> None:  # noqa: B027  # most tables begin with their first commit
+        """Create the table if its files could have no place otherwise."""
 
     @abstractmethod
     def last(self) -> Commit | None:
@@ -114,36 +142,4 @@ class ArchiveTable(ABC):
     def forget(self, time_ms: int) -> None:  # noqa: B027  # only one format keeps versions
         """Delete versions of the table that stopped being current before this time, if the format keeps old
         versions.
-        """
-
-
-class VersionedTable(ArchiveTable):
-    """A table of a format with transactions of its own. Of two concurrent writers the first one succeeds, and the other
-    one fails; they have no epochs.
-    """
-
-    def epoch(self) -> int:
-        """Return 0."""
-        return 0
-
-    def open_writer(self, now_ms: int) -> Writer:  # noqa: ARG002
-        """Change nothing."""
-        return Writer(0, "")
-
-    def append(self, writer: Writer, decide: Decide) -> Commit | None:  # noqa: ARG002
-        """Commit messages; see :meth:`ArchiveTable.append`."""
-        return self.change(decide)
-
-    def change(self, decide: Decide) -> Commit | None:
-        """Commit one transaction; see :meth:`ArchiveTable.change`."""
-        commit = decide(self)
-        if commit is not None:
-            self.commit(commit)
-        return commit
-
-    @abstractmethod
-    def commit(self, commit: Commit) -> None:
-        """Add ``commit.files``, remove ``commit.removed`` and store the totals, in one transaction.
-
-        :raises ArchiveError: another program changed the table at the same time; nothing was committed.
         """

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast
 from cometmq.options import Option
 from cometmq.options.declared import declare, declared
 from cometmq.options.forms import FLAG, PATH, TEXT, Form, OptionError, whole
+from cometmq.spark.archives.catalogs import is_secret
 from cometmq.spark.options import PLACE, SECRET_PLACES, STORAGE, parse_option
 
 if TYPE_CHECKING:
@@ -46,6 +47,17 @@ def _read_storage_setting(text: str) -> tuple[str, str]:
     return _read_setting(text if text.startswith(STORAGE) else f"{STORAGE}{text}")
 
 
+def _read_catalog_setting(text: str) -> tuple[str, str]:
+    name, value = _read_setting(text)
+    if is_secret(name, value):
+        reason = f"must not hold {name}: everybody on this machine would see it in the list of processes"
+        variable = name.upper().replace(".", "__").replace("-", "_")
+        raise OptionError(
+            reason, next_step=f"set the variable PYICEBERG_CATALOG__NAME__{variable}, or write it in ~/.pyiceberg.yaml"
+        )
+    return name, value
+
+
 DIRECTORY: Final = dataclasses.replace(PATH, words="a directory")
 OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists")
 FILE: Final = dataclasses.replace(PATH, words="a file")
@@ -59,6 +71,9 @@ ACCESS: Final = dataclasses.replace(SETTINGS, words="NAME=VALUE, an option for c
 STORAGE_HELP: Final = "Option of the object store, such as endpoint, region or profile. May be repeated."
 STORAGE_SETTINGS: Final = dataclasses.replace(
     SETTINGS, read=_read_storage_setting, words="NAME=VALUE, an option of an object store"
+)
+CATALOG_SETTINGS: Final = dataclasses.replace(
+    SETTINGS, read=_read_catalog_setting, words="NAME=VALUE, a property of an Iceberg catalog"
 )
 NAMESRV: Final = Form("nameservers", str)
 

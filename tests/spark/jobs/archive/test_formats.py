@@ -22,7 +22,7 @@ from tests.spark.topics import Topics
 pytest.importorskip("deltalake", reason="deltalake is not installed (pip install cometmq[delta])")
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed (pip install cometmq[iceberg])")
 
-from cometmq.archive.commits import Commit
+from cometmq.archive.commits import APPENDED, Commit
 from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.archives.delta import DeltaArchive
 from cometmq.spark.archives.iceberg import IcebergArchive
@@ -111,9 +111,9 @@ def test_a_masked_copy_has_these_formats_too(
     source, rules = MessageSource(topics.namesrv), rules_from_options(["$.phone=mask"])
     commit = TABLES[name].commit
 
-    def dying(table: Any, what: Commit) -> None:
-        commit(table, what)
-        if what.batch_id == 1:
+    def dying(table: Any, before: Any, what: Commit) -> None:
+        commit(table, before, what)
+        if what.kind == APPENDED and what.batch_id == 1:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(TABLES[name], "commit", dying)
@@ -140,9 +140,11 @@ def test_a_driver_that_dies_at_the_transaction(
     topic, lake = topics.fill(300, queues=2), tmp_path / "lake"
     commit = TABLES[name].commit
 
-    def dying(*given: Any) -> None:
-        if after:
-            commit(*given)
+    def dying(table: Any, before: Any, what: Commit) -> None:
+        if after or what.kind != APPENDED:
+            commit(table, before, what)
+        if what.kind != APPENDED:
+            return
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(TABLES[name], "commit", dying)

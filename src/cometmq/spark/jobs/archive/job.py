@@ -35,7 +35,6 @@ from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.options.forms import DURATION
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
-from cometmq.spark.archives.table import TableFormat
 from cometmq.spark.errors import ArchiveError, SparkSourceError
 from cometmq.spark.jobs.archive.checkpoint import STARTING_OFFSETS, Checkpoint
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, dry_run_report
@@ -94,8 +93,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
         del given["startingOffsets"]
     parse_options(given)
     timing = _timing(trigger)
-    wanted = options.table_format
-    log = ArchiveLog(options.to, wanted, storage=options.storage)
+    log = ArchiveLog(options.to, options.table_format, storage=options.storage)
     demand_same_queues(log.url, Cluster(parse_options(given)).changed_queues(log.marks()))
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
@@ -112,7 +110,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
             place = log.storage if options.checkpoint is None else checkpoint.storage
             given["startingOffsets"] = kept_starting_offsets_in(place, STARTING_OFFSETS, given)
         with driver_session(options.spark, options.master, "cometmq archive") as session:
-            run = _Run(session, log, wanted, checkpoint, given, options.on_batch)
+            run = _Run(session, log, checkpoint, given, options.on_batch)
             return run.run(timing, options.stop)
 
 
@@ -186,7 +184,6 @@ class _Run:
         self,
         spark: SparkSession,
         log: ArchiveLog,
-        wanted: TableFormat | str | None,
         checkpoint: Checkpoint,
         options: Mapping[str, str],
         on_batch: Callable[[ArchivedBatch], object] | None,
@@ -199,7 +196,7 @@ class _Run:
         self._mailbox = CommitMailbox(log.storage)
         self._elsewhere = is_connect(spark)
         on_commit = self._mailbox.post if self._elsewhere else self._done.add_commit
-        self._commits = BatchCommits(OpenedArchive.of(log), wanted, checkpoint, on_commit)
+        self._commits = BatchCommits(OpenedArchive.of(log), checkpoint, on_commit)
         self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
@@ -277,11 +274,10 @@ class BatchCommits:
     def __init__(
         self,
         archive: OpenedArchive,
-        wanted: TableFormat | str | None,
         checkpoint: Checkpoint,
         on_commit: Callable[[Commit], None],
     ) -> None:
-        self._given = (archive, wanted, checkpoint, on_commit)
+        self._given = (archive, checkpoint, on_commit)
         self._checkpoint = checkpoint
         self._on_commit = on_commit
 
@@ -291,8 +287,7 @@ class BatchCommits:
 
     @cached_property
     def _log(self) -> ArchiveLog:
-        archive, wanted, *_ = self._given
-        return ArchiveLog(archive.storage, wanted, writer=archive.writer)
+        return self._given[0].open_log()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Commit the files that a batch's tasks have written, unless the batch is already committed.

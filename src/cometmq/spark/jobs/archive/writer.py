@@ -22,6 +22,7 @@ from cometmq.archive.commits import Commit, Covered
 from cometmq.archive.files import DataFile
 from cometmq.spark.archives.files import QueueWriter, Uploads
 from cometmq.spark.archives.log import ArchiveLog
+from cometmq.spark.archives.table import TableFormat
 from cometmq.spark.errors import OptionError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange, Offsets
@@ -40,11 +41,18 @@ class OpenedArchive(NamedTuple):
 
     storage: Storage
     writer: Writer
+    wanted: TableFormat | None = None
+    in_catalog: bool = False
+    """True if the archive is found by the name of its table, not by its storage."""
 
     @classmethod
     def of(cls, log: ArchiveLog) -> OpenedArchive:
         """Return the archive that this job has opened."""
-        return cls(log.storage, log.writer)
+        return cls(log.storage, log.writer, log.wanted, log.in_catalog)
+
+    def open_log(self) -> ArchiveLog:
+        """Open the archive in another process of the job."""
+        return ArchiveLog(None if self.in_catalog else self.storage, self.wanted, writer=self.writer)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -129,7 +137,7 @@ class ArchiveStreamReader(RocketMQStreamReader):
     @cached_property
     def _log(self) -> ArchiveLog:
         """The archive's log in the process that plans batches. It reads only the commits that are new."""
-        return ArchiveLog(self._archive.storage)
+        return self._archive.open_log()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the log out of what is pickled for tasks, since connections cannot leave their process."""
