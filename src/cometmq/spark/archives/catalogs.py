@@ -199,7 +199,7 @@ _S3: Final = {
     "client.region": "region",
 }
 _AZURE: Final = {
-    "adls.account-key": "account_key",
+    "adls.account-key": "account_access_key",
     "adls.sas-token": "sas_token",
     "adls.tenant-id": "tenant_id",
     "adls.client-id": "client_id",
