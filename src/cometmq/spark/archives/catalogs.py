@@ -168,10 +168,16 @@ class IcebergCatalog:
         return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}…"
 
     def _all_properties(self) -> dict[str, str]:
-        from pyiceberg.utils.config import Config
+        return configured_properties(self.name) | self._properties
 
-        configured = Config().get_catalog_config(self.name) or {}
-        return {name: str(value) for name, value in {**configured, **self._properties}.items()}
+
+def configured_properties(name: str) -> dict[str, str]:
+    """Return a catalog's properties from pyiceberg's configuration on this machine."""
+    try:
+        from pyiceberg.utils.config import Config
+    except ImportError:  # reported when the table is opened
+        return {}
+    return {key: str(value) for key, value in (Config().get_catalog_config(name) or {}).items()}
 
 
 def _retry_once(make: Callable[[], T]) -> T:

@@ -27,7 +27,7 @@ from cometmq.archive.locks import COMMIT_LOCK, UPKEEP_LOCK, local_directory, loc
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import encode_host, parse_address
 from cometmq.message.record import encode_record
-from cometmq.spark.archives.catalogs import io_properties
+from cometmq.spark.archives.catalogs import configured_properties, io_properties
 from cometmq.spark.archives.parquet import ParquetArchive
 from cometmq.spark.archives.rows import read_rows
 from cometmq.spark.archives.table import DELTA, DELTA_LOG, ICEBERG, ICEBERG_POINTER, PARQUET, ArchiveTable, TableFormat
@@ -84,7 +84,9 @@ class ArchiveLog:
             else:
                 found = open_storage(location, options)
             if wanted is not None and wanted.catalog is not None:
-                wanted = replace(wanted, catalog_options={**io_properties(options), **(wanted.catalog_options or {})})
+                # other processes of a job may not have the configuration of this one
+                configured = configured_properties(wanted.catalog) | io_properties(options)
+                wanted = replace(wanted, catalog_options=configured | dict(wanted.catalog_options or {}))
         self.wanted: Final = wanted
         self.in_catalog: Final = found is None
         self._table = table_at(found, wanted)
