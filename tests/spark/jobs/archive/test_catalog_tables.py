@@ -25,15 +25,11 @@ LATER_MS = 4_000_000_000_000
 
 
 def test_a_topic_in_a_rest_catalog(spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyiceberg.catalog
-    from pyiceberg.utils.config import Config
-
     topic, address = topics.fill(60, queues=2), "iceberg://rest/shop.orders"
     with start_catalog("rest", tmp_path) as catalog:
         for name, value in catalog.properties.items():
             variable = name.replace(".", "__").replace("-", "_").upper()
             monkeypatch.setenv(f"PYICEBERG_CATALOG__REST__{variable}", value)
-        monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
         lake = catalog.named("shop.orders")
         for expected in (60, 5):
             done = archive(topics.namesrv, topic, address, tmp_path / "checkpoint", spark=spark)
@@ -42,9 +38,10 @@ def test_a_topic_in_a_rest_catalog(spark: Any, topics: Topics, tmp_path: Path, m
         assert audit(topics.namesrv, topic, archive=address, allow_duplicates=True, spark=spark).disagreements == ()
 
         clock = VirtualClock(start_ms=LATER_MS)
-        assert compact(address, clock=clock, spark=spark).files_before == 3
+        assert compact(address, clock=clock, spark=spark).files_before == 2
         assert len(ArchiveLog(address).files()) == 2
-        assert vacuum(address, keep_ms=3_600_000, clock=VirtualClock(start_ms=LATER_MS * 2)).files_before == 3
+        removed = vacuum(address, keep_ms=3_600_000, clock=VirtualClock(start_ms=LATER_MS * 2))
+        assert removed.files_before == 1  # the file of the last run may still be named by it for a day
         ours = sorted(row.physicalOffset for row in read_archive(spark, address).collect())
         theirs = sorted(lake.load().scan().to_arrow()["physicalOffset"].to_pylist())
         assert ours == theirs
