@@ -49,7 +49,7 @@ def test_a_local_path_is_itself_and_a_file_url_is_its_path(written: str | Path, 
     ],
 )
 def test_another_scheme_is_refused_with_those_that_are_served(written: str | Path) -> None:
-    with pytest.raises(PathError, match=r"the scheme .* is not supported \(paths of this machine .* file:///data/lake"):
+    with pytest.raises(PathError, match=r"the scheme .* is not supported \(use a path .* file:///data/lake"):
         local_path(written)
 
 

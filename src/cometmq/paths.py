@@ -18,7 +18,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?:/|$)")
 """Matches the scheme of a URL; ``pathlib`` keeps only one slash after it. A single letter is a Windows drive, not a
 scheme."""
 _FILE_URL: Final = re.compile(r"[Ff][Ii][Ll][Ee]:(?://(?:localhost(?=/))?)?(/.*)", re.DOTALL)
-SERVED: Final = "paths of this machine are served: /data/lake, lake or file:///data/lake"
+SERVED: Final = "use a path on this machine, such as /data/lake, lake or file:///data/lake"
 
 
 class PathError(CometMQError):

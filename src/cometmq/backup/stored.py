@@ -212,7 +212,7 @@ class StoredBackup(BackupPlace):
                     self._storage.delete([found.key for found in interrupted])
 
     def _read_file(self, name: str, file: StoredFile, write: Callable[[bytes], None]) -> str:
-        """Read a file once, and call ``write`` with its pieces. Return a description of the file's damage.
+        """Read a file once, and call ``write`` with its pieces. Return what is wrong with the file.
 
         :raises StorageUnavailableError: the storage does not answer.
         """

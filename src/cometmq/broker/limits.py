@@ -108,7 +108,7 @@ POP_SKIPPED_MAX: Final = 4_096
 POP_REVIVE_MESSAGES: Final = 128
 """Maximum number of popped messages that are stored again in one round of the loop (about 5 ms)."""
 POP_RETRY_SECONDS: Final = 0.1
-"""Pause before popped messages are stored again after the store refused them."""
+"""Pause before another attempt to store popped messages that the store refused."""
 POP_SCAN_MESSAGES_PER_MS: Final = 20_000
 """Number of invisible messages that lengthen the pause between two checks of a queue by one millisecond."""
 POP_SCAN_PAUSE_MS: Final = 50

@@ -129,7 +129,9 @@ def _any_of(operands: list[Term]) -> Term:
 
 
 def _all_of(operands: list[Term]) -> Term:
-    """Combine terms with AND inside OR; rows that are unknown for a term remain unknown."""
+    """Combine the terms of an AND that is part of a larger term. A row that is unknown for any of them is unknown for
+    the result.
+    """
 
     def all_of(rows: PropertyRows) -> Truth:
         true = np.ones(rows.count, np.bool_)

@@ -67,14 +67,14 @@ class Or(msgspec.Struct, frozen=True):
 
 
 class Equal(msgspec.Struct, frozen=True):
-    """The comparison ``=``; ``<>`` is NOT of this node."""
+    """The comparison ``=``. ``a <> b`` is parsed as a :class:`Not` that contains this node."""
 
     left: Expression
     right: Expression
 
 
 class IsNull(msgspec.Struct, frozen=True):
-    """The test ``IS NULL``; ``IS NOT NULL`` is NOT of this node."""
+    """The test ``IS NULL``; ``IS NOT NULL`` is parsed as a :class:`Not` that contains this node."""
 
     operand: Expression
 

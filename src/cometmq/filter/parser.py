@@ -370,7 +370,11 @@ def _check_between(low: _Part, high: _Part) -> None:
 def _integer(token: Token) -> Literal:
     digits = token.text.rstrip("lL")
     if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
-        raise FilterError(f"{token} does not fit into 64 bits", token.at + 1, next_step="write it as 1.0E19")
+        raise FilterError(
+            f"{token} does not fit into 64 bits",
+            token.at + 1,
+            next_step="write it as a floating-point number, such as 1.0E19",
+        )
     value = int(digits)
     return Literal(Kind.INTEGER if value <= INT32_MAX else Kind.LONG, value)
 

@@ -119,7 +119,7 @@ class TimerDetour:
 
 
 def parked(message: InnerMessage, due_ms: int) -> InnerMessage:
-    """Return the message as it is parked until ``due_ms``."""
+    """Return a copy of the message for the timer topic, where it waits until ``due_ms``."""
     place = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), TIMER_OUT_MS: str(due_ms)}
     text = PropertiesText(message.properties).plus(place).text
     return msgspec.structs.replace(message, topic=TIMER_TOPIC, queue_id=0, properties=text)

@@ -280,7 +280,9 @@ class ScheduleMessageService:
         return self.park(message, level, wait=wanted.get(WAIT)) if level > 0 else None
 
     def park(self, message: InnerMessage, level: int, *, wait: str | None = None) -> InnerMessage:
-        """Return the message as it is parked in ``level``; levels above the last one count as the last.
+        """Return a copy of the message for the schedule topic's queue of ``level``.
+
+        A level above the highest one is treated as the highest.
 
         :param wait: the producer's WAIT property, which is kept only while a message is parked.
         """

@@ -100,7 +100,9 @@ class ApachePops:
         self._log = log
         self._alarm = Alarm(self._read, clock=broker.clock)
         self._written_there: dict[int, int] = {}
-        """Ends of the queues when the broker started; Apache's broker may have handled the records before them."""
+        """The end offset of each queue when this broker started. Apache's broker may already have handled earlier
+        records.
+        """
         self._copies: dict[str, set[_Mark]] = {}
         """The last messages in each retry topic when the broker started."""
 

@@ -191,7 +191,7 @@ class StoreTurn:
         return self._batch.next_place()
 
     def put_encoded(self, encoded: EncodedRecords, topics: CoreCounts, answers: PlainAnswers | None = None) -> None:
-        """Add encoded records that begin at the last position.
+        """Add encoded records that begin at the position last returned by :meth:`next_place` or :meth:`lend`.
 
         :param answers: responses to send once the records are stored.
         """
@@ -245,8 +245,8 @@ class StoreTurn:
                 raise _illegal(f"its properties have {len(properties)} bytes, limit 32KB.")
             if len(message.body) + len(properties) > self.max_stored_bytes:
                 raise _illegal(
-                    f"body and properties exceed the {self.max_stored_bytes} bytes that fit into one log file, "
-                    "including the properties that the broker adds to parked messages."
+                    "its body and properties, including those that the broker adds, exceed the "
+                    f"{self.max_stored_bytes} bytes that fit into one log file."
                 )
             target = self._targets.inner(message.topic)
             queue = target.queues.get(message.queue_id)

@@ -60,8 +60,8 @@ class Reading:
     queues: tuple[int, ...] = ()
     """Numbers of the queues to read if there is no group, or empty for all queues."""
     offset: int | str = LATEST
-    """Start position in every queue if there is no group. A new group also uses it, but only to start at the beginning
-    or the end.
+    """Start position in every queue if there is no group. A new group starts at the beginning if this is ``earliest``,
+    otherwise at the end.
     """
     since_ms: int | None = None
     until_ms: int | None = None

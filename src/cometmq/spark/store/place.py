@@ -42,14 +42,14 @@ class StoreFile(NamedTuple):
     """A file of the log or of a consume queue."""
 
     start: int
-    """The number in the file's name, the offset of its first byte."""
+    """The offset of the file's first byte, which is also the number in the file's name."""
     name: str
     """The path in the store."""
     size: int
 
 
 class StoredRange(NamedTuple):
-    """The object with a file's content. Zeros follow its bytes up to the file's size."""
+    """The object with a file's content. If the object is smaller than the file, the rest of the file is zeros."""
 
     storage: Storage
     key: str

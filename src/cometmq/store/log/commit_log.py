@@ -39,7 +39,7 @@ def store_error(error: OSError, doing: str) -> StoreError:
         return StoreFullError(
             f"no space on the disk for {doing}", next_step="free some space; sending then works again"
         )
-    return StoreFailedError(f"{doing} failed: {error.strerror or error}", next_step="check the disk")
+    return StoreFailedError(f"cannot write {doing}: {error.strerror or error}", next_step="check the disk")
 
 
 class CommitLog:

@@ -23,7 +23,7 @@ from cometmq.store.recovery.load import Findings
 from cometmq.store.table_journal import TABLE_DEPTH, TableJournal
 
 DELETED_TOPICS: Final = "deletedTopics.json"
-"""The name of the deletion table below ``comet``."""
+"""The name of the deletion file in the directory ``comet``."""
 
 
 class Deleted(msgspec.Struct, rename="camel", kw_only=True):

@@ -87,7 +87,7 @@ class QueueRecovery:
         return (record.topic, record.queue_id) in self._had_files
 
     def find_damaged(self, position: Position) -> list[ConsumeQueue]:
-        """Record the ends of the queues that end as recorded in the position file. Return the other queues."""
+        """Record the ends of the queues that agree with the position file. Return the others, which are damaged."""
         damaged: list[ConsumeQueue] = []
         for topic, extents in position.queues.items():
             if position.offset <= self._topics.begin_of(topic):
@@ -229,7 +229,7 @@ class QueueRecovery:
         self._writer.add_units(queue, record.queue_offset, unit)
 
     def add_unit_of_lost(self, queue: ConsumeQueue, offset: int, replacement: Replacement) -> None:
-        """Add a unit for a queue's lost last message, which points to the record that replaces the message."""
+        """Add a unit for the lost last message of a queue. The unit points to the record that replaces the message."""
         self._writer.add_units(queue, offset, UNIT.pack(replacement.offset, replacement.size, 0))
         self.ends[queue.key] = offset + 1
 

@@ -113,7 +113,7 @@ class Recovery:
             self._findings.add(f"comet/position.json: {self._why_not_used}; everything is checked instead")
 
     def _check_position(self) -> None:
-        """Determine whether the position file belongs to the log, to a lost end of it, or to another log."""
+        """Determine whether the position file matches the log, predates a loss of its end, or is another log's."""
         position, log = self._position, self._log
         if position is None:
             return
