@@ -13,10 +13,9 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 
 from cometmq.archive.chain import CommitChain, Writer
 from cometmq.archive.changes import Batch
@@ -30,6 +29,9 @@ from cometmq.spark.jobs.archive.writer import OpenedArchive
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import Queue
 from cometmq.storage import open_storage
+
+if TYPE_CHECKING:
+    import pytest
 
 AT_MS = 1_704_067_200_000
 """2024-01-01T00:00:00Z, the store time of offset 0; each further message is stored a millisecond later."""
