@@ -74,7 +74,7 @@ def test_every_key_with_a_path_takes_those_of_this_machine(kind: type, of: Optio
         return
     for apache in ({}, {of.key: of}):
         with pytest.raises(
-            ConfigError, match=rf"conf:1: {of.key}=s3://b/lake: the scheme s3 is not supported \(paths of"
+            ConfigError, match=rf"conf:1: {of.key}=s3://b/lake: the scheme s3 is not supported \(use a path"
         ):
             load_options(kind, f"{of.key}=s3://b/lake", source="conf", apache=apache)
         loaded: Any

@@ -51,7 +51,7 @@ def test_what_is_wrong_is_named(given: dict[str, str], message: str) -> None:
     ("fields", "message"),
     [
         ([("body", "binary"), ("tag", "string")], "the rocketmq sink has no column 'tag' .did you mean tags"),
-        ([("key", "string"), ("value", "string")], "no column 'key' .RocketMQ has no key .* shardingKey for order"),
+        ([("key", "string"), ("value", "string")], "no column 'key' .RocketMQ records have no key: use shardingKey"),
         ([("body", "binary"), ("amount", "double")], "no column 'amount' .it has body, .* leave out other columns"),
         (
             [("body", "struct<a:int>")],

@@ -190,8 +190,8 @@ ROW: dict[str, Any] = {"body": b"x"}
             "is reserved for RocketMQ .*map_filter",
         ),
         ([{"body": b"x", "properties": [("a", "b" * 40_000)]}], "more than the 32767 bytes"),
-        ([{"body": b"x", "queueId": 7}], r"no queue 7 on broker broker-a .*broker-a: 2"),
-        ([{"body": b"x", "queueId": 0, "brokerName": "nowhere"}], "no queue 0 on broker nowhere"),
+        ([{"body": b"x", "queueId": 7}], r"no writable queue 7 on broker broker-a .*broker-a: 2"),
+        ([{"body": b"x", "queueId": 0, "brokerName": "nowhere"}], "no writable queue 0 on broker nowhere"),
         ([{"body": b"x", "delayLevel": -1}], "delayLevel is negative"),
         ([{"body": b"x", "delayLevel": 1, "delayMs": 5}], "more than one of delayLevel, delayMs, deliverAt"),
         (

@@ -70,7 +70,7 @@ def test_lists_of_addresses_and_topics() -> None:
         ({"consumerGroup": "../x"}, "option consumerGroup is invalid: "),
         ({"topic": "a b"}, "option topic is invalid: .*illegal characters"),
         ({"topic": " , "}, "names no topic"),
-        ({"namesrvaddr": "nowhere"}, "option namesrvAddr is invalid: not an address"),
+        ({"namesrvaddr": "nowhere"}, "option namesrvAddr is invalid: the address does not have the form"),
         ({"namesrvaddr": ""}, "option namesrvAddr is missing"),
     ],
 )

@@ -117,9 +117,9 @@ def verify(backup: str, storage: StorageOptions, output: str) -> None:
 @storage_option
 @output_option
 def restore(backup: str, store: Path, storage: StorageOptions, output: str) -> None:
-    """Copy BACKUP to STORE, a new or empty directory, and verify every file.
+    """Copy BACKUP to STORE and verify every file.
 
-    Afterwards, start the broker with storePathRootDir=STORE.
+    STORE must be a new or empty directory. Afterwards, start the broker with storePathRootDir=STORE.
     """
     place = open_backup(backup, storage)
     with Progress("Restoring", len(place.read_manifest().files)) as progress:
