@@ -19,6 +19,7 @@ from cometmq.spark.archives.iceberg_files import archive_schema
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import ICEBERG, TableFormat
 from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.testing import VirtualClock
 
 
 def made_by_others(lake: Lake, schema: Any) -> Any:
@@ -191,4 +192,25 @@ def test_a_catalog_that_comes_back_within_the_pauses_is_not_noticed(
 
     monkeypatch.setattr(SqlCatalog, "load_table", fail_twice)
     add(log, 0, 0, 5)
+    assert offsets(sqlite) == list(range(5))
+
+
+def test_a_vacuum_beside_a_job_that_commits_leaves_old_snapshots_to_the_next_one(
+    sqlite: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    add(opened(sqlite), 0, 0, 5)
+    log = ArchiveLog(None, sqlite.format, clock=VirtualClock(start_ms=4_000_000_000_000))
+
+    def fail(*_: Any) -> None:
+        raise CommitFailedException("the table was changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", fail)
+        log.sweep(keep_ms=1)
+    assert len(sqlite.load().metadata.snapshots) == 2
+    log.sweep(keep_ms=1)
+    assert len(sqlite.load().metadata.snapshots) == 1
     assert offsets(sqlite) == list(range(5))

@@ -21,6 +21,7 @@ no snapshot names. CometMQ implements both in :mod:`cometmq.spark.jobs.archive.u
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
@@ -268,6 +269,8 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
 
     def forget(self, time_ms: int) -> None:
         """Expire the snapshots that stopped being current before this time."""
+        from pyiceberg.exceptions import CommitFailedException
+
         version = self.load()
         if version.table is None:
             return
@@ -276,7 +279,8 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
         current |= {ref.snapshot_id for ref in metadata.refs.values()}
         old = [of.snapshot_id for of in metadata.snapshots if of.snapshot_id not in current]
         if old:
-            version.table.maintenance.expire_snapshots().by_ids(old).commit()
+            with suppress(CommitFailedException):  # a job has committed meanwhile: the next call expires them
+                version.table.maintenance.expire_snapshots().by_ids(old).commit()
 
     # The catalog ----------------------------------------------------------------------------------
 
