@@ -1,9 +1,9 @@
 """Archives in an S3 server beside the local disk: rate, processor time and requests.
 
-``python -m benchmarks.lake --messages 400000 --rounds 3`` makes a store of messages of 1,000 bytes that do not shrink,
-archives it into a new local directory and into SeaweedFS on the same machine in turn, and prints a line for each run;
-one more run counts the requests, by a proxy. The processor time is that of the job with all of its processes, without
-the server's.
+``python -m benchmarks.lake --messages 400000 --rounds 3`` makes a store of messages of 1,000 bytes, of which
+``--random`` (1,000) do not compress. It archives the store into a new local directory and into SeaweedFS on the same
+machine in turn, and prints a line for each run; one more run counts the requests, by a proxy. The processor time is
+that of the job with all of its processes, without the server's.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from cometmq.storage import StorageOptions
 BODY_BYTES = 1000
 
 
-def fill(place: Path, messages: int) -> None:
+def fill(place: Path, messages: int, random_bytes: int) -> None:
     """Make a store."""
-    noise = random.Random(1)
-    write_store(place, messages, body=lambda _: noise.randbytes(BODY_BYTES), segment=256 << 20, topic="orders")
+    noise, rest = random.Random(1), b" " * (BODY_BYTES - random_bytes)
+    write_store(place, messages, body=lambda _: noise.randbytes(random_bytes) + rest, segment=256 << 20, topic="orders")
 
 
 def cpu_seconds() -> float:
@@ -73,13 +73,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--random", type=int, default=BODY_BYTES, help="bytes of each body that do not compress")
     given = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="cometmq-lake-")))
         (place / "weed").mkdir()
         server = stack.enter_context(seaweed(place / "weed"))
-        fill(place / "store", given.messages)
+        fill(place / "store", given.messages, given.random)
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         stack.callback(spark.stop)
         run(spark, place / "store", str(place / "warm"), None)
