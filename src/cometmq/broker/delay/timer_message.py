@@ -248,7 +248,7 @@ class TimerMessageService:
                 _log.error("skipped message %d of %s, which cannot be delivered: %s", serial, TIMER_TOPIC, error)
                 continue
             if self.log.needs(serial, entry.due_ms):
-                self._to_entry(entry)
+                self._accept(entry)
                 if self._unwritten_bytes > unwritten_bytes + TIMER_WRITE_BYTES:
                     break
         self._set_due_alarm()
@@ -259,7 +259,7 @@ class TimerMessageService:
         if self.unread:
             self._schedule()
 
-    def _to_entry(self, entry: TimerEntry) -> None:
+    def _accept(self, entry: TimerEntry) -> None:
         self._counts.arrived(entry)
         self._unwritten.append(entry)
         self._unwritten_bytes += len(entry.record)

@@ -245,7 +245,7 @@ def copied_files(store: MessageStore) -> list[CopiedFile]:
             lambda content: delays.save(_progress(content)),
         ),
         CopiedFile("producers.json", store, snapshot_offsets, _writer(root / "comet" / "producers.json")),
-        CopiedFile("locks.json", store, _always, _writer(root / "comet" / "locks.json")),
+        CopiedFile("locks.json", store, _check_locks, _writer(root / "comet" / "locks.json")),
     ]
 
 
@@ -253,7 +253,7 @@ def _progress(content: bytes) -> DelayProgress:
     return msgspec.json.decode(content, type=DelayProgress)
 
 
-def _always(content: bytes) -> tuple[int, int]:
+def _check_locks(content: bytes) -> tuple[int, int]:
     msgspec.json.decode(content, type=list[HeldQueues])
     return 0, 0
 

@@ -2,8 +2,8 @@
 
 Brokers supply the sizes: a consume queue contains every record's size, so reading a few of its units is enough
 (QUERY_CONSUME_QUEUE, which Apache RocketMQ also supports), and no message must be read. Each queue is sampled in
-several places, since sizes change with time. The same batch always has the same plan, so a repeated batch is divided as
-before.
+several places, since sizes change with time. A repeated batch is planned again: its partitions may differ, its messages
+do not.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into Spark partitions."""
-        _is_initial(end)
+        _check_version(end)
         marks = marks_from_json(end.get("marks", {}))
         if end == self._planned:
             return divide_into_partitions(self._options, self._pieces, marks)
@@ -370,10 +370,14 @@ def _warn(error: CometMQError) -> None:
 
 
 def _is_initial(offset: dict[str, Any]) -> bool:
+    _check_version(offset)
+    return "initial" in offset
+
+
+def _check_version(offset: dict[str, Any]) -> None:
     if offset.get("v") != VERSION:
         raise SparkSourceError(
             f"the checkpoint contains an offset of version {offset.get('v')}, but this source writes version {VERSION}",
             next_step="check that the checkpoint belongs to this source, and to this version of CometMQ or an "
             "older one",
         )
-    return "initial" in offset

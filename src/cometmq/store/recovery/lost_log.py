@@ -49,7 +49,7 @@ def require_log(config: StoreConfig) -> None:
     """
     if _has_log(config):
         return
-    found = [(topic, queue_id) for topic, queue_id, end in _ends_of_queues(config) if end]
+    found = [(topic, queue_id) for topic, queue_id, end in _count_messages(config) if end]
     if not found:
         return
     raise LostLogError(
@@ -69,7 +69,7 @@ def _has_log(config: StoreConfig) -> bool:
     return False
 
 
-def _ends_of_queues(config: StoreConfig) -> list[tuple[str, int, int]]:
+def _count_messages(config: StoreConfig) -> list[tuple[str, int, int]]:
     """Return each queue's topic, id, and number of units that point to records."""
     found = []
     for topic, queue_id, directory in queue_directories_of(config.root):

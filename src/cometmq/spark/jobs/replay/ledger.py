@@ -1,5 +1,4 @@
-"""A replay's ledger: its identity, its started and finished steps, and each step's plan. This module does not need
-Spark.
+"""A replay's ledger: its identity, its started and finished steps, and each step's plan.
 
 Layout below the ledger's directory::
 
