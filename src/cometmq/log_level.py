@@ -19,7 +19,7 @@ class LogLevel:
         self._named = ""
 
     def set(self, level: str) -> None:
-        """Apply a level; an empty text means the initial level. Do nothing if the level is already in effect."""
+        """Apply a level; an empty string means the initial level. Do nothing if the level is already in effect."""
         if level != self._named:
             self._named = level
             self._logger.setLevel(level or self._of_the_start)

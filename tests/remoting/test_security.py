@@ -51,7 +51,7 @@ def test_credentials_from_a_file_of_mqadmin(tmp_path: Path) -> None:
     [
         ({"ROCKETMQ_ACCESS_KEY": "a"}, r"\$ROCKETMQ_SECRET_KEY is missing"),
         ({"ROCKETMQ_SECRET_KEY": "very-secret"}, r"\$ROCKETMQ_ACCESS_KEY is missing"),
-        ({"ROCKETMQ_CREDENTIALS_FILE": "f", "ROCKETMQ_SECRET_KEY": "very-secret"}, "exclude each other"),
+        ({"ROCKETMQ_CREDENTIALS_FILE": "f", "ROCKETMQ_SECRET_KEY": "very-secret"}, "cannot be used together"),
         ({"ROCKETMQ_CREDENTIALS_FILE": "/nowhere/tools.yml"}, "cannot be read: no such file"),
         ({"ROCKETMQ_TLS_ENABLE": "yes"}, r"\$ROCKETMQ_TLS_ENABLE must be true or false, not 'yes'"),
     ],

@@ -155,7 +155,7 @@ class DirectoryBackup(BackupPlace):
 
 
 def _wrong_size(path: Path, file: StoredFile) -> str:
-    """Return a description of a file that is missing or has another size, or an empty text."""
+    """Return a description of a file that is missing or has another size, or an empty string."""
     try:
         size = path.lstat().st_size
     except FileNotFoundError:

@@ -78,7 +78,7 @@ class BackupPlace(ABC):
 
     @abstractmethod
     def damage_of(self, name: str, file: StoredFile) -> str:
-        """Return a description of a file's damage, or an empty text if the file is intact."""
+        """Return a description of a file's damage, or an empty string if the file is intact."""
 
     @abstractmethod
     def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterable[str]:
@@ -87,7 +87,7 @@ class BackupPlace(ABC):
     @abstractmethod
     def restore(self, name: str, file: StoredFile, target: Path) -> str:
         """Copy a file to a new local file, flush it, and compare its content with its checksum. Return a description of
-        the file's damage, or an empty text if it is intact.
+        the file's damage, or an empty string if it is intact.
 
         :raises OSError: the file cannot be written.
         :raises StorageUnavailableError: the storage does not answer.

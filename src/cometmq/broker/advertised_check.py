@@ -97,7 +97,7 @@ class AdvertisedCheck:
         return dict(zip(self._addresses, found, strict=True))
 
     async def _find_fault(self, client: RemotingClient, name: str, address: str) -> str:
-        """Return what is wrong with an address, or an empty text if the address is right or cannot be judged."""
+        """Return what is wrong with an address, or an empty string if the address is right or cannot be judged."""
         try:
             answer = await client.invoke(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

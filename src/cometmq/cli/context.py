@@ -161,7 +161,7 @@ def _connection(settings: dict[str, Any]) -> Connection:
     if ("access_key_env" in values) != ("secret_key_env" in values):
         raise WrongUseError("--access-key-env and --secret-key-env must be used together")
     if "credentials_file" in values and "access_key_env" in values:
-        raise WrongUseError("--credentials-file and --access-key-env exclude each other")
+        raise WrongUseError("--credentials-file and --access-key-env cannot be used together")
     if not settings["tls"] and (any(name.startswith("tls_") for name in values) or not (auth_server and check_host)):
         raise WrongUseError("the TLS options need --tls")
     return Connection(namesrv, tls_auth_server=auth_server, tls_check_host=check_host, **values)

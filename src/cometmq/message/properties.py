@@ -154,7 +154,7 @@ class PropertiesText(msgspec.Struct, frozen=True, gc=False):
         return self.text.startswith(mark) or PROPERTY_SEPARATOR + mark in self.text
 
     def get(self, name: str) -> str:
-        """Return the last value of a property, or an empty text if the property is missing."""
+        """Return the last value of a property, or an empty string if the property is missing."""
         mark = property_mark(name)
         at = self.text.rfind(PROPERTY_SEPARATOR + mark)
         if at < 0 and not self.text.startswith(mark):

@@ -49,7 +49,7 @@ class MonitorServer:
     """An HTTP server for metrics and health checks; it accepts only GET and HEAD.
 
     :param metrics: yields the current metrics in pieces; other work runs between the pieces.
-    :param not_ready: returns the reason why the server cannot serve clients now, or an empty text.
+    :param not_ready: returns the reason why the server cannot serve clients now, or an empty string.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class NamesrvMonitor:
 
     @property
     def url(self) -> str:
-        """Return the URL of the metrics, or an empty text if they are not served."""
+        """Return the URL of the metrics, or an empty string if they are not served."""
         return self._port.url
 
     async def stop(self) -> None:

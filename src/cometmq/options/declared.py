@@ -31,7 +31,7 @@ class ApacheRules:
     """Another spelling of the key, which is ignored if the key itself is set."""
     outside: Outside = "replaced"
     empty: str = ""
-    """The value that an empty text stands for."""
+    """The value that an empty string stands for."""
     stripped: bool = False
     """If true, blanks around the value are ignored. Apache's server accepts such a value but then does not work."""
 

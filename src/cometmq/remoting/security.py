@@ -109,8 +109,9 @@ def _credentials(given: Mapping[str, str]) -> Credentials | None:
     access_key, secret_key = given.get(ACCESS_KEY_VARIABLE), given.get(SECRET_KEY_VARIABLE)
     if path and (access_key or secret_key):
         raise SecurityConfigError(
-            f"${CREDENTIALS_FILE_VARIABLE} and ${ACCESS_KEY_VARIABLE} or ${SECRET_KEY_VARIABLE} exclude each other",
-            next_step="unset one of them",
+            f"${CREDENTIALS_FILE_VARIABLE} cannot be used together with "
+            f"${ACCESS_KEY_VARIABLE} or ${SECRET_KEY_VARIABLE}",
+            next_step="unset either the file or the keys",
         )
     if path:
         return read_credentials(Path(path))

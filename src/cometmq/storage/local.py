@@ -16,7 +16,7 @@ from cometmq.storage.errors import StorageError
 from cometmq.storage.interface import CountingWriter, Storage, StoredObject, check_content, check_key
 
 _UNFINISHED: Final = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
-_ATTEMPTS: Final = 10
+_ATTEMPTS: Final = 100
 """Maximum number of attempts to create a file, since a deletion may remove its directory while it is empty."""
 
 
@@ -152,11 +152,11 @@ class LocalStorage(Storage):
         unfinished = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.tmp")
         with self._failures(key):
             for attempt in range(1, _ATTEMPTS + 1):
-                path.parent.mkdir(parents=True, exist_ok=True)
                 try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
                     unfinished.touch(exist_ok=False)  # from now on the directory is not empty
                     break
-                except FileNotFoundError:
+                except (FileNotFoundError, FileExistsError):  # mkdir raises the latter if the directory is gone again
                     if attempt == _ATTEMPTS:
                         raise
         try:

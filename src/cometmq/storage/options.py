@@ -19,7 +19,7 @@ _HTTP: Final = text(r"https?://[^\s/]+(/.*)?", "a URL such as https://minio.exam
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """The options of one storage; an empty text means the value from the environment.
+    """The options of one storage; an empty string means the value from the environment.
 
     Secret fields never appear in a ``repr`` or an error.
     """

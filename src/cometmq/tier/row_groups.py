@@ -111,7 +111,9 @@ class RowGroups:
         try:
             tail = self._storage.read(file.path, max(file.bytes - FOOTER_BYTES, 0), file.bytes)
             if len(tail) < min(file.bytes, FOOTER_BYTES) or tail[-4:] != _MAGIC:
-                raise self._damaged(file, f"it does not have {file.bytes} bytes with a footer at their end")
+                raise self._damaged(
+                    file, f"it is shorter than {file.bytes} bytes or does not end with a Parquet footer"
+                )
             size = int.from_bytes(tail[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
             if size > len(tail):
                 tail = self._storage.read(file.path, file.bytes - size, file.bytes)

@@ -93,8 +93,8 @@ def test_a_pattern_must_be_a_regular_expression() -> None:
         ({"startingOffsets": '{"orders": {"b": {"0": 7, "3": -1}}}'}, "cannot begin at the latest"),
         ({"endingOffsets": '{"orders": {"b": "earliest"}}'}, "cannot end at the earliest"),
         ({"endingOffsets": '{"orders": {"b": {"0": 7, "3": -2}}}'}, "cannot end at the earliest"),
-        ({"maxOffsetsPerTrigger": "5"}, "is for streams"),
-        ({"maxTriggerDelay": "5s"}, "is for streams"),
+        ({"maxOffsetsPerTrigger": "5"}, "is only allowed for streams"),
+        ({"maxTriggerDelay": "5s"}, "is only allowed for streams"),
     ],
 )
 def test_what_a_batch_cannot_mean(given: dict[str, str], message: str) -> None:

@@ -80,13 +80,13 @@ class BrokerMonitor:
         self._probe = Alarm(self._measure_delay, clock=broker.clock)
         self._stops = AsyncExitStack()
         self.not_ready = "the broker starts"
-        """The reason why the broker is not serving clients, or an empty text if it is."""
+        """The reason why the broker is not serving clients, or an empty string if it is."""
         self._sender = OtlpSender(config, self._steps, clock=broker.clock) if config.sends_metrics else None
         self.server: Final = MonitorServer(self.pieces, lambda: self.not_ready, clock=broker.clock)
 
     @property
     def url(self) -> str:
-        """Return the URL of the metrics, or an empty text if they are not served."""
+        """Return the URL of the metrics, or an empty string if they are not served."""
         return self.server.url
 
     async def start(self) -> None:

@@ -126,7 +126,7 @@ class OrderedChoice:
 
 
 def message_group(record: bytes | memoryview) -> str:
-    """Return the message group of a record, or an empty text."""
+    """Return the message group of a record, or an empty string."""
     try:
         return decode_record(record, check_crc=False).properties.get(SHARDING_KEY, "")
     except RecordError:

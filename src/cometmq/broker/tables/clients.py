@@ -85,7 +85,7 @@ class ConsumerGroup(msgspec.Struct, eq=False):
 
 
 def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
-    """Describe how a heartbeat's subscriptions differ from those of other members; return an empty text if they do not.
+    """Describe how a heartbeat's subscriptions differ from those of other members, or return an empty string.
 
     The text does not depend on the order of the members.
     """

@@ -227,7 +227,7 @@ _DLQ: Final = click.Command(
         click.Option(
             ["--resend"],
             is_flag=True,
-            help="Afterwards, resend the selected dead letters, each only once (with --group).",
+            help="Also resend the selected dead letters, each only once. Requires --group.",
         ),
         *params_of(SendAgainOptions),
         *REPORT_OPTIONS,

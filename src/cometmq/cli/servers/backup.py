@@ -70,7 +70,7 @@ def create(
     it is broker-0 in the data directory. The broker may be running.
     """
     if full and previous is not None:
-        raise WrongUseError("--full and --previous exclude each other")
+        raise WrongUseError("--full and --previous cannot be used together")
     if Path(target).is_relative_to(store.absolute()):
         raise WrongUseError("TARGET is inside STORE", next_step="choose a directory on another disk")
     place = open_backup(target, storage, share=not copy)

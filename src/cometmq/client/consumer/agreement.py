@@ -84,7 +84,7 @@ class SubscriptionComparison:
 
 
 def difference(own: Mapping[str, SubscriptionData], known: Mapping[str, SubscriptionData]) -> str:
-    """Describe how the group's subscriptions differ from a member's; return an empty text if they are equal."""
+    """Describe how the group's subscriptions differ from a member's; return an empty string if they are equal."""
     wanted = {topic: f"{found.expression_type} {found.sub_string}" for topic, found in own.items()}
     others = {
         topic: f"{found.expression_type} {found.sub_string}"

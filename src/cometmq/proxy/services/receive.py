@@ -117,7 +117,7 @@ class ReceiveService:
         ]
 
     async def _next_broker(self, topic: str) -> str:
-        """Return the next broker in turn with readable queues for a topic, or an empty text if there is none."""
+        """Return the next broker in turn with readable queues for a topic, or an empty string if there is none."""
         info = await self._context.backend.topic(topic)
         brokers = [queues.broker for queues in info.queues if queues.readable]
         counter = self._counters.get(info.name)

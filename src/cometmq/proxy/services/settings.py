@@ -30,7 +30,7 @@ _LITE_TOPIC_CHARS: Final = 64
 
 
 def check_settings(settings: v2.Settings) -> str:
-    """Check a client's settings; return the consumer group, or an empty text for a producer.
+    """Check a client's settings; return the consumer group, or an empty string for a producer.
 
     :raises ProxyError: the settings are invalid.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SELF_SIGNED_DAYS: Final = 3_650
 _SKEW: Final = datetime.timedelta(hours=1)
-"""Time before now at which certificates become valid, for machines whose clocks are behind."""
+"""How far the start of a certificate's validity is backdated, so that machines whose clocks are behind accept it."""
 
 
 @dataclass(frozen=True)

@@ -238,9 +238,11 @@ def demand_batch(options: SourceOptions) -> None:
         ("maxTriggerDelay", options.max_trigger_delay_s != MAX_TRIGGER_DELAY_SECONDS),
     ):
         if is_given:
-            raise OptionError("is for streams", option=name, next_step="use endingOffsets to read less")
+            raise OptionError("is only allowed for streams", option=name, next_step="use endingOffsets to read less")
     if options.commit_group is not None:
-        raise OptionError("is for streams", option="commitGroup", next_step="a batch does not commit offsets")
+        raise OptionError(
+            "is only allowed for streams", option="commitGroup", next_step="remove it; a batch commits no offsets"
+        )
 
 
 def demand_stream(options: SourceOptions) -> None:

@@ -69,7 +69,7 @@ class LogRecord(NamedTuple):
     keys: list[str]
     """Keys for the index: UNIQ_KEY, followed by each of KEYS."""
     unique_key: str
-    """The message's tag, or an empty text if it has none."""
+    """The message's tag, or an empty string if it has none."""
 
 
 def ends_in_zeros(view: memoryview, end: int) -> bool:

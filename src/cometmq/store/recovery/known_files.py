@@ -50,7 +50,7 @@ _NONE: Final[dict[int, int]] = {}
 
 class _Known(msgspec.Struct, frozen=True):
     boot: str
-    """Boot id of the machine, or an empty text if the system does not report one."""
+    """Boot id of the machine, or an empty string if the system does not report one."""
     log: dict[str, int]
     """Checksum of each log file, by name."""
     topics: dict[str, tuple[int, dict[int, int]]]

@@ -328,7 +328,7 @@ def minute_by_minute(parties: Parties, minutes: DataFrame) -> Findings:
     for row in rows:
         queue = Queue(parties.topic, row["brokerName"], row["queueId"])
         counts = (row["storedBoth"], row["archivedBoth"])
-        text = "as many, but different messages" if counts[0] == counts[1] else "not the same"
+        text = "the counts are equal, but the messages differ" if counts[0] == counts[1] else "the counts differ"
         yield Disagreement(
             f"{queue}, {moment(row['at'], 'm')} UTC: {counts[0]:,} stored and {counts[1]:,} archived, {text}",
             "compare the two by queueOffset and uniqKey: spark.read.format('rocketmq') and read_archive",

@@ -254,7 +254,7 @@ def digest(secret: bytes, text: str) -> str:
 
 _PREFIX: Final = "enc:1:"
 _TOKEN: Final = re.compile(r"enc:1:([A-Za-z0-9_-]{59,})")
-"""Pattern of an encrypted value. The shortest value has 44 bytes: id, nonce, and the tag of an empty text."""
+"""Pattern of an encrypted value. The shortest value has 44 bytes: id, nonce, and the tag of an empty string."""
 
 KeyOf = Callable[[bytes], bytes | None]
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_OFFSETS: Final = 200_000
-"""Default minimum number of offsets in a step. If the selection is narrow, most of these messages are not sent."""
+"""Default minimum number of offsets in a step. A selection may leave out most of their messages."""
 STEP_SECONDS: Final = 20
 """Maximum duration of a step if there is a rate and the step has more than the minimum number of offsets. A job that is
 asked to stop finishes its current step first.
