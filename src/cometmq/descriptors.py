@@ -56,5 +56,5 @@ def in_use() -> int:
 
 
 def kept_for_files() -> int:
-    """Return the number of descriptors reserved for files: an eighth of the limit, at least 64."""
+    """Return the number of descriptors reserved for files: an eighth of the limit, from 64 to 8,192."""
     return min(max(limit() // _SHARE_FOR_FILES, _FEWEST_FOR_FILES), _MOST_FOR_FILES)

@@ -15,7 +15,7 @@ import pytest
 from tests.broker.conftest import ConnectTo, StartBroker, small_config
 from tests.broker.delay.test_recall import recall
 from tests.broker.delayed import send_later
-from tests.broker.monitor.metric_load import read
+from tests.broker.metrics.metric_load import read
 from tests.broker.pop.popping import Popper
 from tests.broker.pull.test_sql_filter import RETRIES, heartbeat, sql, text_of
 from tests.broker.send.replying import beat, post_reply, pushed, take

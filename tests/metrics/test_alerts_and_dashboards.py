@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.monitor.families import FAMILIES
+from cometmq.broker.metrics.families import FAMILIES
 from cometmq.metrics.alerts import ALERTS, Alert
 from cometmq.metrics.dashboards import ROWS, dashboard
 from cometmq.metrics.family import Kind

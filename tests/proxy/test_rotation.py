@@ -18,7 +18,7 @@ from cometmq.auth.yaml_file import dump_yaml, read_yaml
 from cometmq.client.admin import Admin
 from cometmq.client.instance import ClientInstance
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.remoting.tls.certificates import Authority
+from cometmq.remoting.tls.own_authority import Authority
 from cometmq.testing import Cluster
 
 ROUNDS = 3

@@ -11,7 +11,7 @@ from tests.proxy.client import Client
 
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
-from cometmq.remoting.tls.certificates import Authority
+from cometmq.remoting.tls.own_authority import Authority
 from cometmq.testing import Cluster
 
 ROUTE = v2.QueryRouteRequest(topic=v2.Resource(name="T"))

@@ -17,7 +17,7 @@ from tests.storage.servers.gcs import gcs
 from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, S3Server
 
 import cometmq.storage.connection
-from cometmq.remoting.tls.certificates import Authority
+from cometmq.remoting.tls.own_authority import Authority
 from cometmq.storage import (
     Storage,
     StorageError,

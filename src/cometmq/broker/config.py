@@ -386,7 +386,9 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         120, "Number of seconds without traffic after which a connection is closed.", minimum=1, maximum=86_400
     )
     server_max_connections: int = option(
-        MAX_CONNECTIONS, "Maximum number of open connections. The limit is lower if `ulimit -n` requires it.", minimum=1
+        MAX_CONNECTIONS,
+        "Maximum number of open connections of a port; lower if `ulimit -n` requires it.",
+        minimum=1,
     )
 
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cometmq.auth.quota.limiter import Limiter
 from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.config import BrokerConfig, LiveConfig
-from cometmq.broker.metrics.stats import BrokerStats
+from cometmq.broker.statistics.stats import BrokerStats
 from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
 from cometmq.broker.tables.deletions import Deletions

@@ -35,9 +35,7 @@ from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
-from cometmq.broker.metrics.stats import BrokerStats
-from cometmq.broker.metrics.traffic import Traffic
-from cometmq.broker.monitor.monitor import BrokerMonitor, MonitoredParts
+from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
 from cometmq.broker.port_security import BrokerAccess
@@ -59,6 +57,8 @@ from cometmq.broker.send.send_back import SendBackProcessor
 from cometmq.broker.send.send_message import SendMessageProcessor
 from cometmq.broker.send.sequenced_sends import SequencedSends
 from cometmq.broker.slices import do_in_slices
+from cometmq.broker.statistics.stats import BrokerStats
+from cometmq.broker.statistics.traffic import Traffic
 from cometmq.broker.stops import Stops
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.broker.tables.clients import ClientRegistry

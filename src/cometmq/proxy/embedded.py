@@ -34,6 +34,7 @@ class BrokerEndpoint:
             checker=checker_of(
                 broker.access, broker.audit, clock=broker.clock, requires_fresh=config.require_fresh_signatures
             ),
+            max_connections=config.server_max_connections,
             clock=broker.clock,
         )
 

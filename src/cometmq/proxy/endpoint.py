@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.limits import MAX_CONNECTIONS
 from cometmq.proxy.backend.backend import Backend
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.context import EndpointContext
@@ -13,6 +14,7 @@ from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.service import methods_of
 from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.sessions import Checker, Sessions
+from cometmq.remoting.listener import ConnectionLimit
 from cometmq.remoting.tls.server import ServerTls
 
 ALPN: Final = ("h2",)
@@ -29,6 +31,7 @@ class GrpcEndpoint:
         tls: ServerTls,
         checker: Checker | None,
         config: EndpointConfig | None = None,
+        max_connections: int = MAX_CONNECTIONS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         commands = ClientCommands(clock)
@@ -36,7 +39,12 @@ class GrpcEndpoint:
         context = EndpointContext(config or EndpointConfig(), backend, self.sessions, clock)
         self._backend = backend
         self._renewals = Renewals(context.config, clock)
-        self.server: Final = GrpcServer(methods_of(context, self._renewals, commands), tls=tls, clock=clock)
+        self.server: Final = GrpcServer(
+            methods_of(context, self._renewals, commands),
+            tls=tls,
+            clock=clock,
+            connection_limit=ConnectionLimit(max_connections),
+        )
 
     @property
     def port(self) -> int:

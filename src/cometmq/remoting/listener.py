@@ -1,4 +1,4 @@
-"""Listening sockets, and functions for closing connections.
+"""Listening sockets, the maximum number of their connections, and functions for closing connections.
 
 Connections are accepted a few at a time, and a refused one gets no transport. The event loop's own server accepts all
 waiting connections and creates a transport for each before it can refuse one. A flood of connections could thus use up
@@ -16,7 +16,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
+from cometmq import descriptors
 from cometmq.clock import Clock
+from cometmq.limits import MAX_CONNECTIONS
 from cometmq.message.hosts import addresses_of, format_address, unmapped
 from cometmq.threads import look_up
 
@@ -25,6 +27,9 @@ _log = logging.getLogger(__name__)
 _ACCEPTED_AT_ONCE: Final = 32
 _PAUSE_SECONDS: Final = 0.1
 """Pause after a connection could not be accepted because the process had no free descriptor."""
+
+_COUNTS_OF_RESERVE: Final = 8
+"""Divisor for the reserved descriptors: when this share may have been used, descriptors are counted again."""
 
 
 class Listener:
@@ -102,6 +107,60 @@ class Listener:
     def _accept_again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+
+class ConnectionLimit:
+    """Decides whether a port accepts another connection, and logs how many it refuses.
+
+    The limit is the configured one, or a lower one that leaves enough descriptors for files, other sockets and a
+    reserve.
+
+    :param most: the key ``serverMaxConnections``.
+    """
+
+    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
+        self._most = most
+        self._limit = most
+        self._uncounted = 0
+        """Number of connections accepted since descriptors were last counted."""
+        self._refused = 0
+        """Number of connections refused since the last report."""
+
+    def admits(self, opened: int) -> bool:
+        """Return whether another connection may be opened; if not, count it as refused.
+
+        :param opened: the number of open connections.
+        """
+        self._uncounted += 1
+        if self._uncounted > descriptors.kept_for_files() // _COUNTS_OF_RESERVE:
+            self.count_descriptors(opened)
+        if opened < self._limit:
+            return True
+        if not self._refused:
+            self._warn(opened)
+        self._refused += 1
+        return False
+
+    def count_descriptors(self, opened: int) -> None:
+        """Adapt the limit to the number of free descriptors."""
+        self._uncounted = 0
+        others = max(descriptors.in_use() - opened, 0)
+        free = descriptors.limit() - others - descriptors.kept_for_files()
+        self._limit = max(min(self._most, free), 1)
+
+    def report(self, seconds: float) -> None:
+        """Log how many connections were refused since the last report, ``seconds`` ago."""
+        if self._refused > 1:
+            _log.warning("refused %d connections in the last %g s", self._refused, seconds)
+        self._refused = 0
+
+    def _warn(self, opened: int) -> None:
+        reason = "serverMaxConnections"
+        if self._limit < self._most:
+            reason = (
+                f"the process is limited to {descriptors.limit()} descriptors; raise this with ulimit -n or LimitNOFILE"
+            )
+        _log.warning("refusing connections: %d are open (%s)", opened, reason)
 
 
 @contextmanager

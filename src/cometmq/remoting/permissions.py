@@ -44,7 +44,9 @@ EVERY: Final = "*"
 
 
 _OF_GROUP: Final = {Action.PUB: Action.SUB}
-"""The action required on a group, for each action on one of the group's topics."""
+"""For a group's retry or dead-letter topic, an account needs this action on the group instead. Other actions are the
+same.
+"""
 
 
 class Need(NamedTuple):

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 
 from msgspec.structs import astuple
 
-from cometmq import descriptors
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import (
     FRAME_SECONDS,
@@ -36,7 +35,7 @@ from cometmq.remoting.command import (
     decode_header,
 )
 from cometmq.remoting.frame import JSON, Frame
-from cometmq.remoting.listener import Departures, Listener, close_all
+from cometmq.remoting.listener import ConnectionLimit, Departures, Listener, close_all
 from cometmq.remoting.processors import (
     PostponeError,
     Processor,
@@ -63,8 +62,6 @@ _SWEEP_SECONDS: Final = 5.0
 _TOO_MANY_POSTPONED: Final = f"postponed requests already use {MAX_POSTPONED_BYTES} bytes, try again later"
 _POSTPONED_REQUEST_BYTES: Final = 1_024
 """Approximate size of a postponed request, not counting its texts."""
-_COUNTS_OF_RESERVE: Final = 8
-"""Divisor for the reserved descriptors: when this share may have been used, descriptors are counted again."""
 _BACKLOG: Final = 4_096
 """Length of the kernel's queue of connections to accept; a client may open all its connections at the same time."""
 
@@ -154,12 +151,7 @@ class RemotingServer:
         self.unsent: Final = UnsentAnswers(clock=clock)
         self._departures: Final = Departures(clock=clock)
         self._limits = limits
-        self._connection_limit = limits.max_connections
-        """Maximum number of open connections, derived from the configuration and the number of free descriptors."""
-        self._uncounted = 0
-        """Number of connections accepted since descriptors were last counted."""
-        self._refused = 0
-        """The number of connections refused since the last warning."""
+        self._connection_limit: Final = ConnectionLimit(limits.max_connections)
         self._listener = Listener(self._accepted, clock=clock)
         self._openings: Final = OpeningConnections(
             lambda: ServerConnection(self), tls or ServerTls(TlsOptions()), clock=clock, silence_s=limits.idle_timeout_s
@@ -199,7 +191,7 @@ class RemotingServer:
         :raises OSError: another program has bound the port at the same time.
         """
         self.end_of_round, self.new_taker = end_of_round, new_taker
-        self._count_descriptors()
+        self._connection_limit.count_descriptors(self._open)
         self._listener.listen(_BACKLOG)
         self._sweeps.start()
 
@@ -249,31 +241,15 @@ class RemotingServer:
 
     def _accepted(self, sock: socket.socket) -> None:
         """Open a connection on a socket, or close the socket if there are too many connections."""
-        self._uncounted += 1
-        if self._uncounted > descriptors.kept_for_files() // _COUNTS_OF_RESERVE:
-            self._count_descriptors()
-        if len(self.connections) + len(self._openings) >= self._connection_limit:
-            if not self._refused:
-                self._warn_of_refusal()
-            self._refused += 1
+        if not self._connection_limit.admits(self._open):
             sock.close()
             return
         self._openings.accept(sock)
 
-    def _warn_of_refusal(self) -> None:
-        reason = "serverMaxConnections"
-        if self._connection_limit < self._limits.max_connections:
-            reason = (
-                f"the process is limited to {descriptors.limit()} descriptors; raise this with ulimit -n or LimitNOFILE"
-            )
-        log.warning("refusing connections: %d are open (%s)", len(self.connections) + len(self._openings), reason)
-
-    def _count_descriptors(self) -> None:
-        """Set the maximum number of connections so that descriptors remain for files, other sockets and a reserve."""
-        self._uncounted = 0
-        others = max(descriptors.in_use() - len(self.connections) - len(self._openings), 0)
-        free = descriptors.limit() - others - descriptors.kept_for_files()
-        self._connection_limit = max(min(self._limits.max_connections, free), 1)
+    @property
+    def _open(self) -> int:
+        """Number of open connections, with those whose first bytes have not arrived."""
+        return len(self.connections) + len(self._openings)
 
     def lost(self, connection: ServerConnection) -> None:
         """Remove a closed connection."""
@@ -478,10 +454,8 @@ class RemotingServer:
         postponed.when(call_again)
 
     def _sweep(self) -> None:
-        self._count_descriptors()
-        if self._refused > 1:
-            log.warning("refused %d connections in the last %g s", self._refused, _SWEEP_SECONDS)
-        self._refused = 0
+        self._connection_limit.count_descriptors(self._open)
+        self._connection_limit.report(_SWEEP_SECONDS)
         for connection in list(self.connections):
             connection.quiet_sweeps += 1
             if connection.frame_sweeps >= 0:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from cometmq.auth.yaml_file import dump_yaml
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
-from cometmq.remoting.tls.certificates import Authority
 from cometmq.remoting.tls.contexts import Tls
+from cometmq.remoting.tls.own_authority import Authority
 
 OPERATOR: Final = "cometmq-testing"
 """The account that the cluster's servers and clients use."""

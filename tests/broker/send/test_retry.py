@@ -17,7 +17,7 @@ from tests.helpers.contents import bodies, stored
 from tests.helpers.waiting import until
 
 from cometmq.broker.controller import Broker
-from cometmq.broker.metrics.stats import SNDBCK_PUT_NUMS
+from cometmq.broker.statistics.stats import SNDBCK_PUT_NUMS
 from cometmq.message.names import SCHEDULE_TOPIC, TRANS_HALF_TOPIC
 from cometmq.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -10,7 +10,7 @@ from tests.helpers.waiting import wait_for
 from tests.interop import builds, probe, systems
 from tests.interop.systems import Server, System
 
-from cometmq.remoting.tls.certificates import self_signed
+from cometmq.remoting.tls.own_authority import self_signed
 from cometmq.testing import free_port
 
 VERSION = "5.5.0"

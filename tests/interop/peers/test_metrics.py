@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tests.broker.monitor.metric_load import Shape, Target, loaded, read, shapes
+from tests.broker.metrics.metric_load import Shape, Target, loaded, read, shapes
 from tests.interop.systems import Deployment, System
 
 from cometmq.client.instance import ClientInstance

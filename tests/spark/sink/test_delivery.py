@@ -17,7 +17,7 @@ from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.spark.errors import SinkError
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.sink.delivery import Delivery, RowGuard
+from cometmq.spark.sink.delivery import Delivery, RowSelection
 from cometmq.spark.sink.encoding import TaskIdentity, encode_rows
 from cometmq.spark.sink.options import parse_sink_options
 from cometmq.spark.sink.placing import Placing, Routes, WriteRoute
@@ -92,7 +92,7 @@ def deliver(address: str, count: int = 5, queues: int = 1, **more: str) -> Deliv
     identity = TaskIdentity("q", 0, 0)
     route = WriteRoute(tuple(Queue("T", "b", number) for number in range(queues)), {"b": address})
     routes = Routes(options, {"T": route})
-    delivery = Delivery(options, routes, RowGuard())
+    delivery = Delivery(options, routes, RowSelection())
     rows = rows_of([{"body": b"%d" % number, "queueId": number % queues} for number in range(count)])
     try:
         for chunk in Placing(options, routes, 0).chunks(encode_rows(rows, 0, identity, options)):

@@ -14,8 +14,8 @@ from cometmq.broker.admin.topics import DEFAULT_REMARK
 from cometmq.broker.archived.searches import NOT_NOW, find_first
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import QUEUES_PER_SLICE
-from cometmq.broker.metrics.stats import GROUP_GET_NUMS
 from cometmq.broker.slices import Steps, batches, members, run_in_slices, slices
+from cometmq.broker.statistics.stats import GROUP_GET_NUMS
 from cometmq.broker.tables.queue_offsets import NO_OFFSET, QueueOffsets
 from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.message.names import check_group

@@ -13,8 +13,8 @@ import msgspec
 from cometmq.broker.admin.offsets import consumed_topics
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_LIST_BYTES, MAX_PROGRESS_SUMS_BYTES, PAIRS_PER_SLICE
-from cometmq.broker.metrics.stats import GROUP_GET_NUMS
 from cometmq.broker.slices import Steps, batches, run_in_slices
+from cometmq.broker.statistics.stats import GROUP_GET_NUMS
 from cometmq.remoting.admin_bodies import GroupSums, ProgressSumsQuestion, TopicProgress
 from cometmq.remoting.bodies import BodyError, decode_request
 from cometmq.remoting.codes import RequestCode, ResponseCode

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.metrics.stats import TIMER_DEQUEUE_NUMS, TIMER_ENQUEUE_NUMS
-from cometmq.broker.metrics.traffic import Event
+from cometmq.broker.statistics.stats import TIMER_DEQUEUE_NUMS, TIMER_ENQUEUE_NUMS
+from cometmq.broker.statistics.traffic import Event
 from cometmq.store.timer.unit import RECALL, TimerEntry
 
 

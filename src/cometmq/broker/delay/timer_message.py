@@ -6,8 +6,7 @@ it, as its *serial*. The states of a waiting message:
 * stored: in the log, from serial ``_read`` on. It is read once, when the turn that stored it ends.
 * unwritten: read, and not yet in the timer log. A worker thread copies it there within a second.
 * written: in the file of its day in the timer log (:mod:`cometmq.store.timer.log`); it no longer needs the log.
-* near: due before the *horizon*, and also in memory (``due``), where it has been since its arrival or into which it was
-loaded before it is due.
+* near: due before the *horizon*, so it is also in memory (``due``). It was put there when it arrived, or loaded later.
 * in progress: due, and in a batch for its own topic that is not stored yet.
 * delivered: stored in its own topic, with the serial + 1 as prepared transaction offset.
 
@@ -17,11 +16,11 @@ Invariants.
 
 * Every written or unwritten message that is due before the horizon and not delivered is near or in progress. No message
   from the horizon on is due before ``_next_ms``.
-* No message is loaded before all messages that the topic had at the start are read: a recall may arrive long after its
-  message.
-* A position is saved once the disk has the log up to its ``log_offset``. Then all messages below its serial are
-  written, and those due until its ``until_ms`` are delivered below its ``log_offset``, except for the messages that it
-  lists. Retention deletes nothing of the log from ``log_offset`` on.
+* After a start, all messages that the topic has are read before any message is loaded. Otherwise a message could be
+  delivered before its recall is read.
+* A position is saved only after the log is on disk up to its ``log_offset``. It promises two things: messages with
+  smaller serials are written, and messages due by its ``until_ms`` were delivered before ``log_offset``, except those
+  that it lists. Retention keeps the log from ``log_offset`` on.
 
 Fault model. A crash loses what is in memory. The next start reads the topic from the saved serial on, and finds the
 later deliveries in the log from ``log_offset`` on: nothing is lost and nothing is delivered twice. A batch that the

@@ -1,1 +1,1 @@
-"""Statistics of a running broker (BrokerStatsManager)."""
+"""Broker metrics for Prometheus (``BrokerMetricsManager``), and the port that serves them."""

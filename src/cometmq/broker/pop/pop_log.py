@@ -14,9 +14,9 @@ from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_POP_LOG_ENTRIES
-from cometmq.broker.metrics.pop_counts import ACK, CHECKPOINT, Ends
 from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, Popped, PoppedInOrder, Revived, encode_entries
 from cometmq.broker.pop.state import PopState, Undo
+from cometmq.broker.statistics.pop_counts import ACK, CHECKPOINT, Ends
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import Late, call_all
 from cometmq.broker.turn.targets import RefusedError

@@ -26,7 +26,7 @@ class HeldPull(msgspec.Struct, eq=False):
     connection: ServerConnection
     request: Request[Any]
     wanted: MessageFilter
-    is_earlier: bool = False
+    topic_was_deleted: bool = False
     """True if the topic was deleted while the pull was waiting."""
     deadline: float = 0.0
     """End of the wait time in monotonic seconds."""

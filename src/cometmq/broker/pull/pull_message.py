@@ -7,7 +7,7 @@ A response consists of a header and unchanged slices of the log. A pull that fin
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Final
 
 from cometmq.broker.config import SLAVE, BrokerConfig
 from cometmq.broker.context import BrokerContext
@@ -70,17 +70,13 @@ class PullMessageProcessor:
 
     @answers(
         RequestCode.PULL_MESSAGE,
-        header=PullMessageRequestHeader,
-        limits=("MAX_HELD_PULLS", "MAX_ARCHIVE_QUESTIONS"),
-        permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
-    )
-    @answers(
         RequestCode.LITE_PULL_MESSAGE,
-        header=PullMessageRequestHeader,
         limits=("MAX_HELD_PULLS", "MAX_ARCHIVE_QUESTIONS"),
         permission=needs_topic(Action.SUB) & needs_group(Action.SUB),
     )
-    def pull(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
+    def pull(
+        self, connection: ServerConnection, request: Request[PullMessageRequestHeader], _body: bytes
+    ) -> Response | None:
         """Answer with messages, or hold the request until messages arrive."""
         header = request.header
         wanted = self._check(connection, header)
@@ -109,7 +105,7 @@ class PullMessageProcessor:
             wanted = self._check(held.connection, header)
         except RefusedError as refused:
             return refused.response()
-        if held.is_earlier and header.queue_offset > 0:
+        if held.topic_was_deleted and header.queue_offset > 0:
             return self._start_at_min_offset(held.connection, header)
         result = self._get_message(header, wanted)
         if result.status is GetMessageStatus.OFFSET_TOO_SMALL and self._archived_pulls is not None:
@@ -120,10 +116,10 @@ class PullMessageProcessor:
     def _reads_deleted_topic(self, connection: ServerConnection, header: PullMessageRequestHeader) -> bool:
         """Return whether a consumer's offset belongs to a deleted topic with the same name."""
         reader = connection, header.consumer_group, header.topic, header.queue_id
-        is_earlier = self._lives.reads_earlier(*reader)
-        if is_earlier and not header.queue_offset:
+        reads_deleted = self._lives.reads_earlier(*reader)
+        if reads_deleted and not header.queue_offset:
             self._lives.record_reader(*reader)
-        return is_earlier and header.queue_offset > 0
+        return reads_deleted and header.queue_offset > 0
 
     def _start_at_min_offset(self, connection: ServerConnection, header: PullMessageRequestHeader) -> Response:
         """Return a response that makes the consumer start at the queue's first offset."""

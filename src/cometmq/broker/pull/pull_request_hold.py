@@ -146,7 +146,7 @@ class PullRequestHoldService:
             only_pull = waiting.only_pull
             if only_pull is not None:  # most often: no need for slices
                 header: PullMessageRequestHeader = only_pull.request.header
-                if header.queue_offset != queue.committed or only_pull.is_earlier:
+                if header.queue_offset != queue.committed or only_pull.topic_was_deleted:
                     try:
                         self._answer_pull(only_pull)
                     except Exception:  # as below
@@ -170,7 +170,7 @@ class PullRequestHoldService:
             self._grown[waiting] = None
             for group in waiting.groups.values():
                 for pull in group.pulls:
-                    pull.is_earlier = True
+                    pull.topic_was_deleted = True
 
     # --- work in slices ---------------------------------------------------------------------------
     def _run(self, work: _Work, until: float) -> bool:
@@ -223,7 +223,8 @@ class PullRequestHoldService:
     def _answer_waiting(self, group: SameFilterPulls, queue: ConsumeQueue) -> _Work:
         for pull in list(group.pulls):
             header: PullMessageRequestHeader = pull.request.header
-            if header.queue_offset != queue.max_offset() or pull.is_earlier:  # else the pull came after the message
+            came_after = header.queue_offset == queue.max_offset()
+            if not came_after or pull.topic_was_deleted:
                 self._answer_pull(pull)
             yield
 
@@ -242,7 +243,7 @@ class PullRequestHoldService:
     def _has_grown(self, pull: HeldPull) -> bool:
         header: PullMessageRequestHeader = pull.request.header
         end = self._store.queue(header.topic, header.queue_id).max_offset()
-        return end > header.queue_offset or (end > 0 and pull.is_earlier)
+        return end > header.queue_offset or (end > 0 and pull.topic_was_deleted)
 
     def _sweep(self) -> None:
         self._next_sweep.after(_TIMEOUT_SWEEP_S)

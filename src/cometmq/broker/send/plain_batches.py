@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.metrics.traffic import SMALL_BYTES
 from cometmq.broker.send.sequenced_sends import SequencedSends
+from cometmq.broker.statistics.traffic import SMALL_BYTES
 from cometmq.broker.turn.targets import SendHeader, SendTarget
 from cometmq.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 from cometmq.message.layout import HOSTS_V6, host_flags

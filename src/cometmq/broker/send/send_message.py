@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.parked_message import recall_handle
-from cometmq.broker.metrics.traffic import FIFO, NORMAL
 from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.sequenced_sends import SequencedSends
+from cometmq.broker.statistics.traffic import FIFO, NORMAL
 from cometmq.broker.turn.answers import OFFSET_BYTES, PendingSend, packed_offsets
 from cometmq.broker.turn.inner_message import Detour, InnerMessage, SendProperties, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendHeader, SendTarget

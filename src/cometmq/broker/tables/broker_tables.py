@@ -73,7 +73,7 @@ class BrokerTables:
         return self._copies_mark.exists()
 
     def take_as_own(self) -> None:
-        """Write a slave's tables with the end of its log after it has become the master."""
+        """Promotion: the tables of a slave that starts as a master become its own, with the end of its log."""
         if self.are_copies:
             self.save()
             self.offsets.save()

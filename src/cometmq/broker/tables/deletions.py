@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from cometmq.broker.metrics.stats import BrokerStats
+from cometmq.broker.statistics.stats import BrokerStats
 from cometmq.broker.tables.broker_tables import BrokerTables
 from cometmq.store.message_store import MessageStore
 

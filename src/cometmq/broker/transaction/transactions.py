@@ -37,7 +37,7 @@ from typing import Final
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import TRANSACTION_PROGRESS_SECONDS
-from cometmq.broker.metrics.traffic import TRANSACTION, Event
+from cometmq.broker.statistics.traffic import TRANSACTION, Event
 from cometmq.broker.stored_access import may_access, not_found
 from cometmq.broker.transaction.check import ResumeCheckProcessor, TransactionalMessageCheck
 from cometmq.broker.transaction.half_message import HALF_QUEUE, first_offset, half_detour, to_committed

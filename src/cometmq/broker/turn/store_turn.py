@@ -39,8 +39,8 @@ from functools import partial
 from typing import Final
 
 from cometmq.broker.limits import MAX_TURN_BYTES
-from cometmq.broker.metrics.stats import BrokerStats, Counted
-from cometmq.broker.metrics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES
+from cometmq.broker.statistics.stats import BrokerStats, Counted
+from cometmq.broker.statistics.traffic import DELAY, FIFO, NORMAL, SMALL_BYTES
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, read_properties
 from cometmq.broker.turn.targets import RefusedError, SendTarget, SendTargets

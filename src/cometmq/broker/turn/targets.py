@@ -13,8 +13,8 @@ from typing import Final
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.limits import MAX_TOPICS, SLICES_SECONDS
-from cometmq.broker.metrics.stats import Counted
-from cometmq.broker.metrics.traffic import NORMAL
+from cometmq.broker.statistics.stats import Counted
+from cometmq.broker.statistics.traffic import NORMAL
 from cometmq.broker.tables.groups import SubscriptionGroupManager
 from cometmq.broker.tables.table_writer import TableWriter
 from cometmq.broker.tables.topics import TopicConfigManager, describe_topic

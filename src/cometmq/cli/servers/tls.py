@@ -10,8 +10,8 @@ import click
 
 from cometmq.cli.local_path import LocalPath
 from cometmq.message.hosts import own_ip
-from cometmq.remoting.tls.certificates import Authority, Issued
 from cometmq.remoting.tls.contexts import TlsError
+from cometmq.remoting.tls.own_authority import Authority, Issued
 
 
 @click.group("tls")

@@ -1,8 +1,8 @@
 """Selects the queue for a message: the caller's choice, or the queues in turn, except those on failing brokers.
 
-``MessageQueueSelector``, ``TopicPublishInfo`` and ``MQFaultStrategy`` of Java. The tables are Apache's unless the
-producer has its own: an answer slower than an entry of the first table excludes the broker from the selection for the
-time in the second; a failure counts as 30 s.
+``MessageQueueSelector``, ``TopicPublishInfo`` and ``MQFaultStrategy`` of Java. The producer has two tables, Apache's by
+default: the first has response times, the second penalties. A broker whose answer takes as long as an entry of the
+first table is avoided for the time in the second. A failure counts as 30 s.
 """
 
 from __future__ import annotations

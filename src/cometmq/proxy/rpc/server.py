@@ -22,7 +22,6 @@ from typing import Final, cast
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import (
     HANDSHAKE_SECONDS,
-    MAX_CONNECTIONS,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
@@ -44,7 +43,7 @@ from cometmq.proxy.limits import (
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.pace import Pace
 from cometmq.proxy.rpc.status import HEADERS, GrpcStatus, plain_answer, trailers
-from cometmq.remoting.listener import Listener, close_all
+from cometmq.remoting.listener import ConnectionLimit, Listener, close_all
 from cometmq.remoting.permissions import Caller
 from cometmq.remoting.tls.opening import OpeningConnections
 from cometmq.remoting.tls.server import ServerTls
@@ -103,7 +102,7 @@ class GrpcServer:
         *,
         tls: ServerTls,
         clock: Clock = SYSTEM_CLOCK,
-        max_connections: int = MAX_CONNECTIONS,
+        connection_limit: ConnectionLimit | None = None,
     ) -> None:
         self.methods: Final = methods
         self.clock: Clock = clock
@@ -118,7 +117,7 @@ class GrpcServer:
         self._calls_of_round = _CALLS_OF_ROUND
         self.calls = 0
         """The number of calls started so far."""
-        self._max_connections = max_connections
+        self._connection_limit: Final = connection_limit or ConnectionLimit()
         self._listener = Listener(self._accept, clock=clock)
         self._openings = OpeningConnections(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
         self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
@@ -134,6 +133,7 @@ class GrpcServer:
         :raises OSError: the port is in use or not allowed.
         """
         await self._listener.bind(host, port)
+        self._connection_limit.count_descriptors(self._open)
         self._listener.listen(_BACKLOG)
         self._sweeps.start()
 
@@ -195,12 +195,19 @@ class GrpcServer:
             asyncio.get_running_loop().call_soon(self._run_round)
 
     def _accept(self, sock: socket.socket) -> None:
-        if len(self.connections) + len(self._openings) >= self._max_connections:
+        if not self._connection_limit.admits(self._open):
             sock.close()
             return
         self._openings.accept(sock)
 
+    @property
+    def _open(self) -> int:
+        """Number of open connections, with those whose first bytes have not arrived."""
+        return len(self.connections) + len(self._openings)
+
     def _sweep(self) -> None:
+        self._connection_limit.count_descriptors(self._open)
+        self._connection_limit.report(_SWEEP_SECONDS)
         for connection in list(self.connections):
             connection.check_silence(_SWEEP_SECONDS)
 

@@ -1,4 +1,6 @@
-"""TLS for connections to nameservers and brokers, with RocketMQ's option names (``TlsHelper``, ``TlsSystemConfig``).
+"""TLS for connections to nameservers and brokers, with RocketMQ's option names (``TlsHelper``).
+
+:class:`FreshContext` uses renewed certificates without a restart (``FileWatchService``).
 
 Unlike in RocketMQ, the server's certificate and name are checked by default.
 """

@@ -20,7 +20,6 @@ from typing import ClassVar, Final, Protocol
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.limits import MAX_HANDSHAKES
 from cometmq.quantity import quantity
-from cometmq.remoting.tls.certificates import self_signed
 from cometmq.remoting.tls.contexts import FreshContext, TlsError, load_authorities, load_certificate
 from cometmq.remoting.tls.expiry import SECONDS_OF_A_DAY, WARNING_DAYS, days_left, first_ends_at
 from cometmq.remoting.tls.options import (
@@ -30,6 +29,7 @@ from cometmq.remoting.tls.options import (
     REQUIRE,
     TlsOptions,
 )
+from cometmq.remoting.tls.own_authority import self_signed
 
 log = logging.getLogger(__name__)
 

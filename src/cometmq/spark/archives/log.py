@@ -189,9 +189,9 @@ class ArchiveLog:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Take the archive over for one job. No job that opened it earlier can commit from now on.
+        """Open the archive for this job. A job that opened it earlier can no longer commit.
 
-        In a local directory, a job that still runs is not disturbed, but refuses this one.
+        In a local directory, this fails instead while another job is running.
 
         :raises ArchiveError: another process holds the lock.
         :raises UnsafeStorageError: the storage would let two jobs create the same commit.
@@ -205,7 +205,7 @@ class ArchiveLog:
 
     @property
     def writer(self) -> Writer:
-        """The job that has opened the archive, for its tasks and its other processes. If none has, this one does."""
+        """The job that owns the archive. If this process has not opened the archive yet, it does so now."""
         if self._writer is None:
             self._writer = self._table.open_writer(self._clock.now_ms())
         return self._writer

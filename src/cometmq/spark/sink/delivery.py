@@ -1,10 +1,11 @@
-"""Delivers a task's chunks: a guard decides which rows are sent, and the client's sender sends and resends them.
+"""Delivers a task's chunks: a row selection decides which rows are sent, and the client's sender sends them.
 
 While brokers store the chunks for some queues, the task encodes chunks for the next queues. Delivery adds three
 features to :mod:`cometmq.client.blocking.outbox`, whose theory of operation also applies here:
 
-* Before a chunk is sent, the guard removes the rows that an earlier attempt of the task has stored.
-* After a failure, the guard decides which rows of the chunk are resent. :class:`RowGuard` itself resends all rows.
+* Before a chunk is sent, the selection removes the rows that an earlier attempt of the task has stored.
+* After a failure, the selection decides which rows of the chunk are resent. :class:`RowSelection` itself
+  resends all rows.
   :mod:`~cometmq.spark.sink.effectively_once` asks the broker which rows it has stored.
   :mod:`~cometmq.spark.sink.exactly_once` resends all rows, and the broker uses their numbers to drop those that it has
   already stored.
@@ -39,8 +40,8 @@ from cometmq.spark.sink.placing import Chunk, Routes, WriteRoute
 _TOO_LARGE: Final = "options maxMessageSize and maxBatchBytes must not exceed the maxMessageSize there"
 
 
-class RowGuard:
-    """Decides which rows of a repeated task are sent. A guard receives each queue's rows in order.
+class RowSelection:
+    """Decides which rows of a repeated task are sent. A selection receives each queue's rows in order.
 
     This class guarantees at-least-once delivery: it sends all rows, and resends them if a result is unknown.
     """
@@ -68,7 +69,9 @@ class RowGuard:
 class Delivery(Sender):
     """Sends the chunks of one task. ``close`` must be called at the end."""
 
-    def __init__(self, options: SinkOptions, routes: Routes, guard: RowGuard, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, options: SinkOptions, routes: Routes, selection: RowSelection, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         security = options.access.security()
         super().__init__(
             SenderOptions(
@@ -86,20 +89,20 @@ class Delivery(Sender):
         self._encoder = SendEncoder(options.producer_group, producer, security.credentials)
         self._compression, self._compress_over = options.compression, options.compress_over
         self._now_ms = clock.now_ms
-        self.guard = guard
+        self.selection = selection
         self.already_stored = 0
         """Number of messages that an earlier attempt had already stored."""
 
     def deliver(self, chunk: Chunk) -> None:
-        """After the queue's previous chunk is acknowledged, send the part of this chunk that the guard chooses.
+        """After the queue's previous chunk is acknowledged, send the part of this chunk that the selection chooses.
 
         :raises SinkError: a broker rejected messages, or did not acknowledge some of them in time.
         """
         self.wait_for(chunk.queue)
-        unsent = self.guard.unsent(chunk)
+        unsent = self.selection.unsent(chunk)
         self.already_stored += len(chunk) - (0 if unsent is None else len(unsent))
         if unsent is not None:
-            self.submit(_ChunkRequest(self, unsent, self.guard.properties(unsent)))
+            self.submit(_ChunkRequest(self, unsent, self.selection.properties(unsent)))
 
     def frame(self, chunk: Chunk, properties: str, opaque: int) -> bytes:
         """Encode a chunk as one request."""
@@ -142,7 +145,7 @@ class _ChunkRequest:
         return self.delivery.frame(self.chunk, self.properties, opaque)
 
     def left(self) -> _ChunkRequest | None:
-        unsent = self.delivery.guard.still_unsent(self.chunk)
+        unsent = self.delivery.selection.still_unsent(self.chunk)
         return None if unsent is None else replace(self, chunk=unsent)
 
     def acknowledged(self, answer: RemotingCommand) -> None:

@@ -43,7 +43,7 @@ from cometmq.remoting.security import Security
 from cometmq.spark.errors import SinkError
 from cometmq.spark.options import DEFAULT_GROUP
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.sink.delivery import RowGuard
+from cometmq.spark.sink.delivery import RowSelection
 from cometmq.spark.sink.encoding import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk, WriteRoute
@@ -63,8 +63,8 @@ _proven: set[str] = set()
 """Addresses of the brokers whose index is known to work. The set is kept as long as this worker runs."""
 
 
-class EffectivelyOnce(RowGuard):
-    """The guard that searches brokers for one task's rows."""
+class EffectivelyOnce(RowSelection):
+    """The row selection that searches brokers for one task's rows."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity, attempt: int = 0) -> None:
         self._options = options

@@ -43,7 +43,7 @@ from cometmq.remoting.errors import denial_step
 from cometmq.remoting.headers import OpenProducerRequestHeader, OpenProducerResponseHeader
 from cometmq.spark.errors import SinkError
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.sink.delivery import RowGuard
+from cometmq.spark.sink.delivery import RowSelection
 from cometmq.spark.sink.encoding import TaskIdentity
 from cometmq.spark.sink.options import SinkOptions
 from cometmq.spark.sink.placing import Chunk, WriteRoute
@@ -65,8 +65,8 @@ class _Lane:
     crc: int = 0
 
 
-class ExactlyOnce(RowGuard):
-    """The guard that numbers one task's rows."""
+class ExactlyOnce(RowSelection):
+    """The row selection that numbers one task's rows."""
 
     def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
         self._options = options

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.sink.delivery import RowGuard
+    from cometmq.spark.sink.delivery import RowSelection
 
 log = logging.getLogger("cometmq.spark")
 
@@ -137,10 +137,10 @@ def write_rows(
     """
     from cometmq.spark.sink.delivery import Delivery
 
-    guard = _guard(plan.options, identity, attempt)
-    routes = Routes(plan.options, plan.routes, guard.choose_queues)
+    selection = _selection(plan.options, identity, attempt)
+    routes = Routes(plan.options, plan.routes, selection.choose_queues)
     placing = Placing(plan.options, routes, identity.partition)
-    delivery = Delivery(plan.options, routes, guard)
+    delivery = Delivery(plan.options, routes, selection)
     row = 0
     try:
         for batch in batches:
@@ -149,7 +149,7 @@ def write_rows(
                     delivery.deliver(chunk)
                 row += part.num_rows
         done = delivery.finish()
-        guard.finish()
+        selection.finish()
     except Exception:
         delivery.await_answers()
         raise
@@ -158,8 +158,8 @@ def write_rows(
     return SinkCommit(done.messages, done.bytes, done.requests, done.repeated, delivery.already_stored)
 
 
-def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> RowGuard:
-    from cometmq.spark.sink.delivery import RowGuard
+def _selection(options: SinkOptions, identity: TaskIdentity, attempt: int) -> RowSelection:
+    from cometmq.spark.sink.delivery import RowSelection
     from cometmq.spark.sink.effectively_once import EffectivelyOnce
     from cometmq.spark.sink.exactly_once import ExactlyOnce
 
@@ -167,7 +167,7 @@ def _guard(options: SinkOptions, identity: TaskIdentity, attempt: int) -> RowGua
         return ExactlyOnce(options, identity)
     if options.guarantee is Guarantee.EFFECTIVELY_ONCE:
         return EffectivelyOnce(options, identity, attempt)
-    return RowGuard()
+    return RowSelection()
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SELF_SIGNED_DAYS: Final = 3_650
 _SKEW: Final = datetime.timedelta(hours=1)
-"""How far the start of a certificate's validity is backdated, so that machines whose clocks are behind accept it."""
+"""Certificates become valid this long before they are made, so that machines whose clocks are behind accept them."""
 
 
 @dataclass(frozen=True)

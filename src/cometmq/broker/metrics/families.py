@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from cometmq.auth import metrics as access
-from cometmq.broker.metrics.creation_times import CREATION_BOUNDS_MS
-from cometmq.broker.metrics.pop_counts import SCAN_BOUNDS_MS
-from cometmq.broker.metrics.traffic import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
+from cometmq.broker.statistics.creation_times import CREATION_BOUNDS_MS
+from cometmq.broker.statistics.pop_counts import SCAN_BOUNDS_MS
+from cometmq.broker.statistics.traffic import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
 from cometmq.metrics import process
 from cometmq.metrics.family import Family, Kind
 from cometmq.remoting import rpc_latency

@@ -7,7 +7,7 @@ from typing import Final
 
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.delay.waiting_messages import count_waiting
-from cometmq.broker.metrics.traffic import Traffic
+from cometmq.broker.statistics.traffic import Traffic
 from cometmq.store.timer.waiting import WaitingOfTopic
 
 _SNAPSHOT_SECONDS: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)

@@ -16,15 +16,15 @@ from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.limits import TIMER_COUNT_SECONDS
-from cometmq.broker.metrics.traffic import Traffic
-from cometmq.broker.monitor import families as f
-from cometmq.broker.monitor import samples
-from cometmq.broker.monitor.group_lags import GroupLags
-from cometmq.broker.monitor.half_messages import HalfMessages
-from cometmq.broker.monitor.waiting_messages import WaitingMessages
+from cometmq.broker.metrics import families as f
+from cometmq.broker.metrics import samples
+from cometmq.broker.metrics.group_lags import GroupLags
+from cometmq.broker.metrics.half_messages import HalfMessages
+from cometmq.broker.metrics.waiting_messages import WaitingMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.statistics.traffic import Traffic
 from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.metrics.exposition import exposition, in_slices
 from cometmq.metrics.family import Histogram, Sample, Steps

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.broker.monitor.metric_load import FIRST, POP_GROUP, Target, loaded, read, shapes
+from tests.broker.metrics.metric_load import FIRST, POP_GROUP, Target, loaded, read, shapes
 from tests.broker.replication.following import bodies
 
 from cometmq.broker.limits import MAX_TOPIC_QUEUES, TIMER_COUNT_SECONDS
-from cometmq.broker.monitor import group_lags
-from cometmq.broker.monitor.families import FAMILIES
+from cometmq.broker.metrics import group_lags
+from cometmq.broker.metrics.families import FAMILIES
 from cometmq.client import Message, MessageExt, PushConsumer, TransactionProducer, TransactionState
 from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError

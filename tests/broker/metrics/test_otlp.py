@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as
 from tests.broker.conftest import StartBroker
 from tests.helpers.waiting import until
 
-from cometmq.broker.monitor.families import FAMILIES
+from cometmq.broker.metrics.families import FAMILIES
 from cometmq.client import Message, Producer
 from cometmq.metrics.otlp import exporter_of, instrument_of
 from cometmq.namesrv.config import NamesrvConfig

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Final
 
 from cometmq.broker.limits import HALF_MESSAGES_PER_SLICE, MAX_HALF_MESSAGES_BY_TOPIC
-from cometmq.broker.metrics.traffic import Traffic
-from cometmq.broker.monitor.families import HALF_MESSAGES
+from cometmq.broker.metrics.families import HALF_MESSAGES
+from cometmq.broker.statistics.traffic import Traffic
 from cometmq.broker.transaction.open_transactions import OpenTransactions
 from cometmq.message.names import TRANS_HALF_TOPIC
 from cometmq.message.properties import REAL_TOPIC

@@ -11,12 +11,12 @@ from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.limits import QUEUES_PER_SLICE
-from cometmq.broker.metrics.pop_counts import STORED, PopCounts
-from cometmq.broker.metrics.traffic import Event, Traffic
-from cometmq.broker.monitor import families as f
-from cometmq.broker.monitor.waiting_messages import WaitingMessages
+from cometmq.broker.metrics import families as f
+from cometmq.broker.metrics.waiting_messages import WaitingMessages
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.statistics.pop_counts import STORED, PopCounts
+from cometmq.broker.statistics.traffic import Event, Traffic
 from cometmq.message.names import (
     is_system_group,
     is_system_topic,

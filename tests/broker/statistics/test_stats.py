@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-import cometmq.broker.metrics.stats_items
-from cometmq.broker.metrics.stats import PUT_TIME_LABELS, BrokerStats
-from cometmq.broker.metrics.stats_items import StatsItem
-from cometmq.broker.metrics.traffic import NORMAL
+import cometmq.broker.statistics.stats_items
+from cometmq.broker.statistics.stats import PUT_TIME_LABELS, BrokerStats
+from cometmq.broker.statistics.stats_items import StatsItem
+from cometmq.broker.statistics.traffic import NORMAL
 from cometmq.remoting.admin_bodies import BrokerStatsData, BrokerStatsItem
 from cometmq.testing import VirtualClock
 
@@ -189,7 +189,7 @@ def test_what_is_seen_is_what_was_counted_between_the_samples(stats: BrokerStats
 def test_idle_items_are_looked_for_in_slices(
     stats: BrokerStats, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cometmq.broker.metrics.stats_items, "STATS_ITEMS_PER_SLICE", 7)
+    monkeypatch.setattr(cometmq.broker.statistics.stats_items, "STATS_ITEMS_PER_SLICE", 7)
     for number in range(50):
         stats.get(f"T{number}", "G", 6, 1)
     assert len(list(stats._items.drop_idle())) == 50 // 7

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from cometmq.broker.metrics.creation_times import CreationTimes
-from cometmq.broker.metrics.stats_items import NOTHING, SAMPLE_SECONDS, StatsItem, StatsItems
-from cometmq.broker.metrics.traffic import Traffic
+from cometmq.broker.statistics.creation_times import CreationTimes
+from cometmq.broker.statistics.stats_items import NOTHING, SAMPLE_SECONDS, StatsItem, StatsItems
+from cometmq.broker.statistics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.loop import finish
 from cometmq.message.names import RETRY_PREFIX
@@ -57,7 +57,7 @@ _PUT_TIME_BOUNDS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 500
 
 
 Counted = tuple[str, str]
-"""A topic and a message type (:mod:`cometmq.broker.metrics.traffic`) for which stored messages are counted."""
+"""A topic and a message type (:mod:`cometmq.broker.statistics.traffic`) for which stored messages are counted."""
 
 
 class _Total:
@@ -129,7 +129,7 @@ class BrokerStats:
         """Count the messages in a turn.
 
         :param counts: topic and type, messages, their bytes, and the sizes of those above
-            :data:`~cometmq.broker.metrics.traffic.SMALL_BYTES`; a topic and type may occur several times.
+            :data:`~cometmq.broker.statistics.traffic.SMALL_BYTES`; a topic and type may occur several times.
         :param took_ms: time in milliseconds that the messages waited for the write.
         """
         totals: dict[Counted, _Total] = {}

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from cometmq.broker.limits import MAX_CONSUMER_OFFSETS
-from cometmq.broker.metrics.pop_counts import PopCounts
+from cometmq.broker.statistics.pop_counts import PopCounts
 from cometmq.limits import METRIC_SAMPLES_PER_SLICE
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from cometmq.metrics.family import Histogram, Steps
@@ -67,7 +67,7 @@ class MessagesIn:
 
 
 class Traffic:
-    """Counters that RocketMQ 5 has in addition to those in :class:`~cometmq.broker.metrics.stats.BrokerStats`."""
+    """Counters that RocketMQ 5 has in addition to those in :class:`~cometmq.broker.statistics.stats.BrokerStats`."""
 
     def __init__(self) -> None:
         self._in: dict[tuple[str, str], MessagesIn] = {}

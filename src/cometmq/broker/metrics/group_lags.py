@@ -1,9 +1,9 @@
 """Consumer group lags in each topic in which the group has offsets.
 
 The topic-group pairs with the largest lags have their own samples, up to the maximum number of series in a metric
-family. To limit the cost of a scrape, each one reads these pairs, and only the next
-:data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues of all other pairs, in rounds. A pair that falls behind replaces
-one that does not. The sum of the other pairs' lags is from the last complete round.
+family. Each scrape reads these pairs. Of all other pairs it reads only the next
+:data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, and the next scrape continues there. A pair that falls behind
+replaces one that does not. The sum of the other pairs' lags is from the last complete round.
 
 The age of a lag is the age of the next message that a group will read. A scrape opens files for at most
 :data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; later scrapes contain the ages of other pairs.
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import AGES_PER_ANSWER, LAGS_PER_ANSWER, LAGS_SLICE_SECONDS, QUEUES_PER_SLICE
-from cometmq.broker.metrics.traffic import Traffic
-from cometmq.broker.monitor import families as f
+from cometmq.broker.metrics import families as f
+from cometmq.broker.statistics.traffic import Traffic
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import RETRY_PREFIX, is_system_group, is_system_topic
 from cometmq.metrics.family import OVERFLOW, Sample, Steps

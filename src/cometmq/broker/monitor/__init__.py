@@ -1,1 +1,0 @@
-"""Broker metrics for Prometheus (``BrokerMetricsManager``), and the port that serves them."""

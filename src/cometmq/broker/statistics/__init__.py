@@ -1,0 +1,1 @@
+"""Statistics of a running broker (BrokerStatsManager)."""
