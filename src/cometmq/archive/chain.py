@@ -7,7 +7,8 @@ commit is always computed from the archive as it is. Numbers are never used agai
 * A job that archives begins with an ``open`` commit. It has the next epoch and makes the job the archive's owner. An
   ``append`` of an earlier owner, which was paused or cut off, fails from then on: the number that it would create is
   taken, and it finds the ``open`` commit under it.
-* Compaction and expiry own nothing. When their number is taken, they compute their commit again from the new contents.
+* Compaction and expiry do not make a job the owner. When their number is taken, they compute their commit again from
+  the new contents.
 * If the answer to a create is lost, the writer reads the object and finds its own content, which has a random token. If
   the writer gives up, its commit exists or not; the next job sees which after its ``open``, because the number before
   it can no longer be taken. Nobody deletes a file while a commit that names it may still appear.
@@ -144,8 +145,9 @@ class CommitChain:
             self._write_checkpoint()
             return commit
         raise ArchiveError(
-            f"other jobs committed to the archive {self._storage.url} {_ATTEMPTS} times meanwhile",
-            next_step="run it again when they are done",
+            f"the commit to the archive {self._storage.url} failed {_ATTEMPTS} times because other jobs committed "
+            "first",
+            next_step="run this job again when the other jobs are done",
         )
 
     def _demand_owner(self, contents: Contents, writer: Writer) -> None:
@@ -153,8 +155,8 @@ class CommitChain:
             return
         by = "another job" if contents.owner else "an older version of CometMQ"
         raise ArchiveError(
-            f"{by} has taken over the archive {self._storage.url} since; this job has committed nothing more",
-            next_step="let only one job write to an archive; messages are neither lost nor doubled",
+            f"{by} has taken over the archive {self._storage.url}; this job has committed nothing after that",
+            next_step="let only one job write to an archive; messages are neither lost nor duplicated",
         )
 
     def _numbers(self, directory: str, begin: int) -> list[int]:

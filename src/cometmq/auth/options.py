@@ -66,8 +66,8 @@ class SecurityOptions(TlsOptions):
     )
     require_fresh_signatures: bool = option(
         False,
-        "Accept only signed requests that contain a time and a number, so that they cannot be replayed. Only CometMQ's "
-        "clients and servers send them.",
+        "Accept only signed requests that contain a timestamp and a sequence number, so that they cannot be replayed. "
+        "Only CometMQ's clients and servers send such requests.",
     )
 
     # --- audit log ------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}
 _ACTIONS: Final = {action.value.lower(): action for action in Action}
+_RESOURCE_STEP: Final = "write for example Topic:Orders, Group:billing*, Cluster:*"
+_SOURCE_STEP: Final = "use addresses or networks, for example 10.0.0.0/8"
 MAX_NAME_CHARS: Final = 255
 MAX_PASSWORD_CHARS: Final = 1_024
 MAX_ENTRIES: Final = 1_000
@@ -74,7 +76,7 @@ class Resource:
         if found is None or not colon or not name or len(name) > MAX_NAME_CHARS or EVERY in name[:-1]:
             raise AuthError(
                 f"The resource is null. {text[:100]!r} is not a valid resource",
-                next_step="write for example Topic:Orders, Group:billing*, Cluster:*",
+                next_step=_RESOURCE_STEP,
             )
         if name == EVERY:
             return cls(found, Pattern.ANY)
@@ -150,22 +152,20 @@ class Entry:
         :raises AuthError: the entry is invalid.
         """
         if info.resource is None or is_blank(info.resource):
-            raise AuthError("The resource is null.")
+            raise AuthError("The resource is null.", next_step=_RESOURCE_STEP)
         resource = Resource.parse(info.resource)
         if not info.actions:
-            raise AuthError("The actions is empty.")
+            raise AuthError("The actions is empty.", next_step="give at least one action, for example Pub or Sub")
         names = tuple(dict.fromkeys(map(_action_name, info.actions)))
         sources = tuple(info.source_ips or ())
         if len(sources) > MAX_SOURCE_IPS:
             raise AuthError(f"an entry has more than {MAX_SOURCE_IPS} source addresses")
         if not all(map(str.strip, sources)):
-            raise AuthError("The source ip is empty.")
+            raise AuthError("The source ip is empty.", next_step=_SOURCE_STEP)
         try:
             networks = tuple(parse_network(source, strict=False) for source in sources)
         except ValueError:
-            raise AuthError(
-                "The source ip is invalid.", next_step="use addresses or networks, for example 10.0.0.0/8"
-            ) from None
+            raise AuthError("The source ip is invalid.", next_step=_SOURCE_STEP) from None
         decision = (info.decision or "").lower()
         if decision not in (ALLOW.lower(), DENY.lower()):
             raise AuthError("The decision is null or illegal.", next_step="use Allow or Deny")
@@ -203,9 +203,9 @@ Policies = Mapping[str, tuple[Entry, ...]]
 
 
 def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
-    """Parse and check policies, ignoring policies that have no entries.
+    """Parse and check policies. A policy without entries is ignored.
 
-    :raises AuthError: an entry is invalid, or there are no entries.
+    :raises AuthError: an entry is invalid, or no policy has entries.
     """
     found: dict[str, tuple[Entry, ...]] = {}
     for info in infos:
@@ -215,7 +215,7 @@ def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
         if info.entries:
             found[kind] = (*found.get(kind, ()), *map(Entry.read, info.entries))
     if not found:
-        raise AuthError("The policies is empty.")
+        raise AuthError("The policies is empty.", next_step="give at least one policy with an entry")
     return found
 
 

@@ -72,7 +72,7 @@ def number(value: float | None) -> str | None:
 
 
 def query(given: Mapping[str, Any], **changed: Any) -> str:
-    """Return the address's query with some parameters changed. Parameters that are ``None`` or empty are left out."""
+    """Return a URL query string: the ``given`` parameters with some changed. ``None`` and empty values are left out."""
     merged = {**given, **changed}
     kept = {name: str(value) for name, value in merged.items() if value not in (None, "")}
     return f"?{urlencode(kept)}" if kept else "?"

@@ -38,7 +38,7 @@ class OptionError(CometMQError):
 
 @dataclass(frozen=True)
 class Form(Generic[T]):
-    """The form of an option's values, with their parser and their description."""
+    """The value form of an option: the parser, description and range of its values."""
 
     words: str
     """The allowed values as text, for example ``true or false``."""
@@ -91,13 +91,13 @@ class Form(Generic[T]):
 
 
 def whole(minimum: int | None = None, maximum: int | None = None) -> Form[int]:
-    """Return the form for a whole number."""
+    """Return the value form of an option whose value is a whole number."""
     words = f"a whole number{_range(minimum, maximum)}"
     return Form(words, parse_int, minimum=minimum, maximum=maximum, name="integer")
 
 
 def number(minimum: float | None = None, maximum: float | None = None) -> Form[float]:
-    """Return the form for a number."""
+    """Return the value form of an option whose value is a number."""
     return Form(f"a number{_range(minimum, maximum)}", parse_float, minimum=minimum, maximum=maximum, name="number")
 
 
@@ -109,17 +109,17 @@ def _range(minimum: float | None, maximum: float | None) -> str:
 
 
 def text(pattern: str = "", words: str = "text") -> Form[str]:
-    """Return the form for a text that matches a regular expression."""
+    """Return the value form of an option whose value is a text that matches a regular expression."""
     return Form(words, str, pattern=pattern)
 
 
 def one_of(*choices: str) -> Form[str]:
-    """Return the form for a text that must be one of the given choices."""
+    """Return the value form of an option whose value is one of the given texts."""
     return named({choice: choice for choice in choices})
 
 
 def named(values: Mapping[str, T], *, fold: Callable[[str], str] = str) -> Form[T]:
-    """Return the form for a value chosen by name; ``fold`` normalizes the user's text to a name."""
+    """Return the value form of an option whose value is chosen by name; ``fold`` turns the user's text into a name."""
 
     def read(text: str) -> T:
         if (name := fold(text)) not in values:

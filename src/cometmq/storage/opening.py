@@ -15,7 +15,7 @@ from cometmq.storage.options import StorageOptions
 
 
 def open_storage(url: str | os.PathLike[str] | Location, options: StorageOptions | None = None) -> Storage:
-    """Return the storage that a path or URL names. It connects at the first request.
+    """Return the storage for a path or URL. The storage connects at its first request.
 
     :raises PathError: the URL has an unknown scheme or is incomplete.
     """
@@ -23,7 +23,7 @@ def open_storage(url: str | os.PathLike[str] | Location, options: StorageOptions
     if location.kind == "local":
         return LocalStorage(Path(location.path))
     if location.kind == "iceberg":
-        raise PathError(f"{location} is a table in a catalog, which only an archive can be", next_step=f"use {FORMS}")
+        raise PathError(f"{location} is a catalog table, which only an archive can use", next_step=f"use {FORMS}")
     if location.kind == "hdfs":
         return HdfsStorage(location)
     return ObjectStorage(location, options or StorageOptions())

@@ -116,7 +116,9 @@ class ServerProcess:
             while READY_MARK not in said:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self.kill()
-                    raise ProcessFailedError(f"{self.name} is not ready in {START_SECONDS:g} s: {self.last_output()}")
+                    raise ProcessFailedError(
+                        f"{self.name} was not ready within {START_SECONDS:g} s: {self.last_output()}"
+                    )
                 chunk = os.read(process.stdout.fileno(), 4096)
                 if not chunk:
                     code = process.wait()

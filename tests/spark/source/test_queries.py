@@ -69,7 +69,7 @@ def test_an_error_of_ours_is_one_sentence_without_a_traceback(spark: Any, topics
     with pytest.raises(Exception, match=r"OptionError.*did you mean value") as column:
         sink.options(namesrvAddr=topics.namesrv, topic=topic).save()
     ending = spark.readStream.format("rocketmq").options(namesrvAddr=topics.namesrv, topic=topic, pushFilters="true")
-    with pytest.raises(Exception, match="OptionError: option pushFilters is for batches") as stream:
+    with pytest.raises(Exception, match="OptionError: option pushFilters is only allowed for batches") as stream:
         ending.load().writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
     for error in (typo, batch, absent, column, stream):
         [line] = sentences(error.value)

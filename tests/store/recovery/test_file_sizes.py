@@ -168,7 +168,7 @@ def test_a_log_in_several_directories_is_refused_before_anything_is_changed(path
     named = paths.format(root=tmp_path)
     with pytest.raises(StoreError, match="names several directories") as refused:
         bench.open(store_path_commit_log=named)
-    assert "move the files of all of them into one directory" in str(refused.value)
+    assert "move the log files of all these directories into one" in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
 

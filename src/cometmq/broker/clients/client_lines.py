@@ -46,7 +46,7 @@ class ClientLines:
             _log.info("%s left", who)
 
     def log_counts(self) -> None:
-        """Log the number of further clients that joined and left, and begin the next period."""
+        """Log how many clients joined and left without a line of their own, and begin the next period."""
         if self._joined or self._left:
             _log.info(
                 "%d more clients joined and %d left; group members now: %d producers, %d consumers",

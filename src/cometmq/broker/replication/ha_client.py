@@ -419,7 +419,7 @@ class _Connection(asyncio.Protocol):
         self.report(first)
 
     def data_received(self, data: bytes) -> None:
-        """Read the transfers in received bytes."""
+        """Parse received bytes, and append the complete transfers to the log."""
         if self.ended.done():
             return
         self._listen()

@@ -89,7 +89,7 @@ class TimerCopy:
             self._log_pin.offset = position.log_offset
 
     def _has(self, serial: int) -> bool:
-        """Return whether all delayed messages below ``serial`` from this log are durable."""
+        """Return whether this slave's log contains, durably, every delayed message with a number below ``serial``."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
             return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial

@@ -116,9 +116,9 @@ class IcebergCatalog:
         return self.ask(lambda: _retry_once(create))
 
     def ask(self, request: Callable[[], T]) -> T:
-        """Send a request that can be repeated. Wait while the catalog does not answer.
+        """Send a request that can be repeated; repeat it after pauses if the catalog does not answer.
 
-        :raises ArchiveError: the catalog refuses the request or does not answer.
+        :raises ArchiveError: the catalog refuses the request, or answers none of the attempts.
         """
         for pause in PAUSES_S:
             try:

@@ -257,11 +257,11 @@ def checked(rules: Iterable[Rule], *, subject: str | None = None, not_json: str 
         if rule.field in {other.field for other in found}:
             raise OptionError(f"{rule.field} has two rules")
         if (rule.keep_first or rule.keep_last) and rule.action != MASK:
-            raise OptionError(f"{rule.field}: only mask keeps characters")
+            raise OptionError(f"{rule.field}: characters to keep are only allowed for the action mask")
         if not (0 <= rule.keep_first <= _MOST_CHARS and 0 <= rule.keep_last <= _MOST_CHARS):
             raise OptionError(f"{rule.field}: mask can keep 0 to {_MOST_CHARS} characters at each end")
         if rule.subject is not None and rule.action != ENCRYPT:
-            raise OptionError(f"{rule.field}: only encrypt has a subject")
+            raise OptionError(f"{rule.field}: a subject is only allowed for the action encrypt")
         if rule.action == ENCRYPT:
             rule = msgspec.structs.replace(rule, subject=rule.subject or subject)
             _check_subject(rule)

@@ -248,7 +248,7 @@ def demand_batch(options: SourceOptions) -> None:
 def demand_stream(options: SourceOptions) -> None:
     """Reject options that are not allowed for a stream.
 
-    :raises OptionError: the stream has an end, or filters that Spark pushes down only for batches.
+    :raises OptionError: an option would end the stream, or ``pushFilters`` is set, which only batches allow.
     """
     if options.ending_timestamp is not None or options.ending_offsets != LATEST:
         raise OptionError(
@@ -256,7 +256,9 @@ def demand_stream(options: SourceOptions) -> None:
             next_step="use .trigger(availableNow=True) to stop at the current end, or spark.read",
         )
     if options.push_filters:
-        raise OptionError("is for batches", option="pushFilters", next_step="filter a stream with tags or sqlFilter")
+        raise OptionError(
+            "is only allowed for batches", option="pushFilters", next_step="filter a stream with tags or sqlFilter"
+        )
 
 
 def _words(offsets: Start | None, others: Start | None) -> set[str]:

@@ -71,7 +71,7 @@ class MappedUnits:
 
 
 class Blocks:
-    """The blocks of units that were read last."""
+    """A cache of the most recently read blocks of consume queue units."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[str, int], Units] = OrderedDict()

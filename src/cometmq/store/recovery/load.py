@@ -258,7 +258,10 @@ def _is_queue_id(name: str) -> bool:
 
 
 def queue_files(directory: str, file_size: int, findings: Findings) -> list[int]:
-    """Return the start offsets in the newest sequence of a queue's files that has no gap."""
+    """Return the start offsets of a queue's newest files that follow one another without a gap.
+
+    Set aside the others.
+    """
     starts: list[int] = []
     for entry in _sorted_entries(directory):
         start = offset_of_name(entry.name)

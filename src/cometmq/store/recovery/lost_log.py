@@ -29,16 +29,16 @@ class LostLogError(StoreError):
 
 
 def require_one_path(config: StoreConfig) -> None:
-    """Refuse a log in several directories.
+    """Raise an error if the configuration spreads the log over several directories.
 
     :raises StoreError: ``storePathCommitLog`` lists several directories.
     """
     if MULTI_PATH_SPLITTER in config.store_path_commit_log:
         raise StoreError(
-            f"storePathCommitLog={config.store_path_commit_log} names several directories, but CometMQ keeps the log "
-            "in one; nothing was changed",
-            next_step="stop the broker, move the files of all of them into one directory (their names do not clash), "
-            "and name that one",
+            f"storePathCommitLog={config.store_path_commit_log} names several directories, but CometMQ keeps its log "
+            "in a single directory; nothing was changed",
+            next_step="stop the broker, move the log files of all these directories into one (their names do not "
+            "clash), and set storePathCommitLog to that one",
         )
 
 

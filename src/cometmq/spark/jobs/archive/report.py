@@ -129,7 +129,7 @@ class ArchiveRun:
         self._gaps: list[str] = []
 
     def add_commit(self, commit: Commit) -> None:
-        """Pass a commit to the job."""
+        """Add a commit to the totals, and call ``on_batch`` with it."""
         size = sum(file.bytes for file in commit.files)
         self._batches += 1
         self._rows += commit.rows
