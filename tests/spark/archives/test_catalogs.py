@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -152,3 +154,18 @@ def test_snapshots_that_another_program_expires_change_nothing(sqlite: Lake) -> 
     assert add(opened(sqlite), 1, 2, 3) is None
     assert add(opened(sqlite), 3, 3, 4)
     assert offsets(sqlite) == [0, 1, 2, 3]
+
+
+def test_a_catalog_may_demand_requests_signed_with_sigv4(catalog_servers: Callable[[str], Lake]) -> None:
+    rest = catalog_servers("rest")
+    signed = {name: value for name, value in rest.properties.items() if name not in ("credential", "oauth2-server-uri")}
+    signed |= {"rest.sigv4-enabled": "true", "rest.signing-name": "s3tables", "rest.signing-region": "us-east-1"}
+    keys = {"client.access-key-id": rest.properties["s3.access-key-id"], "client.secret-access-key": "not-the-secret"}
+    lake = Lake("signed", signed | keys, f"shop.t{uuid.uuid4().hex}")
+    with pytest.raises(ArchiveError, match="the catalog signed denies access") as denied:
+        opened(lake)
+    assert "not-the-secret" not in str(denied.value)
+    keys["client.secret-access-key"] = rest.properties["s3.secret-access-key"]
+    lake = Lake("signed", signed | keys, lake.table)
+    assert add(opened(lake), 0, 0, 10)
+    assert offsets(lake) == list(range(10))
