@@ -1,4 +1,4 @@
-"""Catalogs of Iceberg tables on servers: SQLite, PostgreSQL, Iceberg REST by SeaweedFS, and Glue by moto."""
+"""Catalogs of Iceberg tables on servers: SQLite, PostgreSQL, Iceberg REST by SeaweedFS, Hive, and Glue by moto."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.storage.servers.hive import hive
 from tests.storage.servers.postgres import postgres
 from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, TABLE_BUCKET, seaweed
 
 from cometmq.spark.archives.table import ICEBERG, TableFormat
 
-KINDS = ("sqlite", "postgres", "rest", "glue")
+KINDS = ("sqlite", "postgres", "rest", "hive", "glue")
 _REGION = "us-east-1"
 
 
@@ -53,6 +54,10 @@ def start_catalog(kind: str, directory: Path) -> Iterator[Lake]:
         pytest.importorskip("psycopg2", reason="psycopg2 is not installed (pip install cometmq[postgres])")
         with postgres() as url:
             yield Lake(kind, {"type": "sql", "uri": url, "warehouse": warehouse})
+    elif kind == "hive":
+        pytest.importorskip("thrift", reason="thrift is not installed (pip install cometmq[hive])")
+        with hive(directory) as url:
+            yield Lake(kind, {"type": "hive", "uri": url, "warehouse": warehouse, "hive.hive2-compatible": "true"})
     elif kind == "rest":
         with seaweed(directory, with_catalog=True) as server:
             yield Lake(

@@ -160,6 +160,10 @@ class IcebergCatalog:
             )
         return None
 
+    def describe(self, error: Exception) -> str:
+        """Return the kind and the text of an error, without secrets."""
+        return f"{type(error).__name__}: {self._hide_secrets(str(error))}"
+
     def _hide_secrets(self, text: str) -> str:
         for name, value in self._all_properties().items():
             if value and _SECRET.search(name):

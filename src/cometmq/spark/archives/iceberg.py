@@ -260,7 +260,7 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
         except Exception as error:
             failure = self._catalog.failure(error)
             if failure is None or isinstance(failure, CatalogUnavailableError):
-                raise CommitUnknownError(str(failure or type(error).__name__)) from None
+                raise CommitUnknownError(str(failure or self._catalog.describe(error))) from None
             raise failure from None
 
     def removed_since(self, time_ms: int) -> set[str]:
