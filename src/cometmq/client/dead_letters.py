@@ -7,8 +7,8 @@ object per line records an *intent* before each send and a *sent* after it; each
 a crash, the caller repeats the resend with the same ledger. A letter that was sent is skipped. A letter that has only
 an intent is searched for in its topic, by its unique key and a property that names the dead letter.
 
-Fault model: a dead letter is sent twice only if the ledger is lost, or if the broker's index does not have the send of
-the crashed run yet: a send that was in progress at that moment, or a send to a broker without ``messageIndexEnable``.
+Fault model: a dead letter is sent twice only if the ledger is lost, or if the broker's index does not contain the send
+of the crashed run: the send was in progress at that moment, or the broker has no ``messageIndexEnable``.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Ledger:
             for line in content.splitlines():
                 self._read(line)
             if content and not content.endswith(b"\n"):
-                self._file.write(b"\n")  # a line that a crash cut off
+                self._file.write(b"\n")  # this line was cut off by a crash
         except (OSError, ValueError) as error:
             self.__exit__()
             raise LedgerError(
@@ -230,7 +230,7 @@ class Ledger:
         try:
             entry = json.loads(line)
         except ValueError:
-            return  # cut off by a crash: then nothing was sent for it
+            return  # a crash cut this line off, so nothing was sent for it
         if not isinstance(entry, dict):
             raise ValueError("the file is not a resend ledger")
         for name, table in (("intent", self.intended), ("sent", self.sent)):

@@ -96,7 +96,7 @@ class ClientInstance:
         self._producers: set[str] = set()
         self._consumers = self._processor.consumers
         self._held: dict[str, GroupMember] = {}
-        """Consumers that keep working even if the application holds no reference to them."""
+        """Consumers that keep working even if the application has no reference to them."""
         self._checkers = self._processor.checkers
         self._heard: set[str] = set()
         """Brokers that have responded to a heartbeat."""

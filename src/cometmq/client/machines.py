@@ -1,4 +1,4 @@
-"""Protocols without I/O: generators that yield requests and receive responses, while drivers do the I/O.
+"""Runs *machines*: generators that contain a protocol without I/O. They yield requests and receive the responses.
 
 A machine chooses requests and servers, and reacts to answers; a failure is raised inside it.
 """

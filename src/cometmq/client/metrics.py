@@ -122,7 +122,7 @@ class PrometheusMetrics(ClientMetrics):
         )
         self._sent_messages = prometheus.Counter(
             "messaging_client_sent_messages_total",
-            "Messages sent, or failed to send.",
+            "Messages that were sent or failed to be sent.",
             of_send,
             registry=registry,
         )
@@ -178,7 +178,7 @@ class OpenTelemetryMetrics(ClientMetrics):
             explicit_bucket_boundaries_advisory=bounds,
         )  # fmt: skip
         self._sent_messages = meter.create_counter(
-            "messaging.client.sent.messages", "{message}", "Messages sent, or failed to send."
+            "messaging.client.sent.messages", "{message}", "Messages that were sent or failed to be sent."
         )
         self._consumed_messages = meter.create_counter(
             "messaging.client.consumed.messages", "{message}", "Messages passed to a listener."

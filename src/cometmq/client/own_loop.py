@@ -54,7 +54,7 @@ class OwnLoop:
 
 
 def checks_loop_itself(method: Method) -> Method:
-    """Mark a frequently called method that checks the event loop itself."""
+    """Mark a method that checks the event loop itself, because it is called very often."""
     setattr(method, _CHECKS_ITSELF, True)
     return method
 

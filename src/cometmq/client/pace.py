@@ -9,14 +9,14 @@ from cometmq.clock import SYSTEM_CLOCK, Clock
 CATCH_UP_SECONDS: Final = 0.1
 """Maximum delay in seconds that a sender catches up on, so that no second exceeds 1.1 times the rate."""
 WINDOW_SECONDS: Final = 0.05
-"""Maximum number of seconds' worth of messages that are sent together; at least one message is sent."""
+"""Messages for at most this many seconds are sent together, but at least one message."""
 
 
 class Pace:
     """Computes the time that messages must wait to keep a rate.
 
-    Messages are counted before they are sent: a pace that follows another pace, for example in the next task, does not
-    exceed the rate.
+    Messages are counted before they are sent. So the rate is not exceeded even if another ``Pace`` follows, for example
+    in the next task.
     """
 
     def __init__(self, per_second: float | None, *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -81,7 +81,7 @@ Search = Generator[Query[Any], Any, T]
 
 
 def _offset(answer: RemotingCommand) -> int:
-    return answer.header(GetMaxOffsetResponseHeader).offset  # all answers about an offset have this field
+    return answer.header(GetMaxOffsetResponseHeader).offset  # all responses about an offset have this field
 
 
 def first_offset(queue: AnyQueue) -> Query[int]:
@@ -181,7 +181,7 @@ def first_at(queue: AnyQueue, group: str, first: int, end: int, timestamp_ms: in
             high = at
         else:
             low = at + 1
-        if low == first or high == end:  # one side is still open: gallop away from the hint
+        if low == first or high == end:  # one bound is not known yet: move away from the hint in growing steps
             at = max(high - step, low) if high != end else min(low + step - 1, high - 1)
             step *= 4
         else:
@@ -197,7 +197,7 @@ def _first_store_time(queue: AnyQueue, group: str, offset: int) -> Search[int | 
         stored, after = yield pull_one(queue, offset, group, _store_time_and_next)
         if stored is not None or after <= offset:
             return stored
-        offset = after  # after messages that are missing, or were deleted since the search began
+        offset = after  # the messages before are missing, or were deleted after the search began
 
 
 def _store_time_and_next(answer: RemotingCommand) -> tuple[int | None, int]:

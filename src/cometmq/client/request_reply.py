@@ -106,7 +106,7 @@ class Replies:
 
 
 def _message(header: ReplyMessageRequestHeader, body: bytes, now_ms: int) -> MessageExt:
-    """Return a reply as a received message with no queue.
+    """Return a reply in the form of a received message that has no queue.
 
     :raises ValueError: the topic or the properties of the reply exceed the maximum length in messages.
     """

@@ -1,4 +1,4 @@
-"""Repeated sends: the failures after which a send is retried, and the pauses (``retryResponseCodes``).
+"""The failures after which a send is retried, and the pauses before it is (``retryResponseCodes``).
 
 ============================  ============  ========================================  =========================
 failure                       the message   a producer                                the blocking sender

@@ -13,7 +13,8 @@ class Steps(AsyncIterator[T]):
 
     An asynchronous generator ends when a step is cancelled.
 
-    :param step: returns the next item, or raises ``StopAsyncIteration``; removes nothing before its last ``await``.
+    :param step: returns the next item, or raises ``StopAsyncIteration``. It must not remove an item before its last
+        ``await``, or a cancelled step would lose the item.
     """
 
     def __init__(self, step: Callable[[], Awaitable[T]]) -> None:

@@ -61,9 +61,9 @@ class Use:
         loop = self._loop
         if loop is None and self._owns:
             loop = next((connection.loop for connection in self._instance.remoting.connections), None)
-        if loop is None or self._pid != os.getpid():  # nothing is open, or the connections are the parent's
+        if loop is None or self._pid != os.getpid():  # nothing is open, or the connections belong to the parent process
             return
-        with suppress(RuntimeError):  # the loop is closed, and with it the connections
+        with suppress(RuntimeError):  # the event loop is closed, and so are the connections
             loop.call_soon_threadsafe(self._end_soon)
         warnings.warn(
             f"{self._name} was not closed: use it inside `with` or `async with`, or call close()",

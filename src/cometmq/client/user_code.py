@@ -24,7 +24,7 @@ def keep_task() -> None:
     """Undo the cancellation of the current task by a function that it called."""
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # in a thread there is none
+    except RuntimeError:  # a thread has no current task
         return
     while task is not None and task.cancelling():
         task.uncancel()

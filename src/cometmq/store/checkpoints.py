@@ -110,8 +110,11 @@ class Checkpoints:
         """
 
     def begin(self) -> None:
-        """Write the pending data. Once the log is flushed up to the same position, flush the data and record that
-        position."""
+        """Begin a checkpoint.
+
+        Write the pending data; once the log is flushed up to the same position, flush the data and record that
+        position.
+        """
         log, queues = self._opened.log, self._opened.queues
         if self._saving or self.failed or (log.position == self.saved_position and not queues.changed):
             return
@@ -207,7 +210,7 @@ class Checkpoints:
         self._write_some(loop)
 
     def _give_up(self) -> None:
-        """Leave the queues that this checkpoint did not write for the next checkpoint."""
+        """Mark the queues that this checkpoint did not write, so that the next checkpoint writes them."""
         queues = self._opened.queues
         queues.dirty += [queue for queue in (*self._waiting, *self._written) if queue not in queues.gone]
         self._waiting, self._written = [], []
@@ -277,7 +280,7 @@ class Checkpoints:
 
     def _saved(self, error: OSError | None) -> None:
         if self._unsaved is None:
-            return  # a stop has already returned it
+            return  # stop() has already given it back
         now = self._opened.clock.monotonic()
         self._not_before = now + min(_PAUSE * (now - self._began), _MAX_PAUSE_SECONDS)
         if error is None:
@@ -289,7 +292,7 @@ class Checkpoints:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Leave the files that this checkpoint may not have flushed for the next checkpoint."""
+        """Mark the files that this checkpoint may not have flushed, so that the next checkpoint flushes them."""
         snapshot, self._unsaved = self._unsaved, None
         if snapshot is None:
             return
@@ -329,7 +332,7 @@ class Checkpoints:
 
 
 def _tell(done: Future[None]) -> None:
-    """Log an unexpected error. No further checkpoints are made, so the next start has to read more of the log."""
+    """Log an unexpected error of a checkpoint. No more checkpoints are made, so the next start has to read more log."""
     error = done.exception()
     if error is not None:
         _log.error("a checkpoint failed unexpectedly; checkpoints stop until the broker is restarted", exc_info=error)

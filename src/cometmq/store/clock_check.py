@@ -1,7 +1,7 @@
 """ClockCheck: warns if the system clock is behind the newest store timestamp.
 
 Store timestamps never decrease. If the clock was ever ahead, the log contains timestamps in the future, and new
-messages get the newest of them until the clock has passed it.
+messages get the newest of these timestamps until the clock has passed it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ClockCheck:
         if is_behind and not self._told:
             _log.warning(
                 "the clock is %s behind the newest message of the store: it is wrong, or was wrong when that message "
-                "was stored; new messages get the time of that message until the clock has passed it",
+                "was stored; new messages get the timestamp of that message until the clock has passed it",
                 duration_text(behind / 1000),
             )
         elif self._told and not is_behind:

@@ -58,9 +58,10 @@ def open_file(path: str | Path, flags: int = os.O_RDWR) -> Iterator[int]:
 
 
 def delete_large_file(path: Path, mapping: object | None = None) -> None:
-    """Delete a file if it exists, and let a thread free its space, which takes a quarter of a second for 1 GiB.
+    """Delete a file if it exists, and let a thread free its disk space; this takes a quarter of a second for 1 GiB.
 
-    :param mapping: the file's ``mmap``; slices of it remain readable, and the space is freed after the last of them.
+    :param mapping: the file's ``mmap``; slices of it remain readable, and the space is freed when the last slice is
+        released.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the space is freed when the last reference is closed

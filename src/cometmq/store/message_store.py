@@ -66,7 +66,7 @@ class MessageStore:
         self.findings: list[str] = opened.findings
         """Findings and repairs from the opening of the store, one line each."""
         self.lost_from = opened.lost_from
-        """End of the log that was found at this start, if the log had lost its real end; otherwise ``None``. Offsets
+        """Log offset at which the log ended when it was opened, if its real end was lost; otherwise ``None``. Offsets
         after it in other files are no longer valid.
         """
         self.sync_flush: bool = opened.config.sync_flush
@@ -187,9 +187,9 @@ class MessageStore:
         """Read up to ``max_messages`` records and ``max_bytes`` bytes, but at least one record, starting at ``offset``.
 
         ``tag_codes`` selects messages whose unit has one of these codes, and ``predicate`` selects those whose record
-        it accepts; ``choose`` replaces it for many units. A filtered read checks at least 800 units, and the next read
-        continues at ``next_begin_offset``. A read never continues beyond the end of a queue file. The slices remain
-        valid even after their file is deleted.
+        it accepts; ``choose`` replaces ``predicate`` if there are many units. A filtered read checks at least 800
+        units, and the next read continues at ``next_begin_offset``. A read never continues beyond the end of a queue
+        file. The slices remain valid even after their file is deleted.
         """
         return get_message(self._log, queue, offset, max_messages, tag_codes, predicate, max_bytes, choose)
 
@@ -242,7 +242,8 @@ class MessageStore:
         return self._log.view(physical_offset, size)
 
     def log_part(self, offset: int, most_bytes: int) -> memoryview | None:
-        """Return up to ``most_bytes`` of the log, from ``offset`` at most to the end of the log file or of the log.
+        """Return up to ``most_bytes`` bytes of the log from ``offset`` on, but none after the end of the log file or of
+        the log.
 
         Return ``None`` if these bytes are deleted or not written yet.
         """
@@ -339,7 +340,10 @@ class MessageStore:
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Number of bytes in the log that are not in a queue yet. It is always 0, since a commit writes both."""
+        """Number of bytes in the log that are not in a queue yet.
+
+        It is always 0, since a commit adds a record to the log and to its queue.
+        """
         return 0
 
     @property
@@ -348,12 +352,14 @@ class MessageStore:
         return self._maintenance.clock_check.behind_ms
 
     def missing_entries(self) -> int:
-        """Return how many of the units read so far point to no record, and have no record in the log."""
+        """Return how many of the units read so far point to no record, and stand for a record that the log does not
+        have.
+        """
         return sum(self.missing_entries_by_topic())
 
     def missing_entries_by_topic(self) -> Iterator[int]:
-        """Yield the numbers of :meth:`missing_entries` topic by topic, for a check that is spread over
-        several rounds.
+        """Yield the number of :meth:`missing_entries` of one topic at a time, for a check that takes several rounds of
+        the event loop.
         """
         for queues in list(self._queues.by_topic.values()):
             yield sum(

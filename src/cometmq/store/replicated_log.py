@@ -96,7 +96,8 @@ class ReplicatedLog:
             if not self.is_empty:
                 raise NotTheLogError(
                     f"the master sent its log from offset {offset}, but this log ends at {self.end}",
-                    next_step="it is requested again; if this persists, the logs differ: start with an empty store",
+                    next_step="the slave requests the log again; if this persists, the logs differ: start with an "
+                    "empty store",
                 )
             self.begin_at(offset)
         try:
@@ -122,7 +123,7 @@ class ReplicatedLog:
             raise store_error(error, f"the queue files of {topic}") from error
 
     def drop_tail(self) -> None:
-        """Remove the tail. If this fails, recovery removes it at the next start."""
+        """Remove the tail, an incomplete record. If this fails, recovery removes it at the next start."""
         log = self._log
         position = log.position
         try:
@@ -214,7 +215,8 @@ class ReplicatedLog:
 def _damaged(at: int) -> NotTheLogError:
     return NotTheLogError(
         f"the master sent an invalid or damaged record at log offset {at}",
-        next_step="it is requested again; if this persists, the master's log is damaged there, its files have a "
+        next_step="the slave requests the log again; if this persists, the master's log is damaged there, its files "
+        "have a "
         "different mappedFileSizeCommitLog, or the logs differ: see 'When a slave stops following' in "
         "docs/replication.md",
     )

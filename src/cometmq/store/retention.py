@@ -38,7 +38,7 @@ class LogHolder(Protocol):
         """Return the log offset of the first byte that the holder needs."""
 
     def let_go(self, end: int, /) -> None:
-        """Ask the holder to release the log file that ends at ``end`` soon, if possible."""
+        """Ask the holder to stop needing the log file that ends at log offset ``end`` as soon as possible."""
 
 
 class LogPin:
@@ -53,7 +53,7 @@ class LogPin:
         return self.offset
 
     def let_go(self, end: int, /) -> None:
-        """Do nothing, since the owner moves the offset when it can."""
+        """Do nothing, since the owner moves the offset as soon as it can anyway."""
 
 
 class Retention:
@@ -72,7 +72,7 @@ class Retention:
         """Current configuration. Its run-time keys may have changed since the store was opened."""
         self.holders: list[LogHolder] = []
         self._kept = -1
-        """End of the last file that was logged as kept by a holder."""
+        """Log offset of the end of the last file that was logged as kept for a holder."""
         self._next_step: asyncio.Handle | None = None
         self._following: list[ConsumeQueue] = []
         """Queues whose files of deleted messages must still be removed."""

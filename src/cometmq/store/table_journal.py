@@ -304,8 +304,8 @@ class TableJournal:
         self._bases = bases
 
     def note_replacement(self, base: Base) -> None:
-        """Record that a file has replaced the table's file. A power failure may undo this, so journals since either
-        file are kept.
+        """Record that a file has replaced the table's file. A power failure may undo this, so the journals that
+        continue either file are kept.
         """
         self._replaced_by.add(base[:2])
 

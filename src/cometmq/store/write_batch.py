@@ -130,7 +130,8 @@ class WriteBatch:
         self._index = opened.index
         self._clock = opened.clock
         self._maintenance = maintenance
-        self._now = self.timestamp  # may decrease, unlike the store timestamp, so that delays keep their length
+        # unlike the store timestamp, this time may decrease, so that delays keep their length
+        self._now = self.timestamp
         self._open = False
         self._error: StoreError | None = None
         self._chunks: list[bytes] = []
@@ -168,7 +169,7 @@ class WriteBatch:
         properties_length = len(properties)
         at = self.end
         if properties_length and not properties[-1]:
-            properties += _SEPARATOR  # parsers skip it; recovery takes records that end in zeros for torn
+            properties += _SEPARATOR  # recovery would treat a record that ends in zeros as torn
             properties_length += 1
         if properties_length > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {properties_length} bytes; the maximum is {MAX_PROPERTIES_BYTES}")

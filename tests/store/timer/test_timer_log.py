@@ -294,7 +294,7 @@ def test_what_was_delivered_behind_the_end_of_the_log_is_given_again(tmp_path: P
     log.save(TimerPosition(serial=6, log_offset=100, until_ms=T0 + 5, late=[1]))
     log.close()
     log = opened(tmp_path, end=LogEnd(60, 6, T0 + 2))
-    assert "ends at 60; what fell due after that end is delivered again" in log.findings[0]
+    assert "ends at 60; messages that fell due after that end are delivered again" in log.findings[0]
     assert serials(log) == [1, 3, 4, 5]
 
 

@@ -44,16 +44,16 @@ _NO_STORE_POOL: Final = 2**31 - 1
 
 
 class ReportsRuntimeInfo(Protocol):
-    """A part of the broker that contributes keys to the runtime information."""
+    """An object of the broker that adds keys to the runtime information."""
 
     def runtime_info(self) -> dict[str, str]:
-        """Return this part's runtime information keys and their current values."""
+        """Return the keys that this object adds to the runtime information, with their current values."""
 
 
 class BrokerAdmin:
     """Handles requests about the running broker and its configuration (``AdminBrokerProcessor``).
 
-    :param reporters: parts that contribute keys to the runtime information.
+    :param reporters: the objects that add keys to the runtime information.
     """
 
     def __init__(

@@ -102,7 +102,9 @@ class GroupAdmin:
         permission=needs_of_body(_list_needs, "Group:`groupConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change all groups in a request or none; answer once the changes are durable."""
+        """Create or change all groups in a request, or, if one is refused, none; answer once the changes are
+        durable.
+        """
         return self._timed(connection, request, lambda: _listed(body))
 
     def _timed(

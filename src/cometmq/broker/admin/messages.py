@@ -222,9 +222,7 @@ class TimerAdmin:
 
 
 def _tag_codes(subscription: SubscriptionData | None) -> frozenset[int] | None:
-    """Return a subscription's tags codes, which are empty if it selects all messages, or ``None`` for other
-    expressions.
-    """
+    """Return a subscription's tags codes: none if it selects all messages; ``None`` if it is not a tag expression."""
     if subscription is None or not is_tag_type(subscription.expression_type):
         return None
     try:

@@ -24,7 +24,7 @@ from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 _QUEUES_OF_A_PAIR: Final = 8
-"""Number of queues that can be added up in the time needed for one topic-group pair."""
+"""Adding up this many queues takes as long as everything else for one topic-group pair."""
 
 
 class ProgressSumsAdmin:

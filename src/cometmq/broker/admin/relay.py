@@ -51,8 +51,8 @@ _OLDEST_CALL_VERSION: Final = 62
 
 
 class InFlight:
-    """Limits the pending forwarded requests to :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS` and ``max_bytes``
-    bytes.
+    """Limits the forwarded requests that are pending to :data:`~cometmq.broker.limits.MAX_RELAYED_REQUESTS` and
+    ``max_bytes`` bytes.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -193,7 +193,7 @@ class RelayAdmin:
                 self._statuses.enter(-len(sizes), -sum(sizes))
 
     async def _status(self, channel: ClientChannel, question: Header, sizes: list[int]) -> bytes:
-        """Return the body of a client's response, and append its size to ``sizes``.
+        """Ask a client, return the body of its response, and append the body's size to ``sizes``.
 
         :raises InvokeError: the client does not answer, or its response is too large.
         """

@@ -116,7 +116,7 @@ class TopicAdmin:
         permission=needs_of_body(_list_needs, "Topic:`topicConfigList` Create"),
     )
     def create_all(self, connection: ServerConnection, request: Request[NoHeader], body: bytes) -> Response | None:
-        """Create or change all topics in a request or none; answer once this is durable and the nameservers know it."""
+        """Create or change all topics in a request, or, if one is refused, none; answer once nameservers know them."""
         self._broker.tables.require_room()
         try:
             listed = _listed(body)

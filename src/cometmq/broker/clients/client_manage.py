@@ -76,7 +76,7 @@ class ClientManageProcessor:
         permission=needs_of_body(_heartbeat_needs, "each Group and Topic Sub"),
     )
     def heartbeat(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response | None:
-        """Register or refresh a client's producers and consumers; many groups are spread over several rounds."""
+        """Register or refresh a client's producers and consumers; if it has many groups, over several rounds."""
         steps = self._heartbeat(connection, request, body)
         return run_in_slices(
             connection,
@@ -107,7 +107,8 @@ class ClientManageProcessor:
                 yield
             size += 1 + _filter_chars(consumer) * CLIENTS_PER_SLICE // FILTER_CHARS_PER_SLICE
             if not is_first_slice and not clients.consumers.has_room([consumer], connection):
-                return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)  # other clients registered in between
+                # other clients have registered in the meantime
+                return Response(ResponseCode.SYSTEM_ERROR, remark=_NO_ROOM)
             self._create_retry_topic(consumer)
             clients.consumers.register(consumer, channel)
             yield from self._filters.register_in_slices(consumer.group_name, consumer.subscription_data_set)

@@ -112,7 +112,7 @@ class ConsumerManageProcessor:
         return Response()
 
     def _is_of_deleted_topic(self, connection: ServerConnection, header: UpdateConsumerOffsetRequestHeader) -> bool:
-        """Return whether an offset belongs to a deleted topic because the consumer does not know the new topic yet."""
+        """Return whether an offset is from a deleted topic, since its consumer does not know the new topic yet."""
         if self._lives.reads_earlier(connection, header.consumer_group, header.topic, header.queue_id):
             return True
         is_gone = header.topic in self._lives.deleted

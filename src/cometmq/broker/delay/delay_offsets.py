@@ -64,7 +64,7 @@ class DelayOffsets:
             offsets = None
         self._saved = offsets or {}
         exact, wrong = self._load_exact()
-        # If Apache's file is ahead of the exact one, another broker has delivered: the position is no longer valid.
+        # If Apache's file is ahead of the exact file, another broker has delivered messages: the position is not valid.
         if exact is not None and all(offset <= exact.offsets.get(level, 0) for level, offset in self._saved.items()):
             return exact, findings
         if wrong is not None:
@@ -109,7 +109,7 @@ def _parse_offsets(loaded: Any) -> dict[int, int]:
 
 
 def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, int]:
-    """Return the next offset of each level's queue, including deliveries found in the log.
+    """Return the next offset of each level's queue, after the deliveries that are found in the log.
 
     An offset is wrong if it is past the end of its queue, or past a message that is not due yet and was not moved into
     the timer. The deliveries are then read from the entire log. The same happens for all levels if the log has lost its
@@ -173,7 +173,9 @@ class _Level:
             self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:
-        """Add the level to ``waited_for`` under its next delivery's queue; skip undeliverable messages."""
+        """Add the level to ``waited_for`` under the queue of its next delivery; skip messages that cannot be
+        delivered.
+        """
         at = max(self.offset, self.queue.min_offset())
         while (unit := self.queue.unit(at)) is not None:
             self._next, self._due_ms = self._delivery_at(unit[0], unit[1]), unit[2]

@@ -18,7 +18,7 @@ from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.unit import RECALL, TimerEntry, Units
 
 LATE_MS: Final = 20
-"""Number of milliseconds after its due time at which a message belongs to the backlog."""
+"""A message that is overdue by this many milliseconds belongs to the backlog."""
 
 IN_LOG: Final = -1
 """Value of ``Waiting.crc`` for a message whose record is read from the log."""
@@ -55,9 +55,12 @@ class DueMessages:
         self._late: deque[Waiting] = deque()
         self._late_windows: deque[Units] = deque()
         self._recalled: dict[tuple[int, int], int] = {}
-        """Number of recalls by due time and key. A repeated recall that is not stored leaves the others in force."""
+        """Number of recalls by due time and key.
+
+        If a repeated recall is not stored, the other recalls of the message remain in force.
+        """
         self.taken_until_ms = -1
-        """Upper bound for the due times of removed messages, except messages that will be loaded again."""
+        """Upper bound for the due times of the messages that were taken, except those that will be loaded again."""
 
     def __len__(self) -> int:
         return (
@@ -177,12 +180,12 @@ class DueMessages:
         while heap and heap[0].due_ms < due_ms and most:
             self._late.append(heapq.heappop(heap))
             most -= 1
-        if heap and heap[0].due_ms < due_ms:  # a burst: one sort is cheaper
+        if heap and heap[0].due_ms < due_ms:  # for a burst of messages, one sort is cheaper
             heap.sort(key=_SERIAL)
             heap.sort(key=_DUE)
             count = bisect_left(heap, due_ms, key=_DUE)
             self._late += heap[:count]
-            self._heap = heap[count:]  # sorted, and so a heap
+            self._heap = heap[count:]  # a sorted list is a heap
         while self._windows and int(self._windows[0]["due"][0]) < due_ms:
             units = self._windows.popleft()
             count = int(units["due"].searchsorted(due_ms))

@@ -70,7 +70,8 @@ class NotDeliverableError(Exception):
 
 
 class TimerDetour:
-    """Parks messages with their own delay or due time in ``rmq_sys_wheel_timer`` (``HookUtils.handleScheduleMessage``).
+    """Parks messages that have an arbitrary delay or due time in ``rmq_sys_wheel_timer``
+    (``HookUtils.handleScheduleMessage``).
 
     TIMER_DELAY_SEC has precedence over TIMER_DELAY_MS, and TIMER_DELAY_MS over TIMER_DELIVER_MS; a DELAY level above 0
     has precedence over all of them. A message that is already due is stored in its own topic immediately.
@@ -91,7 +92,7 @@ class TimerDetour:
             return None
         text = PropertiesText(message.properties)
         if TIMER_OUT_MS in text:
-            return None  # it has already waited; it is being delivered or sent again
+            return None  # the message has already waited; it is being delivered or sent again
         config = self._live.current
         if not config.timer_wheel_enable:
             raise RefusedError(

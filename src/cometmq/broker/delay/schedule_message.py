@@ -6,11 +6,11 @@ its first message. Due messages are delivered in batches, one per round of the l
 in between.
 
 Messages with a delay level are stored only in the commit log. Apache's broker deletes a log file when it has expired or
-when the disk is full, and the messages that wait in it are lost. CometMQ's retention asks first (``DelayHold``). A
-master then moves the waiting messages in the file into the timer, with the same due time
-(:mod:`cometmq.broker.delay.timer_message`). The level continues after these messages, and the next run of retention may
-delete the file. A slave cannot store anything, so it keeps the file until its master has delivered or moved the
-messages. Only durable progress counts, since a power cut could undo the rest.
+when the disk is full, and the messages that wait in it are lost. CometMQ's retention first asks whether messages still
+wait in the file (``DelayHold``). A master then moves the waiting messages in the file into the timer, with the same due
+time (:mod:`cometmq.broker.delay.timer_message`). The level continues after these messages, and the next run of
+retention may delete the file. A slave cannot store anything, so it keeps the file until its master has delivered or
+moved the messages. Only durable progress counts, since a power cut could undo the rest.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class DelayLevel:
         self._put: tuple[int, int] | None = None
         """The log offset before the batch, and the queue offset after it."""
         self._waits_for_store = False
-        """True if the last batch was refused, which is logged once."""
+        """True if the last batch was refused. The refusal is logged only once."""
         self._move_below = 0
-        """Log offset below which messages are moved into the timer before retention deletes their log file."""
+        """Messages below this log offset are moved into the timer, before retention deletes their log file."""
         self._stopped = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -160,7 +160,8 @@ class DelayLevel:
         latest = now + self._delay_ms if self._delay_ms is not None else 1 << 63
         count = 0
         for _, _, due in UNIT.iter_unpack(raw):
-            # Due later than any new message: the clock moved backwards, or the delay was longer; deliver it.
+            # This message is due later than any new one: the clock moved backwards, or the delay was longer; deliver
+            # it.
             if now < due <= latest:
                 return count, due
             count += 1

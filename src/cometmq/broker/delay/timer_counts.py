@@ -27,7 +27,9 @@ class TimerCounts:
         self.waiting += -1 if entry.kind == RECALL else 1
 
     def delivered(self, messages: int, topics: Iterable[str]) -> None:
-        """Count messages that have been stored in their topics; ``waiting`` has already been decreased for them."""
+        """Count messages that have been stored in their topics; the caller has already subtracted them from
+        ``waiting``.
+        """
         self._dequeued.add(messages)
         if self._traffic is not None:
             for topic in topics:

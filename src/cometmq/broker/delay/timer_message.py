@@ -10,7 +10,7 @@ it, as its *serial*. The states of a waiting message:
 * in progress: due, and in a batch for its own topic that is not stored yet.
 * delivered: stored in its own topic, with the serial + 1 as prepared transaction offset.
 
-A recall is also a message: once near, it removes the message with the same due time and key.
+A recall is also such a message: once it is near, it removes the message with the same due time and key.
 
 Invariants.
 
@@ -109,7 +109,7 @@ class TimerMessageService:
         self._read = max(self.log.read_from, self._queue.min_offset())
         """Serial number of the next message to read."""
         self._found_until: Final = self._queue.max_offset()
-        """Messages with a lower serial number existed when the broker started."""
+        """Messages with a serial number below this one existed when the broker started."""
         self._unwritten: list[TimerEntry] = []
         self._unwritten_bytes = 0
         self.horizon_ms = _LONG_AGO_MS
@@ -387,12 +387,12 @@ class TimerMessageService:
                 self._unwritten = batch + self._unwritten
                 self._unwritten_bytes += size
                 raise
-            if self.unread:  # there was no room for more messages
+            if self.unread:  # memory had no room for more messages
                 self._schedule()
         return position
 
     async def _load(self) -> None:
-        """Load windows until the next one is not near, or until enough messages are in memory."""
+        """Load windows of messages until the next window is not near, or until enough messages are in memory."""
         if self._read < self._found_until:
             return
         while self._next_ms <= (now := self.clock.now_ms()) + TIMER_AHEAD_MS and not self._stopped:

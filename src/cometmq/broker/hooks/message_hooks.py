@@ -202,7 +202,7 @@ class MessageHooks:
         self._under_way[id(request)] = context
 
     def after(self, peer: str, request: Request[Any], response: Response) -> None:
-        """Pass the result of a send, or outgoing messages, to the hooks."""
+        """Pass the result of a request to the hooks: of a send, or of a request that sent messages to a consumer."""
         if request.code in _SENDS:
             context = self._under_way.pop(id(request), None)
             if context is not None:

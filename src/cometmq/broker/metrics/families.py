@@ -246,7 +246,9 @@ ARCHIVE_MESSAGES: Final = Family(
     "cometmq_archive_messages_read_total", Kind.COUNTER, "Messages that were read from the archive."
 )
 ARCHIVE_FAILURES: Final = Family(
-    "cometmq_archive_failures_total", Kind.COUNTER, "Requests that the archive reader did not answer, or with an error."
+    "cometmq_archive_failures_total",
+    Kind.COUNTER,
+    "Requests that the archive reader did not answer, or answered with an error.",
 )
 ARCHIVE_RESTARTS: Final = Family(
     "cometmq_archive_reader_restarts_total", Kind.COUNTER, "Archive readers that ended unexpectedly."

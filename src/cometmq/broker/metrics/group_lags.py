@@ -2,8 +2,8 @@
 
 The topic-group pairs with the largest lags have their own samples, up to the maximum number of series in a metric
 family. Each scrape reads these pairs. Of all other pairs it reads only the next
-:data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, and the next scrape continues there. A pair that falls behind
-replaces one that does not. The sum of the other pairs' lags is from the last complete round.
+:data:`~cometmq.broker.limits.LAGS_PER_ANSWER` queues, and the next scrape continues there. A pair whose lag grows
+    replaces one with a smaller lag. The sum of the other pairs' lags is from the last complete pass over all pairs.
 
 The age of a lag is the age of the next message that a group will read. A scrape opens files for at most
 :data:`~cometmq.broker.limits.AGES_PER_ANSWER` queues; later scrapes contain the ages of other pairs.
@@ -78,8 +78,8 @@ class _StoreTimes:
         self._left = AGES_PER_ANSWER
 
     def of(self, queue: ConsumeQueue, offset: int) -> int | None:
-        """Return a message's store time in milliseconds, -1 for a missing message, or ``None`` at the scrape's
-        limit.
+        """Return a message's store time in milliseconds, -1 for a missing message, or ``None`` if this scrape may not
+        read more.
         """
         place = queue, offset
         found = self._now.get(place, self._before.get(place))
@@ -102,11 +102,11 @@ class GroupLags:
         self._own: dict[str, int] = {}
         """Lags of the pairs that have their own samples."""
         self._round: list[str] = []
-        """Pairs that have not been read yet in the current round."""
+        """Pairs that have not been read yet in the current pass over all pairs."""
         self._seen = _Sum()
-        """Sums for the pairs that have been read in the current round."""
+        """Sums for the pairs that have been read in the current pass."""
         self._all: _Sum | None = None
-        """Sums for all pairs in the last complete round."""
+        """Sums for all pairs in the last complete pass."""
         self._times = _StoreTimes(broker.store)
 
     def steps(self, limit: int) -> Steps:
@@ -150,7 +150,7 @@ class GroupLags:
             yield [(f.QUEUE_LAG, OVERFLOW, max(known.in_queues - by_queue.in_queues, 0))]
 
     def _read_next_pairs(self, limit: int) -> Steps:
-        """Read the next pairs of the round, and choose the pairs that have their own samples."""
+        """Read the next pairs of the current pass, and choose the pairs that have their own samples."""
         if not self._round:
             self._round = list(self._broker.offsets.table)
             self._seen = _Sum()
@@ -179,7 +179,7 @@ class GroupLags:
             self._all = self._seen
 
     def _queues(self, key: str) -> list[_Behind]:
-        """Return the positions of a pair, which are empty if the pair has no samples."""
+        """Return the positions of a pair's group in its queues, or no positions if the pair has no samples."""
         return list(self._places(key))
 
     def _places(self, key: str) -> Iterator[_Behind]:

@@ -18,8 +18,8 @@ from cometmq.metrics.family import Sample, Steps
 class HalfMessages:
     """Counts open transactions by topic, reading each record once.
 
-    If there are more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC`, all half messages count for the
-    half topic.
+    If more than :data:`~cometmq.broker.limits.MAX_HALF_MESSAGES_BY_TOPIC` are open, all of them count for the half
+    topic.
     """
 
     def __init__(self, transactions: OpenTransactions, traffic: Traffic) -> None:

@@ -131,7 +131,8 @@ class BrokerMonitor:
         return exposition(self._steps(), self._common)
 
     def _steps(self) -> Steps:
-        lags = self._lags.steps(self._broker.config.metrics_otel_cardinality_limit)  # keeps the limit by itself
+        # this call keeps the limit of samples itself
+        lags = self._lags.steps(self._broker.config.metrics_otel_cardinality_limit)
         return chain(self._series.limit_series(self._of_broker()), lags)
 
     def _of_broker(self) -> Steps:

@@ -100,7 +100,7 @@ _MAX_LANGUAGE_CHARS: Final = 16
 
 
 def sample_store(broker: BrokerContext) -> Iterator[Sample]:
-    """Yield samples of the log's size, and of the distance of the flush and the queues from its end."""
+    """Yield samples of the log's size, and of how far the flush and the queues are behind its end."""
     store = broker.store
     earliest_ms = store.earliest_store_time()
     yield f.STORAGE_SIZE, f.STORAGE, store.max_physical_offset - store.min_physical_offset

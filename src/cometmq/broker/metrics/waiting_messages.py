@@ -24,7 +24,7 @@ class WaitingMessages:
         self._traffic = traffic
         self._counted: Mapping[str, WaitingOfTopic] = {}
         self._before: Mapping[str, int] = {}
-        """The traffic counters at the time of the last count."""
+        """For each topic, arrived minus delivered messages at the time of the last count."""
 
     async def count(self, timer: TimerMessageService) -> None:
         """Count the delayed messages in the timer log.

@@ -50,7 +50,7 @@ class BatchAck(Body, kw_only=True):
     group: str = msgspec.field(name="c")
     topic: str = msgspec.field(name="t")
     retry: str = msgspec.field(name="r", default="0")
-    """The topic type, as stored in receipt handles."""
+    """The kind of topic (its own, or a retry topic), in the notation of receipt handles."""
     start_offset: int = msgspec.field(name="so")
     queue_id: int = msgspec.field(name="q")
     revive_queue: int = msgspec.field(name="rq", default=0)
@@ -221,7 +221,7 @@ class AckMessageProcessor:
 
 
 def is_handed_out(queue: PopQueue, offset: int, pop_time: int) -> bool:
-    """Return whether a message is currently invisible and has this pop time."""
+    """Return whether a message is currently handed out (invisible) since a pop with this pop time."""
     times = queue.invisible.find(offset)
     if times is not None and times[0] == pop_time:
         return True

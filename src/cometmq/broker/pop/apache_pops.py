@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 GRACE_MS: Final = 5_000
 """Extra wait in milliseconds for acknowledgements, which may be delivered up to two seconds after their pop."""
 COPIES: Final = 1_000
-"""Number of messages in a retry topic that are checked for existing retry copies."""
+"""Number of the last messages in a retry topic among which an existing retry copy is searched for."""
 MAX_POPPED: Final = 32
 """Maximum number of messages in one pop by Apache's broker, which records acknowledgements as the bits of a number."""
 
@@ -208,7 +208,7 @@ _Mark = tuple[str, int, int, int]
 
 
 def _mark(record: StoredRecord, reconsume_times: int) -> _Mark:
-    """Return the fields that are the same in a message and its retry copy."""
+    """Return the values that a message and its retry copy have in common."""
     return record.properties.get(UNIQ_KEY, ""), record.born_timestamp, record.body_crc, reconsume_times
 
 

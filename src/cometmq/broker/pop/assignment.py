@@ -202,7 +202,7 @@ def queues_of(topic: str, route: TopicRouteData) -> list[MessageQueue]:
 
 
 def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Divide the queues into consecutive shares and return this client's (``AllocateMessageQueueAveragely``)."""
+    """Divide the queues into consecutive shares and return this client's share (``AllocateMessageQueueAveragely``)."""
     if client_id not in clients:
         return []
     index = clients.index(client_id)
@@ -212,7 +212,9 @@ def allocate_averagely(client_id: str, queues: Queues, clients: Sequence[str]) -
 
 
 def allocate_by_circle(client_id: str, queues: Queues, clients: Sequence[str]) -> list[MessageQueue]:
-    """Assign the queues to the clients in turn and return this client's (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Deal the queues out to the clients one by one; return this client's
+    (``AllocateMessageQueueAveragelyByCircle``).
+    """
     return list(queues[clients.index(client_id) :: len(clients)]) if client_id in clients else []
 
 

@@ -4,7 +4,7 @@ A record in queue 0 of the topic :data:`~cometmq.message.names.POP_LOG_TOPIC` co
 is a MessagePack array of entries; an entry is an array that begins with its number, topic, group and queue id. Entries
 with unknown numbers are skipped, so that a later version may add new kinds. ``docs/store.md`` has the layout.
 
-Entries may be replayed: each entry contains a pop time, and a message that now has another pop time is not changed.
+Entries may be applied again: each contains a pop time, and does not change a message that now has another pop time.
 """
 
 from __future__ import annotations

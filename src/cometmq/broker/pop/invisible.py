@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 OVER: Final = -(2**63)
-"""Marks the slot of a removed message."""
+"""Value of a removed message's slot."""
 NEVER: Final = 2**63 - 1
 _COMPACT_MIN: Final = 64
 
@@ -89,7 +89,7 @@ class InvisibleMessages:
         offsets = self._offsets
         if not offsets:
             return -1
-        at = offset - offsets[0]  # most often, without gaps
+        at = offset - offsets[0]  # most often, the offsets have no gaps
         if not (0 <= at < len(offsets) and offsets[at] == offset):
             at = bisect_left(offsets, offset)
             if at == len(offsets) or offsets[at] != offset:

@@ -85,7 +85,7 @@ class NotificationProcessor:
         return True
 
     def _has_messages(self, header: NotificationRequestHeader, wanted: MessageFilter) -> bool:
-        """Return whether a pop would find a message, or would have to read further than this query."""
+        """Return whether a pop would find a message, or might find one after the messages that this query reads."""
         group, in_order = header.consumer_group, bool(header.order)
         retry = self._pops.retry_topic(header.topic, group, in_order=in_order)
         if retry is not None:

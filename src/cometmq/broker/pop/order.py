@@ -2,9 +2,9 @@
 
 In queue order, no further message is handed out while an unacknowledged message is invisible. In message group order,
 the same rule holds within each message group: messages in a locked group wait, and later messages in other groups are
-handed out. Messages without a message group form one group. A client that did not receive the response and repeats its
-attempt gets the same messages again. An acknowledged message is not handed out again, even if an earlier message was
-not acknowledged.
+handed out. Messages without a message group form one group. A client that did not receive the response repeats its pop
+with the same attempt ID, and gets the same messages again. An acknowledged message is not handed out again, even if an
+earlier message was not acknowledged.
 
 Both orders share this state, so a consumer group may switch between them.
 """
@@ -67,11 +67,11 @@ class OrderedMessages:
 
     # --- locks ----------------------------------------------------------------------------------
     def is_locked(self, now_ms: int, attempt_id: str) -> bool:
-        """Return whether an attempt must wait in queue order."""
+        """Return whether a pop with this attempt ID must wait in queue order."""
         return any(self._locks(handed, now_ms, attempt_id) for handed in self.messages.values())
 
     def find_locked_groups(self, now_ms: int, attempt_id: str, group_of: Callable[[int], str]) -> set[str]:
-        """Return the message groups for which an attempt must wait."""
+        """Return the message groups whose messages a pop with this attempt ID must not receive yet."""
         return {group_of(offset) for offset, handed in self.messages.items() if self._locks(handed, now_ms, attempt_id)}
 
     @property
@@ -103,7 +103,7 @@ class OrderedMessages:
 
     # --- changes --------------------------------------------------------------------------------
     def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
-        """Return the number of earlier deliveries of each message; repeated attempts do not count."""
+        """Return the number of earlier deliveries of each message; repetitions of an attempt do not count."""
         found = map(self.messages.get, offsets)
         return [
             0 if handed is None else handed.times + (not self._is_same_attempt(handed, attempt_id)) for handed in found
@@ -134,7 +134,10 @@ class OrderedMessages:
         self.groups.pop(offset, None)
 
     def move_to(self, offset: int) -> None:
-        """Start again at an offset that was not set by a pop."""
+        """Continue at an offset that was not set by a pop.
+
+        Messages before it, or all if it is moved back, are forgotten.
+        """
         if offset < self.committed:
             self.messages.clear()
             self.next_offset = offset

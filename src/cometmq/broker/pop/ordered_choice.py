@@ -78,7 +78,7 @@ class OrderedChoice:
             if self._is_full:
                 return False
             result = self._store.get_message(self._queue, offset, 1, max_bytes=self._most_bytes)
-            if result.status is not GetMessageStatus.FOUND:  # the message cannot be read
+            if result.status is not GetMessageStatus.FOUND:  # this message cannot be read
                 goes_on = False
                 continue
             if not self._choose(offset, result.chunks):

@@ -1,7 +1,8 @@
 """Filter for a group's own messages in a retry topic.
 
 ``%RETRY%a_b_c`` belongs to group ``a`` with topic ``b_c``, and to group ``a_b`` with topic ``c``. Each copy contains
-its group in ORIGIN_GROUP, as Apache's broker 5.5 writes it; an older copy without this property is delivered to both.
+its group in ORIGIN_GROUP, as Apache's broker 5.5 writes it; an older copy without this property is delivered to both
+groups.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from cometmq.message.names import POP_LOG_TOPIC, RETRY_PREFIX
 _log = logging.getLogger(__name__)
 
 Done = Callable[[RefusedError | None], None]
-"""Callback for when an entry is as durable as a send, or with the reason why it is not."""
+"""Callback with ``None`` once an entry is as durable as a send, or with the reason why it is not."""
 _COUNTED: Final[Mapping[type[AnyEntry], tuple[str, ...]]] = {
     Popped: (CHECKPOINT,),
     PoppedInOrder: (CHECKPOINT,),

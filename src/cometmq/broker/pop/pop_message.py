@@ -60,7 +60,7 @@ from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
 
 _LATE_MS: Final = 500
-"""Minimum time in milliseconds after which a pop whose wait has ended is refused."""
+"""A pop is refused if its wait time ended at least this many milliseconds ago."""
 _EARLY_MS: Final = 20
 """Milliseconds before the end of the wait time at which a waiting pop is answered."""
 _RETRY_FIRST_EVERY: Final = 5
@@ -85,11 +85,11 @@ class PopResult:
         self.retries = self.retries_size = 0
         """Number and total size of the messages from a retry topic."""
         self.rest = 0
-        """Number of unread messages in the queues that were read."""
+        """Number of messages that are left in the queues that were read."""
         self.skipped = 0
         """Number of messages that the filter rejected."""
         self.is_cut = False
-        """True if some messages were left unread; the next attempt continues after the skipped ones."""
+        """True if some messages were left unread; the next attempt continues after those that the filter rejected."""
         self.starts: list[str] = []
         self.offsets: list[str] = []
         self.order_counts: list[str] = []
@@ -387,7 +387,7 @@ class PopMessageProcessor:
         collected.chunks += chunks
 
     def _init_offset(self, header: PopMessageRequestHeader, queue: ConsumeQueue) -> int:
-        """Return a group's offset in a queue, committing one if there is none."""
+        """Return a group's offset in a queue. If there is none, commit one first."""
         offset = self.offset(header.consumer_group, queue, header.init_mode)
         if self._offsets.query(header.consumer_group, queue.topic, queue.queue_id) == NO_OFFSET:
             self._offsets.set_offset(header.consumer_group, queue.topic, queue.queue_id, offset)

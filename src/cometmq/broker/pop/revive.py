@@ -146,7 +146,7 @@ class PopReviveService:
 
     # --- copies -----------------------------------------------------------------------------------
     def _find_dead_in_order(self, queue: PopQueue, now_ms: int) -> list[tuple[int, int, int]]:
-        """Return the due ordered messages that have reached their maximum number of deliveries."""
+        """Return the due messages of an ordered queue that have reached their maximum number of deliveries."""
         if queue.ordered is None:
             return []
         dead = queue.ordered.dead(now_ms, self._failed.max_retries(queue.group))

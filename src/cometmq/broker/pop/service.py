@@ -1,4 +1,4 @@
-"""PopService: creates, starts and stops the POP parts of a broker together."""
+"""PopService: creates, starts and stops everything in a broker that handles POP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class PopService:
-    """All POP parts of a broker, created once the store is open.
+    """Everything in a broker that handles POP, created once the store is open.
 
     :param client: queries the nameservers for queues on other brokers.
     """
@@ -53,7 +53,7 @@ class PopService:
             NotificationProcessor(broker, filters, pops, self.log, self.polling),
             QueryAssignmentProcessor(broker, self.modes, client),
         )
-        """The parts that answer requests."""
+        """The objects that answer requests."""
         broker.offsets.on_back.append(self._offset_reset)
         broker.offsets.in_flight = self._in_flight
         broker.store.batch.on_arrival.extend((self.polling.arrived, self._apache.arrived))

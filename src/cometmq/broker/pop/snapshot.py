@@ -1,10 +1,10 @@
 """The snapshot of the popped messages in ``comet/pop.bin``, from which a broker starts.
 
-The snapshot saves reading the entire POP log. It contains a position in that log and the state at that position. For
-some queues it contains a newer state, since it is written in slices between which the broker serves requests. It is
-written once the log has been flushed up to the latest included entry, so that it is never ahead of the log, even if the
-log loses its end. A file that is damaged or from another store is set aside, and the POP log is read from its first
-record.
+With a snapshot, the broker need not read the entire POP log. It contains a position in that log and the state at that
+position. For some queues it contains a newer state, since it is written in slices between which the broker serves
+requests. It is written once the log has been flushed up to the latest included entry, so that it is never ahead of the
+log, even if the log loses its end. A file that is damaged or from another store is set aside, and the POP log is read
+from its first record.
 
 The file is a CRC32 (big-endian) and MessagePack: an array of version, offset in the POP log, and queues. A queue is an
 array of topic, group, queue id, next offset, floor, three arrays of little-endian int64 (offset, pop time, due time of

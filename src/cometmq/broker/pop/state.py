@@ -55,7 +55,7 @@ class PopQueue:
         self.is_reset = False
         """True if the group's offset was moved back after the loaded snapshot was written."""
         self.floor_ms = 0
-        """Lower bound for later pop times, so that no old handle matches a message that is popped again."""
+        """All later pop times must be above this one, so that no old handle matches a message that is popped again."""
         self.invisible = InvisibleMessages()
         self.ordered: OrderedMessages | None = None
         self.look_from = NEVER

@@ -1,12 +1,12 @@
 """Persistence of producer sequences.
 
 The log is authoritative: the first message of each sequenced request stores the sequence in a property, and each run
-begins with a record that is in no queue (``run_record``). ``comet/producers.json`` only saves reading the complete log:
-it covers everything below one log offset. For some producers it contains newer entries, since it is encoded in slices
-between which the broker serves requests. Reading a sequence again changes nothing. The file is written only after all
-messages in the table have been flushed, so it is never ahead of a log that lost its tail. After a start, a thread reads
-the log starting at the file's log offset; until it has finished, sequenced requests get SYSTEM_BUSY. A broker without
-the file reads the log only when the first producer with sequences connects.
+begins with a record that is in no queue (``run_record``). ``comet/producers.json`` only makes it unnecessary to read
+the complete log: it covers everything below one log offset. For some producers it contains newer entries, since it is
+encoded in slices between which the broker serves requests. Reading a sequence again changes nothing. The file is
+written only after all messages in the table have been flushed, so it is never ahead of a log that lost its tail. After
+a start, a thread reads the log starting at the file's log offset; until it has finished, sequenced requests get
+SYSTEM_BUSY. A broker without the file reads the log only when the first producer with sequences connects.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class ProducerSequenceLog:
 
 
 def _encoded(position: int, producers: Mapping[str, ProducerState]) -> Iterator[bytes]:
-    """Yield the contents of the sequence file in small pieces, except its end."""
+    """Yield the text of the sequence file in small pieces, all but its end."""
     json = msgspec.json.Encoder().encode
     yield b'{"version":%d,"position":%d,"producers":{' % (_VERSION, position)
     next_producer = b""
@@ -233,7 +233,7 @@ class _SequenceReader:
             head = decode_record(data)
             sequence = parse_sequence(head.properties[PRODUCER_SEQUENCE])
         except (RecordError, SequenceError, KeyError):
-            return  # the mark is in a body, or another program wrote the property
+            return  # the property's name is only in the body, or another program wrote the property
         if not sequence.count:
             self._table.opened(sequence, head.store_timestamp)
             return

@@ -1,8 +1,9 @@
 """Producer sequences, which make a producer's sends idempotent and fence its older runs.
 
 ``ProducerSequences`` is the table; it does no I/O. For each producer it contains the batch and epoch of the latest run,
-and for each queue (a *lane*, ``topic/queueId``) the number of the next message. Messages that are being stored count
-for the order, but are not yet reported as stored. :mod:`~cometmq.broker.send.producer_sequence_log` persists the table.
+and for each queue (a *lane*, ``topic/queueId``) the number of the next message. Messages that are still being stored
+count for the order, but are not yet reported as stored. :mod:`~cometmq.broker.send.producer_sequence_log` persists the
+table.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from cometmq.message.producer_sequence import ProducerSequence
 from cometmq.remoting.codes import ResponseCode
 
 UNKNOWN_CRC: Final = -1
-"""CRC of a lane whose last request has not been stored completely."""
+"""The CRC of a queue (lane) whose last request has not been stored completely."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -115,7 +116,7 @@ class ProducerSequences:
                 f"messages {end} to {sequence.first - 1} of producer {sequence.producer} are missing in {lane}",
             )
         if sequence.first == end:
-            if reached is None:  # now: ``put`` may not refuse, its messages are in the store's buffer already
+            if reached is None:  # refuse now: ``put`` may not, since its messages are already in the store's buffer
                 self._make_room(sequence.producer)
             return 0
         if ahead is not None:

@@ -1,7 +1,7 @@
 """Replies to requests: SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325) (``ReplyMessageProcessor``).
 
 A reply is pushed to the requester over its connection (request code 326); if ``storeReplyMessageEnable`` is set, it is
-also stored. The response to the reply's sender says whether the push arrived.
+also stored. The response to the sender of the reply says whether the requester has received it.
 """
 
 from __future__ import annotations

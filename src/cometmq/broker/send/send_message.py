@@ -45,7 +45,7 @@ from cometmq.store.write_batch import NewRecord
 _TRANSACTION_FLAGS: Final = TRANSACTION_ROLLBACK
 """Mask for the two bits of ``sysFlag`` that contain a message's transaction state."""
 _SHARDED: Final = property_mark(SHARDING_KEY)
-"""Property name by which FIFO messages are recognized."""
+"""The property by which FIFO messages are recognized, as it occurs in a properties text."""
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 

@@ -157,7 +157,7 @@ class SequencedSends:
     def stored_before(
         self, sequence: ProducerSequence, queue: ConsumeQueue, records: list[NewRecord]
     ) -> Response | None:
-        """Remove messages that are already stored from ``records``; if all are, return their original response.
+        """Remove from ``records`` the messages that are already stored; if that is all, return their first response.
 
         :raises RefusedError: see ``ProducerSequences.stored_of``, or the sequence does not match the batch.
         """
@@ -192,7 +192,7 @@ class SequencedSends:
         return PROPERTY_SEPARATOR + join_properties({PRODUCER_SEQUENCE: sequence.text()})
 
     def is_next(self, sequence: ProducerSequence, queue: ConsumeQueue, messages: int) -> bool:
-        """Return whether a sequence has this number of messages and none of them has been stored.
+        """Return whether a sequence has exactly ``messages`` messages and none of them has been stored.
 
         :raises RefusedError: see ``ProducerSequences.stored_of``.
         """
@@ -204,13 +204,13 @@ class SequencedSends:
         return not self._sequences.table().stored_of(sequence, lane)
 
     def put(self, sequence: ProducerSequence, queue: ConsumeQueue, first: tuple[int, int]) -> None:
-        """Record messages that are being stored; ``first`` has the offsets of the first one."""
+        """Record messages that are being stored; ``first`` contains the offsets of the first of them."""
         stored = Stored(*first)
         lane = lane_name(queue.topic, queue.queue_id)
         self._turn.notify(self._sequences.table().put(sequence, lane, stored), stored)
 
     def _original(self, sequence: ProducerSequence, queue: ConsumeQueue, lane: Lane) -> Response:
-        """Return the original response to a repeated send, or, for older messages, a response without offsets."""
+        """Return the response that a repeated send got the first time, or, for older messages, one without offsets."""
         if lane.first != sequence.first:
             return Response(
                 header=SendMessageResponseHeader(msg_id="", queue_id=queue.queue_id, queue_offset=-1),
@@ -235,7 +235,7 @@ def run_record(producer: str, state: ProducerState, store_host: bytes, now_ms: i
         b"",
         join_properties({PRODUCER_SEQUENCE: sequence.text()}),
         0,
-        TRANSACTION_PREPARED,  # such records are in no queue, here and at Apache's brokers
+        TRANSACTION_PREPARED,  # neither CometMQ nor Apache's brokers add such records to a queue
         now_ms,
         store_host,
     )

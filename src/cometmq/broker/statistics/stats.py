@@ -2,7 +2,8 @@
 
 As in Apache's broker, there are *items* by name and key (``BrokerStatsManager``: TOPIC_PUT_NUMS of a topic,
 GROUP_GET_NUMS of ``topic@group``, …) over the last minute, hour and day, and broker *totals* (``StoreStatsService``)
-over 10, 60 and 600 seconds. Counting takes a few additions per turn or pull; everything else is sampled.
+over 10, 60 and 600 seconds. Counting takes a few additions per write or pull; rates and averages are computed from
+samples.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ Counted = tuple[str, str]
 
 
 class _Total:
-    """The messages in a turn, by topic and type."""
+    """Messages that were stored with one write, for one topic and type."""
 
     __slots__ = ("large", "messages", "size_bytes")
 
@@ -102,7 +103,7 @@ class BrokerStats:
         self._topic_put: dict[str, StatsItem] = {}
         self._group_get: dict[tuple[str, str], StatsItem] = {}
         self._retried: dict[tuple[str, str], tuple[int, int]] = {}
-        """Messages and bytes from POP retry topics, for the original topic; the other counts include them."""
+        """Messages and bytes from POP retry topics, by original topic and group; the other counts include them."""
         self._broker_put = self.item(BROKER_PUT_NUMS, cluster)
         self._broker_get = self.item(BROKER_GET_NUMS, cluster)
         self.boot_ms: Final = clock.now_ms()
@@ -220,7 +221,7 @@ class BrokerStats:
         self._items.forget_group(group)
 
     def _forgotten(self, name: str, key: str) -> None:
-        """Stop using an item that was dropped."""
+        """Stop using an item of this name and key, which was dropped."""
         if name == TOPIC_PUT_NUMS:
             self._topic_put.pop(key, None)
         elif name == GROUP_GET_NUMS:
@@ -274,7 +275,7 @@ class BrokerStats:
         return NOTHING if found is None else found.seen(0, in_bytes=name in _BYTES_OF)
 
     def _per_second(self, *columns: int) -> str:
-        """Return the per-second averages of some columns over 10, 60 and 600 s, or since the start."""
+        """Return the averages per second of some counters over 10, 60 and 600 s, or since the start."""
         newest = self._samples[-1]
         figures = []
         for seconds in (10, 60, 600):
@@ -322,7 +323,7 @@ class BrokerStats:
         }
 
     def _put_latency(self, share: float) -> float:
-        """Return an upper bound in milliseconds for the put times of a ``share`` of the messages."""
+        """Return a time in milliseconds within which a ``share`` of the messages was written (an upper bound)."""
         wanted = sum(self.put_times) * share
         below = 0
         for count, bound in zip(self.put_times, (0, *_PUT_TIME_BOUNDS_MS, self.put_ms_max), strict=True):

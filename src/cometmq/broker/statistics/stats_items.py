@@ -69,7 +69,7 @@ class StatsItem:
         self.times = 0
         self._windows = windows
         self._born = self._counted_after = windows.number
-        """The last sample before the item's first count, and the last sample before its latest count."""
+        """The numbers of the last sample before the item was first counted, and before it was last counted."""
         self._stood: list[list[tuple[int, int, int, int]]] | None = None
         """For each window, the value, bytes and calls at the kept samples."""
 
@@ -95,7 +95,7 @@ class StatsItem:
         self._counted_after = windows.number
 
     def _entry_at(self, window: int, number: int) -> tuple[int, int, int, int]:
-        """Return the entry for a sample in a window."""
+        """Return the item's value, bytes and calls at a sample of a window."""
         if number > self._counted_after // _EVERY[window]:
             return number, self.value, self.size, self.times
         stood = () if self._stood is None else self._stood[window]

@@ -31,7 +31,7 @@ _TYPE_OF: Final[Mapping[str, str]] = {
 
 
 class Event(Enum):
-    """Events that are counted by topic, apart from incoming messages."""
+    """Events, other than incoming messages, that are counted by topic."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"

@@ -24,7 +24,7 @@ from cometmq.store.recovery.known_topics import DELETED_TOPICS
 
 
 class BrokerTables:
-    """A broker's topics and their lives, groups, consumer offsets and locks.
+    """A broker's tables: topics, deletions of topics and groups, groups, consumer offsets and locks.
 
     :param root: the directory of the store.
     """
@@ -40,8 +40,8 @@ class BrokerTables:
         self._writing: asyncio.Task[None] | None = None
         self._lock_file = LockFile(self.locks, root / "comet" / "locks.json")
         self._writers: list[RowWriter[Any]] = [self.lives.writer, self.topics.writer, self.groups.writer]
-        """Writers of all tables. Deletions come first, so that a recreated topic does not get messages from its earlier
-        life.
+        """Writers of all tables. Deletions come first, so that a topic that is created again does not get messages from
+        before its deletion.
         """
         self._writer: TableWriter | None = None
         """The writer of the tables; ``None`` before the broker starts, while each change is written immediately."""
@@ -73,7 +73,7 @@ class BrokerTables:
         return self._copies_mark.exists()
 
     def take_as_own(self) -> None:
-        """Promotion: the tables of a slave that starts as a master become its own, with the end of its log."""
+        """Promote a slave that starts as a master: make the copied tables its own, and record the end of its log."""
         if self.are_copies:
             self.save()
             self.offsets.save()
@@ -88,7 +88,7 @@ class BrokerTables:
         return []
 
     def save(self) -> None:
-        """Write pending changes to topics, lives, groups and locks."""
+        """Write pending changes to topics, deletions, groups and locks."""
         if self._writer is not None:
             self._writer.write_now()
         else:
@@ -102,7 +102,7 @@ class BrokerTables:
         self._writer.changed()
 
     def when_durable(self, work: Callable[[], None]) -> None:
-        """Call a function once all changes made so far are durable, even if this takes several attempts."""
+        """Call ``work`` once all changes made so far are durable, even if this takes several attempts."""
         if self._writer is None:
             work()
         else:

@@ -100,7 +100,7 @@ def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:
 
 GroupChanged = Callable[[ConsumerGroup], None]
 MemberMoved = Callable[[str, ClientChannel, bool], None]
-"""Callback with a group, a client, and True if the client joined the group or False if it left."""
+"""Callback whose arguments are a group, a client, and True if the client joined the group or False if it left."""
 
 
 def subscription_chars(subscription: SubscriptionData) -> int:
@@ -128,7 +128,7 @@ def selection_chars(subscription: SubscriptionData) -> int:
 
 
 class Heartbeats:
-    """The last heartbeats of registered clients, oldest first, so that expired clients are found immediately."""
+    """The latest heartbeat of each registered client, oldest first, so that expired clients are found immediately."""
 
     def __init__(self) -> None:
         self._groups: dict[ClientChannel, int] = {}
@@ -218,7 +218,7 @@ class ConsumerManager:
         before = group.channels.get(channel.connection)
         joined = before is None
         self._beats.enter(channel, before)
-        if len(group.channels) > (not joined):  # it has other members
+        if len(group.channels) > (not joined):  # the group has other members
             _warn_of_contradiction(group, data)
         self._members += joined
         group.channels[channel.connection] = channel
@@ -258,7 +258,7 @@ class ConsumerManager:
 
     @property
     def members(self) -> int:
-        """Return the members of all groups."""
+        """The number of members of all groups."""
         return self._members
 
     def channels(self) -> list[ClientChannel]:
@@ -369,7 +369,7 @@ class ProducerManager:
 
     @property
     def members(self) -> int:
-        """Return the producers of all groups."""
+        """The number of producers of all groups."""
         return self._members
 
     def channels(self) -> list[ClientChannel]:
@@ -380,7 +380,7 @@ class ProducerManager:
 class ClientRegistry:
     """Connected producers and consumers, and their expiry (``ClientHousekeepingService``).
 
-    :param do: runs work in slices.
+    :param do: runs a generator in slices, between which the event loop runs other work.
     """
 
     def __init__(self, *, clock: Clock, do: Callable[[Generator[None, None, None]], None] = finish) -> None:
@@ -447,7 +447,7 @@ class ClientRegistry:
     def _remove_clients(
         self, leaving: Iterable[tuple[ServerConnection, ClientChannel | None]]
     ) -> Generator[None, None, None]:
-        """Remove the clients on the connections from their groups, except groups with a newer heartbeat."""
+        """Remove the clients on the connections from their groups, except from groups that got a newer heartbeat."""
         members = (
             (manager, name, connection)
             for connection, beat in leaving
@@ -459,4 +459,4 @@ class ClientRegistry:
             for manager, name, connection in some:
                 manager.unregister(name, connection)
             if len(some) == CLIENTS_PER_SLICE:
-                yield  # not after a last few: most clients have few groups, and are done in one slice
+                yield  # no pause after the last few groups: most clients have few groups and are done in one slice

@@ -48,7 +48,7 @@ class ConsumerOffsetManager:
     def __init__(self, path: Path, *, clock: Clock, disk: Disk | None = None) -> None:
         self._file = JournaledFile(path, depth=_DEPTH, clock=clock, disk=disk)
         self._unwritten: list[Changes] = [{}]
-        """Changes since the last write, in order; within one part no offset is set again after it was removed."""
+        """Changes since the last write, in order; within one of them, no offset is set again after it was removed."""
         self._needs_whole = False
         """True if some changes require writing the complete file."""
         self._table: dict[str, QueueOffsets] = {}
@@ -60,7 +60,7 @@ class ConsumerOffsetManager:
         self.changes: Final = ChangedNames()
         """Names of changed pairs, ``topic@group``, for slaves."""
         self.on_back: Final[list[Callable[[str, str, int, int], None]]] = []
-        """Called with the group, topic, queue ID and new offset before a commit moves an offset back."""
+        """Functions called with the group, topic, queue ID and new offset before a commit moves an offset back."""
         self.in_flight: Callable[[str, str, int], int] = _no_messages_in_flight
         """Returns the number of popped, unacknowledged messages for a topic, group and queue."""
         self.log_end: Callable[[], int] | None = None
@@ -84,7 +84,7 @@ class ConsumerOffsetManager:
             if check_topic(topic) is not None or check_group(group) is not None or not isinstance(queues, dict):
                 findings.append(f"consumerOffset.json: ignored the entry {key!r}")
                 continue
-            # a new text: the file's texts would keep memory that is about to be freed from the system
+            # a copy: the loaded texts would keep memory occupied that is about to be freed
             offsets = self._add(f"{topic}{_SEPARATOR}{group}", topic, group)
             if offsets.fill(queues):
                 continue
@@ -301,13 +301,13 @@ class ConsumerOffsetManager:
         if self._is_for_journal:
             changes, end = self._pop_changes(), self._end()
             if any(changes):
-                self._needs_whole = True  # unless they are written
+                self._needs_whole = True  # the changes are due again unless they are written
                 self._needs_whole = not await in_thread(self._append, changes, end)
             if self._file.whole_is_due:
                 await self._file.write_in_background(_pieces(self._table, self._end()))
         elif self._has_changed():
             self._needs_whole = True
-            self._pop_changes()  # the file has them
+            self._pop_changes()  # the complete file contains the changes
             self._needs_whole = not await self._file.write_in_background(_pieces(self._table, self._end()))
 
     def save_last(self) -> None:
@@ -367,7 +367,7 @@ def _slices(table: Mapping[str, QueueOffsets]) -> Iterator[dict[str, QueueOffset
 
 
 def _pieces(table: Mapping[str, QueueOffsets], log_end: int | None) -> Iterator[bytes]:
-    """Yield the file in fastjson's pretty format, slice by slice; offsets may change between slices."""
+    """Yield the file's text in fastjson's pretty format, slice by slice; offsets may change between slices."""
     yield b"{" if log_end is None else b'{\n\t"logOffset":%d,' % log_end
     yield b'\n\t"offsetTable":{'
     before = b"\n\t\t"

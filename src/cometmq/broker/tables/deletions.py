@@ -53,8 +53,8 @@ class Deletions:
     def end_queues(self, name: str, position: int) -> None:
         """Remove a topic's queues and statistics, and the queues' files once the deletion is durable.
 
-        :param position: the end of the log when the topic was deleted; queues with later messages belong to its next
-        life and are kept.
+        :param position: the end of the log when the topic was deleted; queues with later messages belong to a topic
+            created again, and are kept.
         """
         self._stats.forget_topic(name)
         before = position if position < self._store.max_physical_offset else None

@@ -134,8 +134,8 @@ class JournaledFile(TableFile):
     def seconds_to_whole(self) -> float | None:
         """Return the seconds until the complete file is due.
 
-        ``None`` if the file contains all changes, or if the next change writes the complete file because a journal has
-        no file to build on.
+        Return ``None`` if the file contains all changes, or if the next change writes the complete file anyway, because
+        there is no file for a journal to continue.
         """
         size = self._journal.size_bytes
         if not size or not self.takes_changes:

@@ -35,9 +35,9 @@ class OffsetExpiry:
         self._clock = clock
         self._left: list[str] = []
         self._gone_since: dict[str, float] = {}
-        """Time at which each unused pair was first found, from the previous scan."""
+        """Time at which each unused pair was first found, as of the end of the previous scan."""
         self._still_gone: dict[str, float] = {}
-        """Time at which each unused pair was first found, from the current scan."""
+        """Time at which each unused pair was first found, as far as the current scan has come."""
 
     def expire_next(self) -> None:
         """Check the next pairs, and remove those that have expired."""

@@ -52,7 +52,7 @@ class RebalanceLockManager:
         self.on_change: Callable[[], None] = lambda: None
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._texts: dict[str, bytes] = {}
-        """The locks of each unchanged group, encoded for the file."""
+        """The file's text for the locks of each group that has not changed since the last write."""
         self._count = 0
 
     @property
@@ -160,7 +160,7 @@ class RebalanceLockManager:
         return b"[%s]" % b",".join([self._texts[group] for group in self._groups])
 
     def restore(self, held: Iterable[HeldQueues]) -> None:
-        """Restore the locks from before a restart for as long as their holders rely on them."""
+        """Restore the locks from before a restart; they last as long as their holders rely on them."""
         renewed_at = self._clock.monotonic() - LOCK_SECONDS + LOCK_TRUST_SECONDS
         for some in held:
             locks = self._groups.setdefault(some.group, {})

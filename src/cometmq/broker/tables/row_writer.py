@@ -18,7 +18,7 @@ K = TypeVar("K")
 
 
 def pieces_of_map(field: str, rows: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
-    """Yield a file with a map of JSON bodies in fastjson's pretty format, slice by slice."""
+    """Yield the text of a file that contains one map of rows, in fastjson's pretty format, slice by slice."""
     yield b"{\n\t%s:{" % fastjson.dumps(field)
     before = b"\n\t\t"
     for some in batches(rows, TABLE_ROWS_PER_SLICE):
@@ -71,7 +71,7 @@ class RowWriter(Generic[K]):
 
     @property
     def new_rows(self) -> set[K]:
-        """Keys of rows in the current write that are not yet in the file or its journals."""
+        """Return the keys of rows in the current write that are not yet in the file or its journals."""
         return self._being_written.new
 
     def begin_write(self) -> Callable[[], object] | None:

@@ -25,7 +25,7 @@ _SHOWN_NAMES: Final = 8
 
 
 def shown_names(names: Iterable[str]) -> str:
-    """Return a text with the first few names and the number of further names."""
+    """Return a text with the first few names and the number of the other names."""
     names = list(names)
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ", ".join(names[:_SHOWN_NAMES]) + more
@@ -137,7 +137,7 @@ class TableFile:
         self._due = True
 
     def take_due(self) -> bool:
-        """Return whether a write is due, and clear this state; if True, the caller must call ``write``."""
+        """Return whether a write is due, and mark it as done; if the result is True, the caller must call ``write``."""
         due, self._due = self._due, False
         return due
 

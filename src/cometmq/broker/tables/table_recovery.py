@@ -34,8 +34,8 @@ def recover_tables(
 def limit_offsets(topics: TopicConfigManager, offsets: ConsumerOffsetManager, store: MessageStore) -> list[str]:
     """Limit all offsets to the ends of their queues; return a line if some were past the end.
 
-    An offset past the end was committed before the log lost its last messages; with it, the group would skip new
-    messages.
+    An offset past the end was committed before the log lost its last messages; a group that kept this offset would skip
+    new messages.
     """
     ahead: list[tuple[str, str, int, int]] = []
     for key, of_queues in offsets.table.items():

@@ -194,7 +194,7 @@ class TableWriter:
         return _Write(due, waiting, until_durable)
 
     def _finish_write(self, running: Future[Exception | None]) -> None:
-        if running is self._running:  # else write_now has waited for it
+        if running is self._running:  # otherwise write_now has waited for the write
             self._complete_write(running.result())
             self.end_round()
 
@@ -218,7 +218,7 @@ class TableWriter:
             self._schedule()
 
     def _call_written(self, until: float) -> None:
-        """Call the callbacks of finished writes while this round has time left."""
+        """Call the callbacks of finished writes as long as this round of the event loop has time left."""
         while self._written:
             callback = self._written.popleft()
             try:

@@ -1,8 +1,8 @@
 """The lives of topics: a topic that is deleted and created again is a new topic whose offsets start at 0.
 
-An offset from an earlier life is invalid in the new one. All records from earlier lives are below the log offset that
-is recorded here when a topic is deleted. Slaves copy the file, since their queues from that life end at the same
-offset.
+The time from a topic's creation to its deletion is one *life* of the topic. An offset from an earlier life is invalid
+in the new one. All records from earlier lives are below the log offset that is recorded here when a topic is deleted.
+Slaves copy the file, since their queues from that life end at the same offset.
 
 Consumers that run while their topic is deleted continue with their old offsets once it is created again, and would skip
 its first messages. Therefore the broker remembers these consumers. It answers each consumer's first pull from each
@@ -32,7 +32,7 @@ D = TypeVar("D", bound=Deleted)
 
 _TOPICS: Final = "topics"
 _GROUPS: Final = "groups"
-"""The names of the fields in the file."""
+"""The fields of the file: the deletions of topics, and those of groups."""
 
 
 class _Readers(msgspec.Struct):

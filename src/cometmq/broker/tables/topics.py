@@ -156,7 +156,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
     def note_queue(self, topic: str, queue_id: int) -> bool:
         """Create a topic for a slave's messages if the table lacks it; return whether it was created.
 
-        Without the topic its messages would be hidden if the slave became the master before it copies the table.
+        Otherwise the messages would be hidden if the slave became the master before it copies the table of topics.
         """
         if topic in self._table or topic in SYSTEM_TOPICS or self.is_full or check_topic(topic) is not None:
             return False

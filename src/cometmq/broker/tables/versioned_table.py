@@ -28,7 +28,7 @@ INT32_MAX: Final = 2**31 - 1
 R = TypeVar("R", bound=Body)
 
 _DEPTH: Final = 2
-"""Number of open braces before a row."""
+"""Nesting depth of a row in the file."""
 
 
 class RowTexts:
@@ -260,7 +260,7 @@ class VersionedTable(Generic[R]):
         self.on_due()
 
     def _took_over(self, names: list[str]) -> None:
-        """Record the rows in a copied slice as changed, before the table gets its new version."""
+        """Record the rows of a copied slice as changed, although the table does not have its new version yet."""
         if names:
             self._refresh_texts(names)
             self.writer.changed(*names)

@@ -5,9 +5,9 @@ old enough, a copy of its half message with a higher check count is stored at th
 producer of its group is asked about the copy; the producer answers with END_TRANSACTION. A transaction is given up
 after ``transactionCheckMax`` checks, or when its log file is about to be deleted.
 
-RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) turns a given-up message in TRANS_CHECK_MAX_TIME_TOPIC into a
-half message with a check count of 0; for an open half message it resets the count. A transaction that has ended, or was
-resumed before, does not change.
+RESUME_CHECK_HALF_MESSAGE (323, ``AdminBrokerProcessor``) turns a message that was given up and moved to
+TRANS_CHECK_MAX_TIME_TOPIC into a half message with a check count of 0; for an open half message it resets the count. A
+transaction that has ended, or was resumed before, does not change.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TransactionalMessageCheck:
         self._turn = broker.turn
         self._clock = broker.clock
         self._asked_last: dict[str, int] = {}
-        """Number of checks sent to each live group, for selecting its producers in turn."""
+        """Number of checks sent to each live group, so that its producers are asked one after the other."""
         self.asked = 0
         self.given_up = 0
         self.lost = 0
@@ -124,7 +124,7 @@ class TransactionalMessageCheck:
                 return
             noted = table.note(half)
         now = self._clock.now_ms()
-        noted.begun_ms = min(noted.begun_ms, now)  # after the clock moved backwards, the time starts again
+        noted.begun_ms = min(noted.begun_ms, now)  # if the clock has moved backwards, the minimum age counts from now
         immunity = config.transaction_time_out if noted.immunity_ms is None else noted.immunity_ms
         is_expired = now - noted.stored_ms > config.file_reserved_time * _HOUR_MS
         is_young = now - noted.begun_ms < immunity and not is_expired
@@ -153,7 +153,7 @@ class TransactionalMessageCheck:
         except RefusedError:
             if self._turn.refusal is not None:
                 raise
-            self._give_up(half)  # another broker's message without room for another count in its properties
+            self._give_up(half)  # the message is from another broker, and its properties have no room for another count
 
     def _give_up(self, half: StoredRecord) -> None:
         self._topics.create_retry(TRANS_CHECK_MAX_TIME_TOPIC)
@@ -225,7 +225,7 @@ _Answer = Callable[[Response], None]
 
 
 class ResumeCheckProcessor:
-    """Resumes a given-up transaction by its offset ID (RESUME_CHECK_HALF_MESSAGE)."""
+    """Resumes a transaction that was given up, by the offset ID of its message (RESUME_CHECK_HALF_MESSAGE)."""
 
     def __init__(self, broker: BrokerContext, table: OpenTransactions) -> None:
         self._table = table
@@ -233,15 +233,15 @@ class ResumeCheckProcessor:
         self._turn = broker.turn
         self._clock = broker.clock
         self._under_way: dict[int, list[_Answer]] = {}
-        """The waiting requests for each given-up message that is being resumed, by its log offset."""
+        """The requests that wait until a message is resumed, by the message's log offset."""
 
     @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE, permission=needs_cluster(Action.UPDATE))
     def resume(
         self, connection: ServerConnection, request: Request[ResumeCheckHalfMessageRequestHeader], _body: bytes
     ) -> None:
-        """Reopen a given-up transaction, so that its producer is asked again."""
+        """Reopen a transaction that was given up, so that its producer is asked again."""
         answer = OneAnswer(connection, request)
-        if self._store.sync_flush:  # it may also wait for a change in progress
+        if self._store.sync_flush:  # this request may also wait for a change in progress
             self._clock.call_later(self._turn.waiters.timeout_s, answer.respond_flush_timeout)
         self._resume(request.header.msg_id or "", answer.respond)
 
@@ -274,7 +274,7 @@ class ResumeCheckProcessor:
             f"neither {TRANS_CHECK_MAX_TIME_TOPIC} nor {TRANS_HALF_TOPIC} has a message with offset id {msg_id}"
         )
 
-    # --- open ones ----------------------------------------------------------------------------
+    # --- open transactions ----------------------------------------------------------------------------
     def _reset_checks(self, named: StoredRecord, again: Callable[[_Answer], None], answer: _Answer) -> None:
         table = self._table
         offset = table.current_offset(named.queue_offset, first_offset(named))
@@ -298,7 +298,7 @@ class ResumeCheckProcessor:
         copy = to_copy(half, first_offset(half), 0)
         table.store_replacement(half, copy, when_stored)
 
-    # --- given-up ones ------------------------------------------------------------------------
+    # --- transactions that were given up ------------------------------------------------------------------------
     def _resume_given_up(self, record: StoredRecord, answer: _Answer) -> None:
         waiting = self._under_way.get(record.physical_offset)
         if waiting is not None:

@@ -74,7 +74,7 @@ OP_TAGS_CODE: Final = tags_code("d")
 
 
 def room_for_halves(open_now: int) -> int:
-    """Return how many more half messages may be stored while ``open_now`` transactions are open."""
+    """Return how many more half messages may be stored if ``open_now`` transactions are open."""
     return max(MAX_OPEN_TRANSACTIONS - open_now, 0)
 
 
@@ -96,7 +96,8 @@ def half_detour(live: LiveConfig, open_now: Callable[[], int]) -> Detour:
         if not room_for_halves(open_now()):
             raise RefusedError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{MAX_OPEN_TRANSACTIONS} transactions are already open; find the producers that never end theirs",
+                f"{MAX_OPEN_TRANSACTIONS} transactions are already open; find the producers that never commit or roll "
+                "back",
             )
         return _to_half(message, wanted)
 
@@ -193,7 +194,7 @@ def to_given_up(half: StoredRecord) -> InnerMessage:
 
 
 def to_resumed(record: StoredRecord) -> InnerMessage:
-    """Return the half message that resumes a given-up message, with a check count of 0."""
+    """Return the half message, with a check count of 0, that resumes a message that was given up."""
     return msgspec.structs.replace(
         inner_message(record),
         topic=TRANS_HALF_TOPIC,

@@ -5,7 +5,7 @@ when its op message is stored. The other values of a transaction are read from i
 
 When a broker starts, it reads both queues starting at the offsets of CID_RMQ_SYS_TRANS; everything before them is
 finished. It completes two operations that a crash can interrupt: a commit whose op message is missing, and a half
-message that already has a copy. Their op messages are written late.
+message that already has a copy. In both cases the missing op message is written at the start.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
 _CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
 
 Changed = Callable[[], None]
-"""Callback for when a transaction's current change has been stored or has failed."""
+"""Callback that is called when a transaction's current change has been stored or has failed."""
 
 
 class Transaction(msgspec.Struct, gc=False):
@@ -135,9 +135,7 @@ class OpenTransactions:
         return min(candidates, key=attrgetter("begun_ms"), default=None)
 
     def current_offset(self, offset: int, first: int) -> int | None:
-        """Return the half message's current offset for the transaction with these offsets, or ``None`` if it has
-        ended.
-        """
+        """Return the offset of a transaction's newest half message, or ``None`` if the transaction has ended."""
         self._read_new()
         if offset in self._open:
             return offset
@@ -292,11 +290,11 @@ def _find_open(
     for offset in range(first_half, halves.committed):
         is_done = done[offset - first_half]
         if is_done and not open_now:
-            continue  # no open half message before it, so it cannot be a copy
+            continue  # no open half message is before this one, so it cannot be a copy
         unit = halves.unit(offset)
         data = store.record_at(unit[0], unit[1]) if unit is not None else None
         if unit is None or data is None:
-            continue  # its log file is deleted: it can no longer be committed
+            continue  # the message's log file is deleted: the transaction can no longer be committed
         if not is_done:
             open_now[offset] = None
             logged[unit[0]] = offset

@@ -1,8 +1,8 @@
 """Transactions in the compiled core: half messages, commits and rollbacks (hot path).
 
 The core (see :mod:`cometmq.broker.turn.plain_sends`) parks half messages, and handles END_TRANSACTION for half messages
-that have no copy. Python handles copies, transactions with a pending change, all ends under SYNC_FLUSH and SYNC_MASTER,
-and all ends for which accounts or quotas are checked or metrics are counted.
+that have no copy. Python handles copies and transactions with a pending change. It handles all ends of transactions
+under SYNC_FLUSH and SYNC_MASTER, and if accounts or quotas are checked or metrics are counted.
 
 An end is recorded in the table of open transactions when the core adds its records, before any other code can run. Once
 the records are stored, the request is answered and the transaction is removed from the table.
@@ -110,7 +110,7 @@ class PlainTransactions:
             if not is_oneway:
                 answers[connection] = answers.get(connection, b"") + _done_answer(opaque, is_binary=is_binary)
             if self._table.is_awaited(half_offset):
-                _write_answers(answers, are_alone)  # before the answers to requests that wait for this end
+                _write_answers(answers, are_alone)  # before the requests that wait for this end are answered
                 answers.clear()
             self._table.end_stored(half_offset)
         _write_answers(answers, are_alone)

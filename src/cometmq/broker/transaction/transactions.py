@@ -211,7 +211,7 @@ class TransactionalMessageService:
             self.ends.count,
             takes_ends=broker.stats.traffic is None,
         )
-        """The connection to the compiled core, which handles half messages, commits and rollbacks."""
+        """Connects the table to the compiled core, which handles half messages, commits and rollbacks."""
         self.detour: Final = half_detour(broker.live, lambda: self.open.count)
         """Parks half messages."""
         broker.topics.create_retry(TRANS_HALF_TOPIC)
@@ -265,7 +265,7 @@ class TransactionalMessageService:
         self._next_round.after(self._interval_ms / 1000)
 
     def _config_changed(self, config: BrokerConfig) -> None:
-        """Start the next round earlier if the check interval was shortened."""
+        """Start the next round of checks earlier if the check interval was shortened."""
         if config.transaction_check_interval < self._interval_ms and self._next_round.is_set:
             self._wait_for_round()
 

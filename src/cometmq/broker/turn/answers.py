@@ -33,7 +33,7 @@ _WORDS: Final = struct.Struct(">iI")
 _BINARY_HEAD: Final = struct.Struct(">hbh")
 _SUCCESS: Final = ResponseCode.SUCCESS
 _SEND: Final = RequestCode.SEND_MESSAGE_V2
-"""The request code under which sends in the core are counted, since the core does not report codes."""
+"""The request code under which sends that the core handled are counted, since the core does not report codes."""
 _OPAQUES: Final = struct.Struct("=iB")
 OFFSET_BYTES: Final = 8
 
@@ -61,10 +61,12 @@ class PendingSend(msgspec.Struct, gc=False):
 
 
 class PlainAnswers(msgspec.Struct, gc=False):
-    """The responses to plain sends in one batch of the compiled core."""
+    """The responses to the plain sends (sends without a detour) in one batch of the compiled core."""
 
     connections: list[tuple[ServerConnection, bytes, bytes, int, int]]
-    """For each connection: its responses with code 0, opaques, number of messages and bytes of their bodies."""
+    """For each connection: its responses with code 0, the opaques, the number of messages and the bytes of their
+    bodies.
+    """
     wait: bool = True
     """True if the responses wait for the flush."""
     arrived: float = 0.0
@@ -106,7 +108,7 @@ class SendAnswers:
         binary = b"".join([encode_binary_field(name, value) for name, value in self.ext.items()])
         head = _BINARY_HEAD.pack(ResponseCode.SUCCESS, LanguageCode[SERVER_LANGUAGE], CURRENT_VERSION)
         self.parts: Final = (_constant_parts(self._single), self._id_prefix, head, binary)
-        """The compiled core's constant parts of response headers, for JSON and binary headers."""
+        """The constant texts of a response header, which the compiled core needs, for JSON and for binary headers."""
         self._prefixes = [_WORDS.pack(4 + length, length) for length in range(len(self._single) + _VARIABLE_BYTES)]
 
     def stored(self, sends: Iterable[PendingSend | PlainAnswers]) -> None:
@@ -177,7 +179,7 @@ class SendAnswers:
         return (b"%s%016X" % (self._id_prefix, physical_offset)).decode()
 
     def original(self, queue_id: int, queue_offset: int, offsets: Sequence[int]) -> Response:
-        """Return the original response for a batch whose messages were stored earlier at these log offsets."""
+        """Return the response that a batch got when its messages were first stored at these log offsets."""
         ids = self._ids(packed_offsets(offsets))
         header = SendMessageResponseHeader(msg_id=ids, queue_id=queue_id, queue_offset=queue_offset)
         return Response(0, header, ext=self.ext)

@@ -32,7 +32,8 @@ class FailedMessages:
     def max_retries(self, group: str, asked: int | None = None, version: int = _V3_4_9) -> int:
         """Return the number of retries after which a group's message becomes a dead letter.
 
-        :param asked: the number that the consumer requests; ``version`` is that of its client.
+        :param asked: the number of retries that the consumer requests.
+        :param version: the version of the consumer's client.
         """
         if asked is not None and version >= _V3_4_9:
             return asked
@@ -40,7 +41,7 @@ class FailedMessages:
         return _DEFAULT_RETRIES if config is None else config.retry_max_times
 
     def is_dead(self, reconsume_times: int, group: str, asked: int | None = None, version: int = _V3_4_9) -> bool:
-        """Return whether a failed message becomes a group's dead letter; see :meth:`max_retries`."""
+        """Return whether a failed message has no retry left and becomes a dead letter; see :meth:`max_retries`."""
         return reconsume_times >= self.max_retries(group, asked, version)
 
     def dead_letter_topic(self, group: str) -> TopicConfig:

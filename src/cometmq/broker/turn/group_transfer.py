@@ -25,7 +25,7 @@ class InSync:
 
     replicas: int = 2
     adapts: bool = False
-    """True if fewer brokers are enough while fewer are in sync, but at least ``least``."""
+    """True if, while fewer brokers are in sync, these are enough, as long as they are at least ``least``."""
     least: int = 1
 
 
@@ -56,7 +56,8 @@ class GroupTransferService:
         """Call ``callback`` once enough slaves have replicated the log up to ``position``, or with the reason for
         giving up.
 
-        Positions are added in ascending order; a position added late, after its flush, is answered after earlier ones.
+        Positions are added in ascending order. A lower position that is added later, after its flush, is answered after
+        those added before.
         """
         in_sync = sum(position - offset < self._fall_behind_max for offset in self._reports.values())
         needed = self._in_sync.replicas - 1
@@ -99,7 +100,7 @@ class GroupTransferService:
 
 
 class _Waiter:
-    """A pending response, which ends after a report, after the timeout or when a slave leaves."""
+    """A pending response. It is sent after a slave's report, after the timeout or when a slave leaves."""
 
     __slots__ = ("_callback", "_timer", "position")
 

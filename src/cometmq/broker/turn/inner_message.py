@@ -30,7 +30,7 @@ from cometmq.message.properties import (
 from cometmq.message.record import StoredRecord
 
 DETOURS: Final = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
-"""Properties that cause a message to be parked before its delivery."""
+"""Properties that cause a message to be parked: stored in a system topic until it is due."""
 
 _RECONSUME_TIMES_MAX: Final = 2**31 - 1
 """Largest value of the ``reconsumeTimes`` field in a record."""
@@ -114,7 +114,7 @@ class SendProperties(msgspec.Struct, gc=False):
     wait: bool
     """True if the response waits for the flush (WAIT is not ``false``)."""
     detour: dict[str, str] | None
-    """The message's properties in ``DETOURS`` and its WAIT property, or ``None`` if it needs no detour."""
+    """The message's properties that are in ``DETOURS``, and its WAIT property; ``None`` if it is not parked."""
 
 
 def read_properties(text: str, tail: str) -> SendProperties:

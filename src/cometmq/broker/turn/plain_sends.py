@@ -71,7 +71,7 @@ class CoreTransactions(Protocol):
 
 
 class PlainSends:
-    """The compiled core's batch, and the topics for which the core may handle messages.
+    """The bridge to the compiled core: its current batch, and the topics whose sends it may handle.
 
     :param core: the module ``cometmq_core``.
     :param guard: checks permissions if they are enabled.
@@ -162,7 +162,9 @@ class PlainSends:
         return end
 
     def _open(self) -> Place | None:
-        """Begin a batch; return its position in the log, or ``None`` if Python must refuse the messages."""
+        """Begin a batch; return its position in the log, or ``None`` if nothing can be stored and Python must refuse
+        it.
+        """
         return self._turn.lend(self._put_batch)
 
     def _put_batch(self) -> None:
@@ -190,7 +192,7 @@ class PlainSends:
 
 
 def _take_allowed(connection: ServerConnection, guard: AccessGuard, take: Callable[..., int]) -> FrameTaker:
-    """Handle sends that the connection's account has signed, for topics to which the account may publish.
+    """Return a function that handles sends signed by the connection's account, for topics to which it may publish.
 
     Python checks the connection's first request and all messages that the core does not handle.
     """

@@ -65,7 +65,7 @@ stored.
 """
 
 Late = Callable[[], None]
-"""Callback for when a flush takes longer than ``syncFlushTimeout``; ``WhenStored`` is still called later."""
+"""Callback that is called if a flush takes longer than ``syncFlushTimeout``; ``WhenStored`` is still called later."""
 
 
 Place = tuple[int, int, int]
@@ -80,7 +80,7 @@ class StoreTurn:
 
     ``end`` must be called at the end of every round of the loop.
 
-    :param schedule: ends the loop's current round soon.
+    :param schedule: makes the event loop end its current round soon.
     :param forbidden: the reason to refuse every message, on a slave.
     """
 
@@ -215,7 +215,7 @@ class StoreTurn:
         self._pending.append(send)
 
     def notify(self, when_stored: WhenStored, stored: Stored) -> None:
-        """Call ``when_stored`` with the outcome for records that a request added at ``stored``."""
+        """Call ``when_stored`` once it is known whether the records that a request added at ``stored`` are stored."""
         self._inner.append((when_stored, stored))
 
     def end_if_full(self) -> None:
@@ -348,7 +348,7 @@ class StoreTurn:
             raise
 
     def _open(self) -> None:
-        """Begin a turn if none is open, and end it soon, even if nothing can be stored."""
+        """Begin a turn if none is open, and arrange for its end, even if nothing can be stored."""
         if not self.is_open:
             self.begin()
         self._schedule()
@@ -403,7 +403,7 @@ class StoreTurn:
 
 
 def call_all(late: list[Late]) -> None:
-    """Call each function in a list, to answer requests whose flush has timed out."""
+    """Call each function in a list; the functions answer requests whose flush has timed out."""
     for answer_now in late:
         answer_now()
 

@@ -47,7 +47,7 @@ class RefusedError(RpcRejectedError):
 
 
 QueueFound = Callable[["SendTarget", ConsumeQueue], None]
-"""A callback for when the first message is sent to a queue."""
+"""A callback that is called when the first message is sent to a queue."""
 
 
 class SendTarget:
@@ -109,7 +109,7 @@ class SendTarget:
         return queue
 
     def open_inner(self, queue_id: int) -> ConsumeQueue:
-        """Return the queue for a message from the broker itself; see :func:`existing_queue`.
+        """Return the queue for a message that the broker itself stores; see :func:`existing_queue`.
 
         :raises ValueError: the topic name or queue ID is invalid in RocketMQ.
         """
@@ -160,7 +160,7 @@ class SendTargets:
 
     @property
     def known(self) -> Mapping[str, SendTarget]:
-        """Return the topics that passed all checks since their configuration last changed."""
+        """The topics that have passed all checks since their configuration last changed, by name."""
         return self._known
 
     @property
@@ -237,7 +237,7 @@ class SendTargets:
                 raise _topics_not_saved()
 
     def require_saved(self, topic: str) -> None:
-        """Refuse or postpone a request that stores a message if its topic has not been saved yet.
+        """If the topic of a message has not been saved yet, refuse or postpone the request that stores the message.
 
         Otherwise a crash would hide the message. Postponed requests are handled in order, before later ones.
 
@@ -263,7 +263,7 @@ class SendTargets:
         until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS
         for handled, again in enumerate(waiting, 1):
             again()
-            if topic in self._postponed:  # it was deleted and created again, and is being written
+            if topic in self._postponed:  # the topic was deleted and created again, and is being written
                 self._postponed[topic] += waiting[handled:]
                 return
             if handled < len(waiting) and SYSTEM_CLOCK.monotonic() >= until:

@@ -32,7 +32,7 @@ SEND_OVERHEAD_BYTES: Final = 512
 
 
 def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnection, int]]:
-    """Return the memory of pending responses by connection: messages and the requests' texts."""
+    """Yield how much memory a pending response uses (messages and the request's texts), by connection."""
     if isinstance(send, PlainAnswers):
         for connection, frames, opaques, messages, body_bytes in send.connections:
             yield connection, body_bytes + len(frames) + len(opaques) + messages * SEND_OVERHEAD_BYTES
@@ -158,7 +158,7 @@ class SendWaiters:
 
 
 class _Waiting:
-    """The pending part of a turn, which ends once it waits for neither the disk nor a slave."""
+    """The pending responses of a turn. They are sent once they wait for neither the disk nor a slave."""
 
     __slots__ = ("_code", "_done", "_flush", "_transfer", "timer")
 

@@ -99,7 +99,7 @@ class AccountAdmin(TopicAdmin):
         return user
 
     async def put_policies(self, name: str, policies: list[PolicyInfo], *, address: str | None = None) -> None:
-        """Add entries to a user's policies; each replaces the existing entry for the same resource."""
+        """Add entries to a user's policies. A new entry replaces an existing entry for the same resource."""
         subject = f"User:{name}"
         header, body = CreateAclRequestHeader(subject), msgspec.json.encode(AclInfo(subject, policies))
         await self._change(address, RequestCode.AUTH_CREATE_ACL, header, body, doing="creating the policy")
@@ -128,7 +128,7 @@ class AccountAdmin(TopicAdmin):
     async def plain_accounts(self, *, address: str | None = None) -> PlainAccounts:
         """Return a broker's ACL 1.0 accounts, leaving out secrets.
 
-        :raises BrokerError: the broker has no accounts.
+        :raises BrokerError: the broker uses no ACL 1.0 accounts.
         """
         server = next(iter(await self._servers(address)))
         code, doing = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "listing the accounts"
@@ -137,7 +137,9 @@ class AccountAdmin(TopicAdmin):
     async def _change(
         self, address: str | None, code: RequestCode, header: Header, body: bytes = b"", *, doing: str
     ) -> None:
-        """Apply a change on one server or on all servers with users, continuing after failures."""
+        """Apply a change on one server or on all servers that have users; if a server fails, continue with the
+        others.
+        """
         if address is not None:
             await self._call(address, code, header, body, doing=doing)
             return

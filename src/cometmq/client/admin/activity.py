@@ -1,11 +1,11 @@
 """Measures a cluster's activity with few requests: rates and lag for topics, groups and clients.
 
 A CometMQ broker reports the progress of all its groups and the messages of all its topics as sums. Apache's broker is
-asked for the progress of all groups, which includes the ends of the consumed queues. Its topics that nobody consumes
-are queried one by one: :data:`TOPICS_PER_POLL` in each poll, or fewer if brokers must read their disks. Topics that
-grew recently are queried in every poll, the other topics in turn. So ten thousand topics cost as much as a thousand.
-After all topics have been queried, the next poll queries only those whose last message is at most :data:`IDLE_MS` older
-than their broker's newest message.
+asked for the progress of all groups, which includes the ends of the consumed queues. Topics that nobody consumes are
+queried one by one: :data:`TOPICS_PER_POLL` in each poll, or fewer if brokers must read their disks. Topics that grew
+recently are queried in every poll, the others one after the other. So a poll of ten thousand topics costs as much as a
+poll of a thousand. After all topics have been queried, the next poll queries only those whose last message is at most
+:data:`IDLE_MS` older than their broker's newest message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUPS_PER_POLL: Final = 200
 CLIENTS_PER_POLL: Final = 50
 """Maximum number of consumers whose own rates are requested per poll."""
 TOPICS_BY_QUEUE: Final = 100
-"""Maximum number of a group's topics on a broker for which the lag of each queue is shown."""
+"""A group's lag is shown queue by queue if the group has at most this many topics on a broker."""
 IDLE_MS: Final = 60_000
 TOPIC_LIST_SECONDS: Final = 30.0
 """Seconds after which the list of topics is read again."""
@@ -372,7 +372,7 @@ class ActivityWatch:
     async def _client_activity(
         self, group: str, client_id: str, address: str, lags: dict[MessageQueue, int]
     ) -> tuple[float | None, int | None]:
-        """Return a consumer's rate and the lag of its queues, which the broker requests from the consumer."""
+        """Return a consumer's rate, which a broker requests from the consumer, and the lag of the consumer's queues."""
         try:
             info: ConsumerRunningInfo = await self._admin.consumer_running_info(group, client_id, address)
         except CometMQError:

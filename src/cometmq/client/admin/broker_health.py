@@ -16,7 +16,7 @@ DISK_FULL_RATIO: Final = 0.9
 DISK_HIGH_RATIO: Final = 0.75
 """Disk usage above which brokers delete old messages early."""
 SKEW_SECONDS: Final = 2.0
-"""Resolution of the times reported by Apache's brokers: one second."""
+"""Clock difference in seconds up to which clocks count as equal: Apache's brokers report times in full seconds."""
 ROLL_SECONDS: Final = 2 * 86_400
 """Time after which RocketMQ 5 rewrites a message with an arbitrary delay (``timerRollWindowSlot``)."""
 
@@ -90,7 +90,7 @@ def check_clock(what: str, state: BrokerState) -> Finding:
 
 
 def check_store(what: str, state: BrokerState) -> Iterator[Finding]:
-    """Report a store that is ahead of the broker's clock, and queue entries whose messages are missing."""
+    """Report store timestamps that are ahead of the broker's clock, and queue entries whose messages are missing."""
     behind, missing = state.number("clockBehindStoreMs"), state.number("missingQueueEntries")
     if behind > CLOCK_BEHIND_MS:
         yield check_store_time(what, behind)
@@ -106,7 +106,7 @@ def check_queue_entries(what: str, missing: str) -> Finding:
 
 
 def check_store_time(what: str, behind_ms: int) -> Finding:
-    """Report a newest message whose store time is ahead of the clock."""
+    """Report whether the store time of the broker's newest message is ahead of the broker's clock."""
     found = f"the newest message is {duration_text(behind_ms / 1000)} ahead of the broker's clock"
     todo = "synchronize the clock with NTP; while it is behind, new messages get this store time"
     return Finding(f"store times of {what}", ADVICE, found, todo)

@@ -55,6 +55,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _first_average(text: str | None) -> float | None:
-    """Return the average over ten seconds, or None while the broker reports no averages."""
+    """Return the average over ten seconds, the first of several, or ``None`` while the broker reports none."""
     first = _number((text or "").split(" ")[0])
     return None if first is None else round(first, 1)

@@ -172,7 +172,7 @@ def _check_retention(what: str, state: BrokerState, config: dict[str, str] | str
 
 
 def _check_identity(what: str, address: str, place: tuple[str, int], config: dict[str, str]) -> Iterator[Finding]:
-    """Report a different broker that responds at the address that this broker advertises."""
+    """Report whether another broker responds at the address that this broker advertises."""
     name, broker_id = config.get("brokerName"), config.get("brokerId")
     if name is None or broker_id is None or (name, broker_id) == (place[0], str(place[1])):
         return
@@ -196,7 +196,7 @@ async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None
     try:
         slaves = (await admin.ha_status(address)).ha_connection_info
     except (BrokerError, RemotingError):
-        return None  # a master of RocketMQ 4 does not report it
+        return None  # a master of RocketMQ 4 does not report its slaves
     if not slaves:
         return None
     behind = max(slave.diff for slave in slaves)

@@ -1,4 +1,4 @@
-"""Tests which actions a user may perform, and why, against a server's own users and policies."""
+"""Tells whether a user may perform an action, and why, by the users and policies of a server."""
 
 from __future__ import annotations
 

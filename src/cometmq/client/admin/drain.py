@@ -34,7 +34,7 @@ class DrainRefusedError(CometMQError):
 
 @dataclass(frozen=True, slots=True)
 class GroupLeft:
-    """Messages of a topic on the broker that a group has not read, or has popped but not acknowledged."""
+    """Messages of a topic on this broker that a group has not read, or has popped but not acknowledged."""
 
     group: str
     topic: str
@@ -58,7 +58,7 @@ class Left:
     puts: int
 
     def ignoring(self, groups: frozenset[str], *, idle: bool) -> Left:
-        """Return the remaining work, excluding some groups and, if ``idle``, all groups with no members."""
+        """Return a copy without some groups and, if ``idle`` is true, without all groups that have no members."""
         kept = tuple(one for one in self.groups if one.group not in groups and not (idle and not one.members))
         return Left(kept, self.delayed, self.transactions, self.slave_bytes, self.settled, self.puts)
 
@@ -126,7 +126,8 @@ class Drain:
     async def undo(self) -> None:
         """Let producers use the broker again."""
         permission = await self.permission()
-        if permission & PERM_WRITE:  # nameservers may lack it; only a change makes the broker register again
+        # nameservers may lack the permission; only a change makes the broker register again
+        if permission & PERM_WRITE:
             await self._set_permission(permission & ~PERM_WRITE)
         await self._set_permission(permission | PERM_WRITE)
 

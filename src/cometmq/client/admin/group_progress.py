@@ -1,7 +1,7 @@
 """The progress of a broker's groups, even if it is too large for one response.
 
 A CometMQ broker reports only sums, not the progress of each queue. Apache's broker is asked for all groups in one
-request. If the answer would be too large, for example with a million offsets, groups are queried one after the other.
+request. If the response would be too large, for example with a million offsets, groups are queried one by one.
 :class:`ProgressWatch` queries only some groups in each poll, so that a poll takes at most a second.
 """
 
@@ -113,7 +113,7 @@ async def progress_of_groups(admin: Admin, broker_address: str, groups: Iterable
 
 
 def groups_with_members(groups: Iterable[str], sums: Iterable[Mapping[str, GroupSums]], least: int) -> list[str]:
-    """Return the groups that have, or may have, the given number of members.
+    """Return the groups that have, or may have, at least ``least`` members.
 
     :param sums: answers of brokers; a broker that does not report a group's members may have any number.
     """

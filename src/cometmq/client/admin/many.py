@@ -18,7 +18,7 @@ async def each(
 
     :param done_word: past participle for the error, such as ``deleted``.
     :param advance: called with 1 after each change.
-    :raises PartlyChangedError: a change failed after or while others succeeded.
+    :raises PartlyChangedError: a change failed, but others succeeded.
     :raises CometMQError: the first change failed.
     """
     waiting = iter(names)

@@ -174,7 +174,7 @@ class MessageAdmin(TopicAdmin):
         return found
 
     async def resume_transaction(self, offset_msg_id: str) -> None:
-        """Make the broker check a transaction again that is open or was given up.
+        """Make the broker check a transaction again, which may be open or may have been given up.
 
         :param offset_msg_id: offset id of its message in ``TRANS_CHECK_MAX_TIME_TOPIC``, or of a half message.
         :raises ValueError: the id is not an offset id.
@@ -200,7 +200,7 @@ async def _parse_offset_id(offset_msg_id: str, brokers: Iterable[BrokerData]) ->
     places = [parse_address(address) for broker in brokers for address in broker.broker_addrs.values()]
     hosts = sorted({host for host, known in places if known == port})
     for host in hosts:
-        if stored_ip(host) == ip:  # with the zone, which the id does not have
+        if stored_ip(host) == ip:  # the address has an IPv6 zone, which the id does not contain
             return format_address(host, port), offset
     if ip not in await look_up(_resolve_hosts, hosts):
         raise UnknownBrokerError(offset_msg_id)

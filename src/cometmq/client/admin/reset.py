@@ -15,7 +15,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 EARLIEST: Final = 0
 LATEST: Final = -1
-"""Timestamps that stand for the two ends of a queue, with the same values as in RocketMQ's tools."""
+"""Timestamps that stand for the first and the last offset of a queue, as in RocketMQ's tools."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class GroupConsumesError(ClientError):
 async def planned_moves(
     admin: Admin, group: str, topic: str, target: Target, *, queue_id: int | None = None, broker: str | None = None
 ) -> list[Move]:
-    """Return the moves for a topic's queues, or for one queue or broker, without applying them.
+    """Return the moves for all queues of a topic, or only for one queue or broker, without applying them.
 
     :raises ClientError: the group does not exist, or has no offset that ``by`` could move.
     :raises NoSuchQueueError: no queue matches.
@@ -100,7 +100,7 @@ async def execute_moves(
 
 
 async def _move(admin: Admin, group: str, queue: MessageQueue, target: Target) -> Move:
-    """Return a queue's move, with a target in the queue's range of offsets."""
+    """Return the move of one queue; a target outside the queue's range of offsets becomes the nearest offset in it."""
     before = await admin.offsets.committed(group, queue)
     low, high = await admin.offsets.min(queue), await admin.offsets.max(queue)
     if target.by is not None:

@@ -230,7 +230,7 @@ def _format_value(value: Any) -> Any:
 
 
 def _merged(tables: Mapping[str, Mapping[str, E]]) -> list[E]:
-    """Return one entry for each name and setting, listing brokers only if the setting differs between them."""
+    """Return one entry for each name and setting. It lists its brokers only if the setting differs between brokers."""
     found: dict[str, list[E]] = {}
     places: dict[tuple[str, int], list[str]] = {}
     for broker, table in tables.items():
@@ -376,7 +376,7 @@ async def _quota_steps(admin: Admin, document: Document) -> list[_Step]:
 
 
 def _all_limits(limits: Limits) -> dict[str, int]:
-    """Return all limits; limits that the quota does not have are -1, which removes them."""
+    """Return a value for every kind of limit; a limit that the quota does not have is -1, which removes the limit."""
     return {name: -1 if (most := getattr(limits, name)) is None else most for name in limits.__struct_fields__}
 
 

@@ -30,7 +30,7 @@ async def gathered(work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
 
 
 async def answered(admin: Admin, work: Mapping[K, Awaitable[T]]) -> dict[K, T]:
-    """Await responses like :func:`gathered`; collect unresponsive servers in ``unanswered``, if given."""
+    """Await responses like :func:`gathered`; servers that do not respond are added to ``admin.unanswered``, if set."""
 
     async def one(waiting: Awaitable[T]) -> tuple[T] | None:
         try:

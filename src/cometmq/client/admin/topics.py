@@ -151,7 +151,10 @@ class TopicAdmin(OwnLoop):
         return answer.remark or ""
 
     async def wipe_write_perm(self, namesrv_address: str, broker: str) -> None:
-        """Remove the write permission from a broker's routes on one nameserver until the broker registers a change."""
+        """Remove the write permission from a broker's routes on one nameserver.
+
+        It lasts until the broker registers a change.
+        """
         header, code = WipeWritePermOfBrokerRequestHeader(broker), RequestCode.WIPE_WRITE_PERM_OF_BROKER
         await self._call(namesrv_address, code, header, doing=f"removing the write permission from {broker}")
 
@@ -315,7 +318,7 @@ class TopicAdmin(OwnLoop):
         found: list[float] = []
         header, code = ViewBrokerStatsDataRequestHeader(name, key), RequestCode.VIEW_BROKER_STATS_DATA
         for address in await self._targets():
-            with self._noting_unanswered(), suppress(BrokerError):  # a broker that has not counted it yet refuses
+            with self._noting_unanswered(), suppress(BrokerError):  # a broker that has no count yet refuses the request
                 data = await self._ask(BrokerStatsData, address, code, header, f"requesting {name} of {key}")
                 found.append(data.stats_minute.tps)
         return sum(found) if found else None
@@ -340,7 +343,7 @@ class TopicAdmin(OwnLoop):
 
     @contextmanager
     def _noting_unanswered(self) -> Iterator[None]:
-        """Await a request to one of several brokers; if ``unanswered`` is a dict, add any failure to it."""
+        """In the ``with`` block, await a request to one of several brokers; add a failure to ``unanswered``, if set."""
         try:
             yield
         except RemotingError as error:
@@ -353,7 +356,7 @@ class TopicAdmin(OwnLoop):
         return decode_body(kind, await self._call(address, code, header, doing=doing))
 
     async def _ask_first(self, kind: type[T], broker_address: str | None, code: int, header: Header, doing: str) -> T:
-        """Send a request to brokers in turn, and return the first response that is not a rejection."""
+        """Send a request to brokers one after the other, until one does not reject it, and return its response."""
         failure: CometMQError | None = None
         for address in await self._targets(None, broker_address):
             try:

@@ -147,7 +147,7 @@ class BlockingCluster:
         return self._broker_for(queue, slave=self._wants_slave(queue.broker))[1]
 
     def request_address(self, queue: Queue) -> str:
-        """Return the address for requests about a queue: its master's or, if there is no master, a slave's."""
+        """Return the address for requests about a queue: the address of its master or, if there is none, of a slave."""
         return self._broker_for(queue, slave=queue.broker in self._silent_masters)[1]
 
     def has_master(self, queue: Queue) -> bool:

@@ -33,7 +33,7 @@ class _Cache:
         self._pid = os.getpid()
 
     def take(self, address: str, security: Security, timeout_s: float) -> BlockingConnection:
-        if self._pid != os.getpid():  # after a fork the sockets belong to the parent
+        if self._pid != os.getpid():  # after a fork, the sockets belong to the parent process
             self._idle, self._pid = {}, os.getpid()
         now = SYSTEM_CLOCK.monotonic()
         for known, waiting in self._idle.items():

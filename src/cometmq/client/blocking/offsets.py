@@ -43,7 +43,7 @@ class OffsetClient(BlockingCluster):
     def __init__(self, options: ClusterOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(options, clock=clock)
         self._introduced: set[tuple[str, str]] = set()
-        """Groups with the brokers that know them."""
+        """Pairs of a group and a broker that knows the group."""
 
     def bounds(
         self, queues: Iterable[Queue], *, on_silent: Callable[[CometMQError], None] | None = None
@@ -82,7 +82,7 @@ class OffsetClient(BlockingCluster):
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int], *, alone: bool = False) -> None:
         """Commit offsets for a consumer group, creating the group on brokers that do not know it.
 
-        :param alone: refuse to commit if the group has a consumer, whose offsets would be overwritten.
+        :param alone: refuse to commit if the group has a consumer, since its offsets would be overwritten.
         :raises refused: the group has a consumer.
         """
         for members in by_broker(sorted(offsets)):
@@ -95,7 +95,7 @@ class OffsetClient(BlockingCluster):
                         next_step="choose a group that has no consumers",
                     )
             updates = [(queue, commit(group, queue, offsets[queue])) for queue in members]
-            # The first one alone: it makes the group's table, which Apache's threads would make more than once.
+            # The first commit is sent alone: it creates the group's table, which Apache's threads could create twice.
             for part in (updates[:1], updates[1:]):
                 self.ask(part)
 
@@ -106,7 +106,7 @@ class OffsetClient(BlockingCluster):
         return answer.code == ResponseCode.SUCCESS and bool(decode_body(ConsumerIdList, answer.body).consumer_id_list)
 
     def _introduce(self, group: str, members: Sequence[Queue]) -> None:
-        """Make a broker create the group and its retry topic, as the first consumer of a group does."""
+        """Make a broker create a group and its retry topic, in the same way as the first consumer of a group."""
         client_id = f"cometmq-spark-{group}"
         subscriptions = [SubscriptionData(topic=topic, sub_string="*") for topic in {queue.topic for queue in members}]
         body = encode_body(

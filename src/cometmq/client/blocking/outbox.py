@@ -89,9 +89,9 @@ class SenderOptions:
     error: type[CometMQError]
     """The error class for messages that a broker rejects or does not acknowledge in time."""
     too_large: str
-    """The next step in the error for a message that is too large."""
+    """The text of the next step in the error for a message that is too large."""
     too_late: str
-    """The next step in the error for messages that are not acknowledged in time."""
+    """The text of the next step in the error for messages that are not acknowledged in time."""
     first_pause_s: float = FIRST_PAUSE_SECONDS
 
 
@@ -167,7 +167,7 @@ class Outbox:
         """
         sending = next((of for of in self.requests_to(broker) if of.opaque == answer.opaque), None)
         if sending is None or not answer.is_response:
-            return  # a request of the broker's, or an answer to a request that was given up
+            return  # a request from the broker, or an answer to a request that was given up
         words = f"code {answer.code}: {answer.remark or 'no remark'}"
         if answer.code in RETRYABLE:
             self._pause([sending], f"broker {broker} responded with {words}", now)

@@ -87,7 +87,7 @@ class Sender:
     def _send_due(self) -> None:
         now = self._clock.monotonic()
         for sending in self._outbox.due(now):
-            if sending.due_at <= now:  # else its connection has just broken
+            if sending.due_at <= now:  # otherwise the connection has just broken
                 self._send(sending)
 
     def _send(self, sending: Sending) -> None:
@@ -100,7 +100,7 @@ class Sender:
         try:
             self._connection(queue).send(self._outbox.frame(sending))
             self._outbox.delivered.requests += 1
-        except CometMQError as error:  # or the nameserver's answer about a broker that is away
+        except CometMQError as error:  # or the nameserver's answer about a broker that is not available
             self._broken(queue.broker, error.message)
 
     def _connection(self, queue: Queue) -> BlockingConnection:

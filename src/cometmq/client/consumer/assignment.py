@@ -12,7 +12,7 @@ from cometmq.remoting.bodies import SubscriptionData
 
 
 class Assignment:
-    """A period of reading a queue with one subscription, from the reader to the polls.
+    """The reading of a queue from one offset and with one subscription, from the pulls to the polls.
 
     A reading begins once and ends once. A new offset or subscription requires a new reading, so that nothing that the
     old reader still receives can reach a poll.
@@ -25,7 +25,7 @@ class Assignment:
         self.task: asyncio.Task[None] | None = None
         self.paused = False
         self.seeking = asyncio.Lock()
-        """A lock held by a seek until it has moved the position, so that the last of several seeks takes effect."""
+        """Lock that a seek holds until it has moved the position, so that the last of several seeks takes effect."""
         self.position: int | None = None
         """The offset at which the next poll starts."""
         self.processed: int | None = None
@@ -90,7 +90,7 @@ class Assignment:
             self._room.set()
 
     def take_back(self, messages: list[MessageExt]) -> None:
-        """Put messages from :meth:`hand_out` back at the front."""
+        """Put messages that :meth:`hand_out` returned back before all others."""
         if not self._has_given or self.position is None:
             return
         if self._taken:

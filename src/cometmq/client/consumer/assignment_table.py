@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class AssignmentTable:
-    """Starts, moves and ends a consumer's readings.
+    """Starts, moves and ends the reading of a consumer's queues.
 
     :param subscriptions: topic → subscription; the consumer changes this mapping.
     :param spawn: runs background work until the consumer ends.
@@ -69,7 +69,7 @@ class AssignmentTable:
         self._is_running = True
 
     def close(self) -> None:
-        """End all readings without committing offsets."""
+        """Stop reading all queues, without committing offsets."""
         self._is_running = False
         for assignment in self.queues.values():
             assignment.drop()
@@ -82,7 +82,7 @@ class AssignmentTable:
     # --- messages and positions ---
 
     def of(self, queue: MessageQueue) -> Assignment:
-        """Return a queue's reading.
+        """Return the assignment of a queue.
 
         :raises ClientStateError: the queue is not assigned.
         """
@@ -94,7 +94,7 @@ class AssignmentTable:
         return assignment
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Return up to ``limit`` messages that have arrived, using the queues in turn."""
+        """Return up to ``limit`` messages that have arrived, taking them from the queues one after the other."""
         messages: list[MessageExt] = []
         given = []
         for queue, assignment in self.queues.items():
@@ -224,7 +224,7 @@ class AssignmentTable:
         self._leaving.start(queue, self._hand_over(queue, assignment))
 
     async def _hand_over(self, queue: MessageQueue, assignment: Assignment) -> None:
-        """Wait until the reader has ended, then commit the consumed offset."""
+        """Leave a queue: wait until its reader has ended, then commit the consumed offset."""
         if assignment.task is not None:
             await asyncio.wait([assignment.task])
         if self._config.auto_commit and assignment.processed is not None:

@@ -17,7 +17,7 @@ ENDLESS: Final = 2**31 - 1
 
 
 class MessageModel(Enum):
-    """The members of a group that receive each message."""
+    """Says which members of a group receive each message."""
 
     CLUSTERING = "CLUSTERING"
     """One member of the group receives each message."""
@@ -39,7 +39,7 @@ class ConsumeFromWhere(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadConfig(ClientConfig):
-    """The options for reading ahead.
+    """The options for pulling messages before the application asks for them.
 
     :raises ValueError: a value is out of its range.
     """
@@ -107,9 +107,9 @@ class PushConfig(ReadConfig):
     consume_timeout_s: float = 900.0
     """Seconds of consumption after which a message is sent back to the broker (not if orderly); ``inf`` means never."""
     persist_interval_s: float = 5.0
-    """Number of seconds between two offset reports."""
+    """Number of seconds between two reports of consumed offsets to the brokers."""
     handover_wait_s: float = 10.0
-    """Number of seconds for which ``close`` or the handover of a queue waits for running listener calls."""
+    """Number of seconds for which ``close``, or giving a queue to another member, waits for running listener calls."""
     handover_delay_s: float = 0.5
     """Number of seconds before a new queue is read, so that its previous reader can report its offset."""
     offset_store_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")

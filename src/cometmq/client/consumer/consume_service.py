@@ -117,7 +117,7 @@ class ConsumeService:
         if self._workers.threads is not None:
             try:
                 self._workers.threads.submit(self._work_in_thread)
-            except RuntimeError as error:  # Python exits and starts no thread any more
+            except RuntimeError as error:  # Python exits, and no new thread can start
                 log.warning("cannot consume %d requests: %s", len(self._line), error)
                 return
         else:

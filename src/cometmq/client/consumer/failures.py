@@ -178,7 +178,7 @@ class Failures:
         """
         times = message.reconsume_times
         at_once = delay_level < 0
-        # The broker compares the count of this send, which is one more than that of CONSUMER_SEND_MSG_BACK.
+        # The broker compares the count in this send, which is one higher than the count in CONSUMER_SEND_MSG_BACK.
         most = 0 if at_once else self._config.reconsume_limit + 1
         level = 0 if at_once or times + 1 >= most else delay_level or FIRST_RETRY_LEVEL + times
         await send_to_retry_topic(
@@ -197,7 +197,8 @@ class OrderedFailures:
         self._broadcast = config.message_model is MessageModel.BROADCASTING
 
     async def judge(self, failed: list[MessageExt], verdict: Verdict) -> list[MessageExt]:
-        """Return the messages to consume again, counting one more failure; forward those that failed too often.
+        """Return the messages to consume again, counting one more failure. Messages that failed too often are forwarded
+        instead.
 
         A message that cannot be forwarded remains first in its queue.
         """

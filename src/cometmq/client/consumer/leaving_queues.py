@@ -12,7 +12,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 
 class LeavingQueues:
-    """The latest handover of each queue, as a task that is kept until it has ended.
+    """The task that hands each queue over to another member, kept until it has ended.
 
     :param spawn: runs background work until the consumer ends.
     """

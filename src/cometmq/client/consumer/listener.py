@@ -145,7 +145,7 @@ def checked_verdict(messages: Sequence[MessageExt], returned: Verdict, *, manual
 
 def raised(messages: Sequence[MessageExt], error: BaseException) -> ConsumeResult:
     """Log a listener's exception and return a failure."""
-    if isinstance(error, DeserializationError):  # it names the message, and its traceback shows nothing more
+    if isinstance(error, DeserializationError):  # this error names the message, and its traceback shows nothing more
         log.error("the listener failed on %s: %s", places_of(messages), error)
     else:
         log.error("the listener failed on %s", places_of(messages), exc_info=error)

@@ -3,10 +3,10 @@
 Theory of operation. Every member computes the shares of all members from the same two sorted lists: the queues of the
 topic's route, and the client ids that a broker knows for the group. So members agree without communicating with each
 other as soon as their lists are the same; before that, a queue may have two readers or none (see
-:mod:`cometmq.client.consumer.process_queue_table`). A rebalance follows each notice of a broker, each change of a
-route, and the interval. If a list is not available, the queues of that topic remain as they are. Topics are rebalanced
-in parallel, so a broker that does not answer delays only its own topics. Between the last check of the member's state
-and the new share nothing is awaited, so neither a close nor an unsubscribe can happen in between.
+:mod:`cometmq.client.consumer.process_queue_table`). A rebalance happens after each notice of a broker, after each
+change of a route, and at intervals. If a list is not available, the queues of that topic remain as they are. Topics are
+rebalanced in parallel, so a broker that does not answer delays only its own topics. Between the last check of the
+member's state and the new share nothing is awaited, so neither a close nor an unsubscribe can happen in between.
 """
 
 from __future__ import annotations
@@ -156,11 +156,12 @@ class Membership:
                 return
             share = self._share(topic, route.read_queues, sorted(members))
             is_shared = len(members) > 1
-        if share is not None and topic in self._topics and not self._is_over:  # it may have been unsubscribed meanwhile
+        # the topic may have been unsubscribed in the meantime
+        if share is not None and topic in self._topics and not self._is_over:
             self._assigned(topic, share, is_shared)
 
     def _share(self, topic: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> set[MessageQueue] | None:
-        """Return the strategy's share, limited to this topic's queues."""
+        """Return the share that the strategy computes, limited to this topic's queues."""
         try:
             chosen = self._strategy(self._group, self._instance.client_id, queues, members)
             return {queue for queue in chosen if queue.topic == topic}

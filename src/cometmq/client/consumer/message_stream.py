@@ -34,7 +34,9 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 _CLEAN_UP_AT: Final = 1024
-"""Number of open messages at which finished messages are first removed; later, at each doubling."""
+"""Number of open messages at which finished messages are removed for the first time; each next time, at twice as
+many.
+"""
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """A broker's default delay levels (``messageDelayLevel``) in seconds."""
@@ -61,13 +63,13 @@ class LaneMessage(Protocol):
         """Mark the message as open; return False if it no longer belongs to this member."""
 
     def wait_again(self) -> Hashable:
-        """Return an opened message to its lane."""
+        """Return an opened message to its lane (the waiting messages of its queue)."""
 
     def end(self, verdict: Verdict) -> None:
         """Close the message."""
 
     def give_up(self) -> None:
-        """Close the message with no verdict."""
+        """Close the message without a verdict."""
 
     @property
     def is_over(self) -> bool:

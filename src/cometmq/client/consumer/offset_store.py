@@ -111,7 +111,7 @@ class LocalOffsets:
         async with self._saving:
             try:
                 await in_thread(self.save, dict(self._table))
-            except RuntimeError:  # Python exits and starts no thread any more
+            except RuntimeError:  # Python exits, and no new thread can start
                 self.save(dict(self._table))
             except OSError as error:
                 log.warning("cannot save the offsets of group %s: %s", self._group, error)

@@ -128,7 +128,7 @@ class OrderedConsumeService:
             if self._workers.threads is not None:
                 try:
                     self._workers.threads.submit(self._work_in_thread, lane)
-                except RuntimeError as error:  # Python exits and starts no thread any more
+                except RuntimeError as error:  # Python exits, and no new thread can start
                     log.warning("cannot consume %s: %s", lane.process_queue.queue, error)
             else:
                 self._workers.spawn(self._work_in_task(lane))
@@ -137,7 +137,7 @@ class OrderedConsumeService:
         """Decide a lane's next state after a worker has left it."""
         self._idle_workers += 1
         process_queue = lane.process_queue
-        if process_queue not in self._lanes:  # closed meanwhile
+        if process_queue not in self._lanes:  # the service was closed in the meantime
             for request in list(process_queue.running):
                 process_queue.end_request(request)
             return
@@ -155,7 +155,7 @@ class OrderedConsumeService:
         self._hand_out()
 
     async def _rest(self, lane: _Lane, verdict: Verdict) -> None:
-        """Handle a queue's first request after it has failed: give up on it, or retry it after a pause."""
+        """Handle the first request of a queue after it has failed: forward its messages, or retry it after a pause."""
         request, process_queue = lane.line[0], lane.process_queue
         if process_queue.dropped:
             process_queue.end_request(request)
@@ -259,7 +259,8 @@ class OrderedConsumeService:
         listener = cast("Callable[[list[MessageExt]], Verdict]", self._listener)
         line, process_queue = lane.line, lane.process_queue
         until = self._clock.monotonic() + MAX_CONSUME_CONTINUOUSLY_S
-        while line and self._clock.monotonic() < until and not futures._shutdown:  # Python waits for this thread
+        # Python waits for this thread when it exits
+        while line and self._clock.monotonic() < until and not futures._shutdown:
             request = line[0]
             process_queue.running.add(request)
             if process_queue.dropped or not self._table.is_exclusive(process_queue.queue):

@@ -71,7 +71,7 @@ class ProcessQueueTable:
         self.queues: dict[MessageQueue, ProcessQueue] = {}
         """The queues that are being started or read."""
         self.held: list[ProcessQueue] = []
-        """For an orderly consumer: queues that a close has left while a call is still running."""
+        """For an orderly consumer: queues that :meth:`close` has left although a listener call is still running."""
         self.locks: QueueLocks | None = None
         """An orderly member's locks, or ``None`` for any other member."""
         self._instance = instance
@@ -160,7 +160,7 @@ class ProcessQueueTable:
         }
 
     async def report(self, offsets: Mapping[MessageQueue, int | None]) -> None:
-        """Report the offsets of the queues that certainly belong to this member."""
+        """Report the offsets of those queues that certainly belong to this member."""
         known = {queue: offset for queue, offset in offsets.items() if offset is not None and self.is_exclusive(queue)}
         await self._store.report(known)
 

@@ -185,7 +185,7 @@ class PushConsumer(GroupClient):
         if self._stream is not None and kind is not None and issubclass(kind, Exception):
             self._stream.fail_last(lambda message: log.error("the loop failed while consuming %s", place_of(message)))
         await self.close()
-        await self._closed.wait()  # somebody else may be closing it
+        await self._closed.wait()  # another caller may be closing the consumer
 
     async def close(self) -> None:
         """Finish running calls, report offsets, and leave the group. A second call returns immediately."""
@@ -317,7 +317,7 @@ class PushConsumer(GroupClient):
             if self._state == "running":
                 await check_expressions(self.instance, self.group, [wanted])
             self._subscriptions[topic] = wanted
-            if self._state == "running":  # it may have been closed meanwhile
+            if self._state == "running":  # the consumer may have been closed in the meantime
                 self._table.leave_topic(topic)
                 await self._membership.add(topic)
 

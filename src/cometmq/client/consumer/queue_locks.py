@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 RENEW_S: Final = 20.0
 """Seconds between two renewals of all locks (``rocketmq.client.rebalance.lockInterval``)."""
 ASK_AGAIN_S: Final = 1.0
-"""Seconds before a lock is requested again after another member held it or a request failed."""
+"""Seconds until a lock is requested again because another member holds it or the request failed."""
 LOCK_TIMEOUT_S: Final = 3.0
 """Time limit for a lock request, well below the remaining lifetime of a lock that is being renewed."""
 

@@ -28,7 +28,7 @@ class AllocateStrategy(Protocol):
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
 ) -> list[MessageQueue]:
-    """Allocate runs of adjacent queues; the first members may get one more (``AllocateMessageQueueAveragely``)."""
+    """Give each member adjacent queues; the first members may get one more (``AllocateMessageQueueAveragely``)."""
     if client_id not in client_ids:
         return []
     index = client_ids.index(client_id)
@@ -40,7 +40,7 @@ def averagely(
 def averagely_by_circle(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
 ) -> list[MessageQueue]:
-    """Allocate queues to members in turn (``AllocateMessageQueueAveragelyByCircle``)."""
+    """Deal queues out to members one by one (``AllocateMessageQueueAveragelyByCircle``)."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])

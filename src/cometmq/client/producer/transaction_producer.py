@@ -77,7 +77,7 @@ as
 
 
 class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
-    """The position of the half message, and the outcome of its transaction."""
+    """The result of a transaction: the position of the half message, and the outcome."""
 
     state: TransactionState
     confirmed: bool
@@ -90,7 +90,7 @@ class TransactionSendResult(SendResult, frozen=True, kw_only=True, gc=True):
 
 
 async def outcome_of(function: Callable[..., object], threads: Executor | None, *arguments: object) -> TransactionState:
-    """Call one of the user's functions, in a thread if ``threads`` is given, and return the state.
+    """Call ``execute`` or ``check`` of the user, in a thread if ``threads`` is given, and return the state.
 
     :raises TypeError: the function returns another type.
     """
@@ -313,7 +313,10 @@ class TransactionProducer(Producer):
             self._threads.shutdown(wait=False)
 
     async def _introduce(self) -> None:
-        """Find the brokers and send heartbeats; a failed heartbeat is replaced by a later one."""
+        """Find the brokers of the group's topics and send them heartbeats.
+
+        After a failure, a later heartbeat follows.
+        """
         for topic in self._topics:
             with suppress(RouteNotFoundError, RemotingError, BrokerError):
                 await self.instance.routes.get(topic)

@@ -188,7 +188,8 @@ class RouteTable:
                 listener(moved)
 
     async def _look_for(self, topic: str) -> None:
-        """Refresh the addresses of a topic's brokers; missing brokers keep their queues until :meth:`refresh_all`.
+        """Refresh the addresses of a topic's brokers. Brokers that are missing in the new route keep their queues until
+        :meth:`refresh_all`.
 
         Most missing brokers return, and consumers still read their messages.
         """
@@ -231,7 +232,7 @@ class RouteTable:
         return await shared.wait()
 
     async def _ask(self, topic: str, queue_nums: int | None) -> TopicRoute:
-        """Request a topic's route or, with ``queue_nums``, the brokers that would create the topic."""
+        """Request a topic's route or, if ``queue_nums`` is given, the brokers that would create the topic."""
         return self._keep(await self._fetch(topic, queue_nums))
 
     async def _fetch(self, topic: str, queue_nums: int | None) -> TopicRoute:

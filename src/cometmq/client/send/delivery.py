@@ -32,7 +32,7 @@ class AnswerHandler(Protocol):
 
 
 def _nobody_waits(index: int, outcome: list[SendResult] | BaseException) -> None:
-    """Ignore the outcome."""
+    """Ignore the outcome of a delivery for which no caller waits."""
 
 
 class Delivery(msgspec.Struct, eq=False):
@@ -74,7 +74,7 @@ class Delivery(msgspec.Struct, eq=False):
         selector: QueueSelector | None,
         timeout_s: float | None,
     ) -> None:
-        """Fix the queue and the time limit, and make an attempt that may have stored the message the last one."""
+        """Set the queue and the time limit. Do not retry after an attempt that may have stored the message."""
         if queue is not None or selector is not None or sharding_key is not None:
             self.target = queue
             self.selector = by_sharding_key(sharding_key) if sharding_key is not None else selector
@@ -83,7 +83,7 @@ class Delivery(msgspec.Struct, eq=False):
             self.deadline = self.begun_at + timeout_s
 
     def has_another_attempt(self, next_at: float) -> bool:
-        """Return whether another attempt follows, starting no earlier than ``next_at``.
+        """Return whether another attempt is allowed that starts no earlier than ``next_at``.
 
         Only attempts that may have stored the message count against ``retries``.
         """

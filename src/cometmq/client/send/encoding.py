@@ -73,7 +73,9 @@ class SendEncoder:
         self._stamps = Stamps(now_ms)
         self._heads: dict[tuple[int, MessageQueue], bytes] = {}
         self._signed_parts: dict[tuple[int, MessageQueue], tuple[bytes, bytes]] = {}
-        """The signed text before the letter f and after the letter i, if there are credentials."""
+        """The constant parts of the signed text, before the field ``f`` and after the field ``i``; none without
+        credentials.
+        """
         self._topics: set[str] = set()
 
     # --- one message ---
@@ -217,7 +219,7 @@ class SendEncoder:
     def header(
         self, code: int, queue: MessageQueue, properties_text: str, sys_flag: int, flag: int, born_timestamp: int
     ) -> SendMessageRequestHeaderV2:
-        """Return the header of the same request in typed form, for RPC hooks."""
+        """Return the header of the request that :meth:`frame` encodes as an object, for RPC hooks."""
         return SendMessageRequestHeaderV2(
             producer_group=self._group,
             topic=queue.topic,

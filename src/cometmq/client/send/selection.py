@@ -1,4 +1,4 @@
-"""Selects the queue for a message: the caller's choice, or the queues in turn, except those on failing brokers.
+"""Selects the queue for a message: the caller's choice, or the next queue that is not on a failing broker.
 
 ``MessageQueueSelector``, ``TopicPublishInfo`` and ``MQFaultStrategy`` of Java. The producer has two tables, Apache's by
 default: the first has response times, the second penalties. A broker whose answer takes as long as an entry of the
@@ -23,7 +23,7 @@ from cometmq.remoting.bodies import MessageQueue
 
 LATENCY_MAX_MS: Final = (50, 100, 550, 1_000, 2_000, 3_000, 15_000)
 NOT_AVAILABLE_DURATION_MS: Final = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-"""Java's default tables ``latencyMax`` and ``notAvailableDuration``."""
+"""The default tables of Java's producer (``latencyMax`` and ``notAvailableDuration``), in milliseconds."""
 
 FAILURE_LATENCY_MS: Final = 30_000.0
 """The response time that stands for a failed send."""
@@ -130,7 +130,7 @@ class ReachabilityDetector:
         if address is None or not await self._instance.is_answering(address, self._timeout_s):
             return
         if not routes.can_write_to(broker_name):
-            await routes.refresh_all()  # the nameservers may have forgotten it meanwhile
+            await routes.refresh_all()  # the nameservers may have forgotten the broker in the meantime
         if routes.can_write_to(broker_name):
             self._fault.note_reachable(broker_name)
 

@@ -308,7 +308,9 @@ class Sender:
             self._begun.append((delivery, queue, connection, self.clock.monotonic()))
 
     def _wait_for_room(self) -> None:
-        """Let this round's deliveries wait for room without a task or timer for each of them."""
+        """Let the deliveries that started in this round of the event loop wait for room, without a task for each of
+        them.
+        """
         begun, self._begun = self._begun, []
         for delivery, queue, connection, since in begun:
             self._extend(delivery, since)
@@ -387,7 +389,7 @@ class Sender:
             raise RemotingTooMuchRequestError(topic, late, next_step=step)
 
     def _extend(self, delivery: Delivery, since: float) -> None:
-        """Extend a deadline by the time since the send started."""
+        """Extend a delivery's deadline by the time that has passed since its start."""
         delivery.deadline += self.clock.monotonic() - since
 
     async def _start_unknown(self, delivery: Delivery, since: float) -> None:

@@ -58,7 +58,7 @@ class _Background:
                 thread = threading.Thread(target=_run_on, args=(self._loop,), name="cometmq-client", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # Python exits and starts no thread any more
+                except RuntimeError:  # Python exits, and no new thread can start
                     self._is_over = True
                 else:
                     atexit.register(self._stop, self._loop, thread, os.getpid())
@@ -139,7 +139,9 @@ class _Call(Generic[T]):
         return self._task.result()
 
     def interrupted(self, error: BaseException, undelivered: Callable[[T], object] | None) -> None:
-        """Cancel the coroutine unless ``error`` is its own; pass on a result that it still returns."""
+        """Cancel the coroutine, unless ``error`` came from it; pass a result that it still returns to
+        ``undelivered``.
+        """
         if error is self._error:
             return
         is_over = threading.Event()
@@ -164,7 +166,7 @@ def _run_on(loop: asyncio.AbstractEventLoop) -> None:
     while True:
         try:
             loop.run_forever()
-        except BaseException:  # every synchronous client of the process would wait forever
+        except BaseException:  # otherwise every synchronous client of the process would wait forever
             traceback.print_exc()
         else:
             return
@@ -178,7 +180,7 @@ class _Raised(NamedTuple):
 
 
 async def _kept(work: Coroutine[Any, Any, R]) -> R | _Raised:
-    """Return the result, or an error that would end the event loop if the task raised it."""
+    """Return the result of ``work``, or wrap an error that would end the event loop if the task raised it."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:

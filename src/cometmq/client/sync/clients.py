@@ -63,7 +63,7 @@ class _Answer:
 def spanned(
     method: Callable[Concatenate[PR, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncProducer, P], R]:
-    """Return a blocking method that also passes on the calling thread's span."""
+    """Return a blocking method that also adds the calling thread's tracing span to the message."""
     waited_for = blocking(method)
 
     @wraps(method)
@@ -154,7 +154,7 @@ class SyncProducer(SyncClient[Producer]):
         return self._run(self._inner.send_batch(self._all_in_span(messages), queue=queue, sharding_key=sharding_key))
 
     def _in_span(self, message: Message) -> Message:
-        """Add this thread's span to a message."""
+        """Add the current tracing span of this thread to a message."""
         return message if self._trace_context is None else with_trace_context(message, self._trace_context)
 
     def _all_in_span(self, messages: Iterable[Message]) -> Iterable[Message]:

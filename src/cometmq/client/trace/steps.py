@@ -1,4 +1,4 @@
-"""The steps in a message's life in chronological order: sends, transaction outcomes and consumptions."""
+"""The recorded steps of a message in chronological order: sends, transaction outcomes and consumptions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cometmq.client.trace.reader import MessageWay
 from cometmq.message.properties import MessageType
 
 _RESULTS: Final = ("ok", "timed out", "raised", "returned null", "failed")
-"""Results by the context code in a SubAfter record."""
+"""Results of a consumption, indexed by the context code in a SubAfter record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceStep:
-    """A step in a message's life; fields that were not recorded are ``None``."""
+    """A recorded step of a message; fields that were not recorded are ``None``."""
 
     time_ms: int | None
     after_ms: int | None = None

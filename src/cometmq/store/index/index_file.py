@@ -35,7 +35,7 @@ _ENTRY_STRUCT: Final = INDEX_ENTRY.struct()
 _SLOT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct("=q")
 _ALLOCATE_BYTES: Final = 4 << 20
-"""Allocation step for entries, in bytes. It avoids that a new index occupies 400 MB."""
+"""Disk space for entries is allocated in steps of this many bytes, so that a new index does not occupy 400 MB."""
 _CHAIN_STEPS: Final = 4_096
 """Maximum number of entries that are read one by one along a chain, which takes about 2 ms."""
 _BLOCK_ENTRIES: Final = 1 << 18
@@ -242,7 +242,7 @@ class IndexFile:
         return self._entries()["offset"].astype(np.int64)
 
     def timestamp(self, entry: int) -> int:
-        """Return the store timestamp of an entry, rounded to seconds, or 0 if the entry does not exist."""
+        """Return the store timestamp (ms) of an entry, rounded to seconds, or 0 if the entry does not exist."""
         if not 0 < entry < self.count:
             return 0
         return self.begin_timestamp + int(self._entries()["seconds"][entry - 1]) * 1000

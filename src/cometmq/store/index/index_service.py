@@ -30,7 +30,7 @@ INDEX_BLOCK_MESSAGES: Final = 512
 millisecond.
 """
 FEW_KEYS: Final = 16
-"""Maximum number of keys of a message that counts as one message. Otherwise, it counts as one message per key."""
+"""A message with up to this many keys counts as one message of a block; with more keys, each key counts as one."""
 _LONG: Final = struct.Struct("=q").pack
 
 
@@ -51,7 +51,7 @@ class QueryKey(NamedTuple):
     topic: str
     text: str
     unique: bool = False
-    """True if the text is a unique key. Messages that contain it only in their KEYS do not match then."""
+    """True if the text is a unique key. A message that has it only among its KEYS then does not match."""
 
     def is_of(self, record: LogRecord) -> bool:
         """Return whether a record has this key, not just a key with the same hash."""
@@ -80,7 +80,10 @@ class IndexService:
         self.pending: list[_Waiting] = []
         """The pending keys, in log order."""
         self.committed = 0
-        """Number of committed items. The remaining items are discarded if their batch cannot be committed."""
+        """Number of committed items in ``pending``.
+
+        The items after them are discarded if their batch cannot be committed.
+        """
         self.hashed_messages = 0
         """Number of messages in :class:`HashedKeys` items, not counting the first message of each item."""
         self.many_keys = 0
@@ -155,7 +158,7 @@ class IndexService:
         return self.committed
 
     def _keep_unwritten(self, block: Sequence[_Waiting], done: int) -> None:
-        """After a failure, remove the items and keys that were already written."""
+        """After a failed write, keep only the items and keys that were not written."""
         lengths = np.fromiter(map(_count, block), np.int64, len(block))
         whole = int(np.searchsorted(np.cumsum(lengths), done, side="right"))
         rest = done - int(lengths[:whole].sum())

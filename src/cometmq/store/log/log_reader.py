@@ -226,7 +226,7 @@ class LogReader:
 
 
 def find_magics(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
-    """Yield the positions from ``start`` on at which a record's magic is found in a mapped file. Holes are not read."""
+    """Yield the positions from ``start`` on at which a record's magic is found in a mapped file. Holes are skipped."""
     content = cast(mmap.mmap, view.obj)
     at = start + MAGIC_AT
     while (at := first_data(fd, at, limit)) < limit:

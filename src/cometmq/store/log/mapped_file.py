@@ -25,7 +25,10 @@ def file_name(offset: int) -> str:
 
 
 class MappedFile:
-    """A file with the bytes from ``start`` to ``end`` of a sequence of files, including its descriptor and mapping."""
+    """One file of a sequence, with its descriptor and mapping.
+
+    It has the sequence's bytes from ``start`` to ``end``.
+    """
 
     __slots__ = ("end", "fd", "path", "reserved", "size", "start", "view")
 

@@ -77,7 +77,7 @@ class PlainRecords:
         self.timestamp = 0
         """The last plausible store timestamp in the last run, or 0 if there is none."""
         self.is_stopped = True
-        """True if the record after the last run is known to be not plain."""
+        """True if it is known that the record after the last run is not plain."""
 
     def run(self, view: memoryview, at: int, limit: int, base: int) -> PlainRun | None:
         """Return the run of plain records at byte ``at`` of the log file that starts at offset ``base``, or ``None`` if

@@ -69,7 +69,7 @@ class LogRecord(NamedTuple):
     keys: list[str]
     """Keys for the index: UNIQ_KEY, followed by each of KEYS."""
     unique_key: str
-    """The message's tag, or an empty string if it has none."""
+    """The message's UNIQ_KEY, or an empty string if it has none."""
 
 
 def ends_in_zeros(view: memoryview, end: int) -> bool:
@@ -147,7 +147,7 @@ def is_stored_topic(topic: str) -> bool:
 
 
 def _tag_and_keys(properties: bytes) -> tuple[str | None, str, list[str]]:
-    """Return the tag and the keys in a record's properties. Invalid UTF-8 is replaced, as in Java."""
+    """Return the tag, the UNIQ_KEY and all keys in a record's properties. Invalid UTF-8 is replaced, as in Java."""
     tag: str | None = None
     unique = ""
     keys: list[str] = []

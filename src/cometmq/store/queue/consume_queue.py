@@ -82,7 +82,7 @@ class QueueFiles:
             views.pop(start, None)
 
     def written(self, queue: ConsumeQueue, start: int) -> None:
-        """Remember that a file was written, until it is flushed."""
+        """Remember that a file was written and must be flushed."""
         starts = self.unsynced.get(queue)
         if starts is None:
             self.unsynced[queue] = {start}
@@ -132,7 +132,7 @@ class ConsumeQueue:
         self.committed = 0
         self.min_logical = 0
         self.known_from = 0
-        """Queue offset from which on this process appended the units, after their records."""
+        """Queue offset from which on all units were appended by this process, each after its record."""
         self.lost = _NONE
         """Offsets whose units point to no record, and whose records were not found."""
         self.missing = _NONE
@@ -234,7 +234,7 @@ class ConsumeQueue:
         return UNIT.unpack(raw) if len(raw) == CQ_UNIT_BYTES else None
 
     def tags_code_of(self, record: LogRecord) -> int:
-        """Return the tags code of the record's unit."""
+        """Return the tags code for a record's unit."""
         return record.store_timestamp + self.delay_ms if self.delay_ms else record.tags_code
 
     def _map(self, start: int) -> memoryview | None:
@@ -268,7 +268,7 @@ class ConsumeQueue:
         return low
 
     def _is_junk(self, offset: int, log_offset: int) -> bool:
-        """Return whether a unit is neither blank nor older than ``log_offset``, so that its record may exist."""
+        """Return whether a unit is not blank and points to ``log_offset`` or later, so that its record may exist."""
         unit = self.unit(offset)
         return unit is not None and unit[1] != BLANK_SIZE and not (unit[1] > 0 and 0 <= unit[0] < log_offset)
 
@@ -330,8 +330,7 @@ class ConsumeQueue:
 
     def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
         """Record that units were written to the files that begin at ``starts``. More units may have been added since.
-
-        Any of these files before the first remaining file have been deleted since.
+        Retention may have deleted the first of these files since.
         """
         for start in starts:
             if not self.files or start >= self.files[0]:
@@ -460,7 +459,7 @@ class ConsumeQueue:
         self.open_at([], 0)
 
     def note_lost(self, offsets: Iterable[int], missing: Iterable[int]) -> None:
-        """Remember which offsets are unreadable, and which of them are unexplained."""
+        """Remember which offsets are unreadable (``lost``), and which of them are unexplained (``missing``)."""
         if self.lost is _NONE:
             self.lost, self.missing = set(), set()
         self.lost.update(offsets)

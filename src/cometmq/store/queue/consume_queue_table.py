@@ -18,11 +18,11 @@ from cometmq.store.queue.directory_remover import REMOVED, DirectoryRemover
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """Delay for a queue whose level is not in the table, as in Apache's broker (``computeDeliverTimestamp``)."""
 _SHARE_OF_DESCRIPTORS: Final = 16
-"""Divisor for the maximum number of mapped queue files: half of the descriptors that connections leave free."""
+"""Queue files may use one in so many of the process's descriptors: half of those that connections leave free."""
 
 
 WhenDurable = Callable[[Callable[[], None]], None]
-"""Function that calls a given function once a deletion is on disk, in the order of the deletions."""
+"""Function that takes a function and calls it once a deletion is on disk, in the order of the deletions."""
 
 Extents = dict[str, dict[int, tuple[int, int]]]
 """First offset in the files and maxOffset of each queue, by topic and id."""
@@ -53,7 +53,7 @@ class ConsumeQueueTable:
         self._durable_deletions = 0
         """Number of deletions that are on disk. A crash would undo later deletions."""
         self._until_durable: deque[tuple[int, Callable[[], None]]] = deque()
-        """Functions to call, with the number of deletions that must be on disk before each call."""
+        """Functions to call, each with the number of deletions that must be on disk before the call."""
         self.files = QueueFiles(str(root), descriptors.limit() // _SHARE_OF_DESCRIPTORS)
         self._delays_ms = delays_ms
 

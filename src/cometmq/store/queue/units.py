@@ -66,7 +66,7 @@ def points_to_record(view: memoryview, at: int, offset: int, size: int, queue: C
 
 
 def marks_lost_message(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
-    """Return whether an earlier start blanked a unit, or made it point to a record that replaces a lost message."""
+    """Return whether an earlier recovery blanked a unit, or made it point to a record that replaces a lost message."""
     unit = queue.unit(offset)
     if unit is None or unit[1] == BLANK_SIZE:
         return unit is not None
@@ -142,7 +142,7 @@ def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 
 def _next_record(segment: MappedFile, start: int, limit: int) -> int:
-    """Return the position of the next record after damage, or ``limit`` if there is none."""
+    """Return the position of the next record after a damaged part, or ``limit`` if there is none."""
     for at in find_magics(segment.fd, segment.view, start, limit):
         if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
             return at

@@ -2,9 +2,10 @@
 
 A damaged part is first copied into the quarantine. Then it is overwritten with records that slaves, tools and Apache
 skip; otherwise Apache's broker would end its log there and truncate everything after it. These are records of zeros
-that end a transaction by a rollback, which neither system adds to a queue or to the index. If the damaged message's
-queue is known, its record keeps topic, queue and both offsets, so that the queue's unit still points to a record. At
-the end of a file, the part becomes a filler. If it cannot be copied, the part is left unchanged and skipped.
+that end a transaction by a rollback; neither CometMQ nor Apache adds such records to a queue or to the index. If the
+damaged message's queue is known, its record keeps topic, queue and both offsets, so that the queue's unit still points
+to a record. At the end of a file, the part becomes a filler. If it cannot be copied, the part is left unchanged and
+skipped.
 """
 
 from __future__ import annotations

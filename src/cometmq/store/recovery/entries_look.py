@@ -83,7 +83,7 @@ def _begins_below_log(units: npt.NDArray[Any], log_begin: int) -> bool:
 def _wrong_units(units: npt.NDArray[Any], last: int, log_end: int) -> tuple[npt.NDArray[np.int64], int]:
     """Return the positions of wrong units, and the log offset of the last plausible unit.
 
-    :param last: the log offset of the unit before them.
+    :param last: the log offset in the unit before ``units``.
     """
     offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
     lead = np.flatnonzero((sizes > 0) & (sizes != BLANK_SIZE) & (offsets >= 0) & (offsets + sizes <= log_end))

@@ -32,7 +32,8 @@ from cometmq.store.log.record_scan import read_log_record
 from cometmq.store.recovery.load import offset_of_name
 
 _SAMPLE_FILES: Final = 64
-"""Number of queue files to check if the configured sizes are those of the last start. If one differs, all are checked.
+"""Number of queue files that are checked first, if the configured sizes are those of the last start. If one differs,
+all are checked.
 """
 _PAGE_BYTES: Final = 4096
 _ASKED_INDEX_FILES: Final = 4
@@ -55,7 +56,7 @@ def use_existing_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple
     """Return the configuration with the sizes of the existing files, and a message for each size that differs.
 
     :param recorded: the sizes at the last start, if they are known.
-    :raises StoreError: any size would truncate records in the log.
+    :raises StoreError: every possible size would truncate records in the log.
     """
     slots, entries = _index_sizes(config, recorded)
     before = config.file_sizes
@@ -155,7 +156,7 @@ def _size_of_only_file(file: _File, configured: int, recorded: int | None) -> in
 
 
 def _has_record_after(file: _File, limit: int) -> bool:
-    """Return whether the log has a record in a file that ends after byte ``limit``."""
+    """Return whether a log file contains a record that ends after byte ``limit``."""
     with (
         open_file(file.path, os.O_RDONLY) as fd,
         mmap.mmap(fd, file.size, prot=mmap.PROT_READ) as mapped,

@@ -22,7 +22,7 @@ def index_from(
     crashed: bool,
     findings: Findings,
 ) -> int:
-    """Open the index files and return the log offset from which entries are missing."""
+    """Open the index files, and return the log offset from which on entries are missing."""
     if index is None:
         return NEVER
     _open_files(index, findings)
@@ -102,6 +102,6 @@ def _end_of_last_record(index: IndexService, log: CommitLog, findings: Findings)
     offsets: list[int] = np.unique(filled[-1].offsets())[::-1].tolist()
     for offset in offsets:
         record = record_at(log, offset)
-        if record is not None:  # the end of a damaged one is unknown
+        if record is not None:  # the end of a damaged file is unknown
             return offset + record.size
     return log.min_offset

@@ -58,7 +58,7 @@ class Findings:
         return os.path.relpath(path, self._root)
 
     def place_for(self, path: Path) -> Path:
-        """Return a free name in the quarantine for ``path``."""
+        """Return a path in the quarantine that is still free, for the file ``path``."""
         self._quarantine.mkdir(parents=True, exist_ok=True)
         flat = self.name(path).replace("../", "").replace(os.sep, "~")[-200:]
         number = 1

@@ -1,4 +1,4 @@
-"""LostEnds: continues a log and queues whose ends are lost after every offset that was ever assigned."""
+"""LostEnds: lets a log or queue that has lost its end continue after the highest offset that was ever assigned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.store.recovery.replay_steps import ReplaySteps
 
 
 class LostEnds:
-    """The ends of the log and of queues that were known before, and that the log no longer has."""
+    """The recorded ends of the log and of queues that have lost their last messages."""
 
     def __init__(
         self,

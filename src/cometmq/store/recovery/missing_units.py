@@ -1,4 +1,4 @@
-"""MissingUnits: writes the units of records that no queue covers, in the part of the log below the start of replay.
+"""MissingUnits: finds the records below the start of replay that have no unit in a queue, and writes their units.
 
 This pass is only needed if a queue is damaged or if there is no position file to trust. Each record keeps its queue
 offset: its unit is restored where it was, or appended if the queue ended too early.

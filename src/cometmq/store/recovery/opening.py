@@ -43,7 +43,7 @@ class OpenedStore:
     """Known checksums (``marks``) of log files, by the offset of the file's first byte."""
     known_files: KnownFiles
     lost_from: int | None
-    """End of the log that was found at this start, if the log had lost its real end; otherwise ``None``."""
+    """Log offset at which the log ended when it was opened, if its real end was lost; otherwise ``None``."""
 
 
 def open_store(

@@ -125,7 +125,7 @@ def _checksum_of_start(segment: MappedFile) -> int | None:
 
 
 def crc_of(sealed: msgspec.Struct) -> int:
-    """Return the checksum of a small file that has a field ``crc``: the CRC of its JSON with 0 in this field."""
+    """Return the checksum of a small file with a field ``crc``: the CRC of its JSON while this field is 0."""
     return crc32(msgspec.json.encode(msgspec.structs.replace(sealed, crc=0)))
 
 

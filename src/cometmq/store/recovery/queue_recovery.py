@@ -91,7 +91,7 @@ class QueueRecovery:
         damaged: list[ConsumeQueue] = []
         for topic, extents in position.queues.items():
             if position.offset <= self._topics.begin_of(topic):
-                continue  # the topic was deleted since: these queues are from its earlier life
+                continue  # the topic was deleted after the position was saved: these queues are from before
             for queue_id, (first, end) in extents.items():
                 queue = self.by_key.get((topic, queue_id))
                 if queue is None:
@@ -254,7 +254,7 @@ class QueueRecovery:
 
     # --- after the log was read -------------------------------------------------------------------
     def shortened_since(self, position: Position) -> dict[Key, int]:
-        """Return the queues that end earlier than recorded in a position file, with their ends in that file."""
+        """Return the queues that end earlier than the position file says, with their ends in that file."""
         return {key: end for key, end in self.recorded_ends(position).items() if end > self.ends.get(key, 0)}
 
     def restore_emptied_ends(self, shortened: dict[Key, int], lost: int) -> dict[Key, int]:

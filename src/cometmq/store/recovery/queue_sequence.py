@@ -28,10 +28,12 @@ class QueueSequence:
         """Number of messages that may have been lost so far."""
         self._replacements: list[Replacement] = []
         self._at_last_accepted: dict[Key, tuple[int, int]] = {}
-        """For each queue, how many messages may have been lost up to its last record, and their places."""
+        """For each queue, up to its last record: how many messages may have been lost, and their possible
+        replacements.
+        """
         self._doubtful: dict[Key, LogRecord] = {}
         self._after_a_jump: dict[Key, int] = {}
-        """Latest queue offset of each queue that did not follow its predecessor."""
+        """For each queue, the latest queue offset that did not follow its predecessor."""
         self.last_rejected: list[LogRecord] = []
         """Rejected records that are not followed by another record of their queue."""
         self.rejected = 0
@@ -47,7 +49,7 @@ class QueueSequence:
         return key in self._at_last_accepted
 
     def replacements_before(self, record: LogRecord) -> list[Replacement]:
-        """Return the places where the messages between this record and its predecessor in the queue may have been."""
+        """Return the records that may replace the messages between this record and its predecessor in the queue."""
         _, first = self._at_last_accepted.get((record.topic, record.queue_id), (0, 0))
         return [found for found in self._replacements[first:] if found.offset < record.offset]
 

@@ -28,7 +28,7 @@ from cometmq.store.recovery.replay_steps import ReplaySteps
 
 
 class Recovery:
-    """The recovery of one store, which :meth:`run` performs."""
+    """Recovers one store; :meth:`run` does all steps."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Recovery:
         self._position_of_lost_end: Position | None = None
         """The position file, if it belongs to the log and the log may have lost its end."""
         self.lost_from: int | None = None
-        """End of the log that was found at this start, if the log had lost its real end; otherwise ``None``."""
+        """Log offset at which the log ended when it was opened, if its real end was lost; otherwise ``None``."""
 
     @property
     def marks(self) -> dict[int, int]:
@@ -113,7 +113,9 @@ class Recovery:
             self._findings.add(f"comet/position.json: {self._why_not_used}; everything is checked instead")
 
     def _check_position(self) -> None:
-        """Determine whether the position file matches the log, predates a loss of its end, or is another log's."""
+        """Determine whether the position file matches the log, is older than a loss of the log's end, or is another
+        log's.
+        """
         position, log = self._position, self._log
         if position is None:
             return

@@ -35,7 +35,7 @@ from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPositi
 from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
-"""Time that is later than every due time."""
+"""A time that is later than every due time."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Loaded(msgspec.Struct, frozen=True):
     until_ms: int
     """Time before which all due messages are included. It may be earlier than requested."""
     next_ms: int
-    """Time before which no other message is due."""
+    """No message other than those in ``units`` is due before this time."""
 
 
 class TimerLog:
@@ -98,8 +98,8 @@ class TimerLog:
                 self.findings.append("comet/timer/position.json: missing or damaged; the entire log is read instead")
         elif position.log_offset > end.offset:
             self.findings.append(
-                f"comet/timer: knows the log up to {position.log_offset}, but it ends at {end.offset}; "
-                "what fell due after that end is delivered again"
+                f"comet/timer: its position is at log offset {position.log_offset}, but the log ends at {end.offset}; "
+                "messages that fell due after that end are delivered again"
             )
             is_cut_back = True
             until_ms = min(position.until_ms, end.stored_ms)

@@ -33,7 +33,7 @@ class WaitingOfTopic(msgspec.Struct):
 def count_waiting(
     log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
-    """Count delayed messages by topic: those due at or after ``from_ms``, and those that ``near`` contains by serial.
+    """Count delayed messages by topic: those due at or after ``from_ms``, and those whose serials are in ``near``.
 
     :param within: numbers of seconds; messages due within each are also counted.
     :raises OSError: the timer log cannot be read.
