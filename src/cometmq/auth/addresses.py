@@ -134,7 +134,7 @@ def _in_v6(head: str, index: int, low: int, high: int, address: str) -> bool:
 
 
 def _bounds(part: str, base: int, largest: int) -> tuple[int, int]:
-    """Parse a range in one part of a pattern; the end is 0 for a single number.
+    """Return the two ends of a range in a pattern, for example 1 and 9 for ``1-9``; both are 0 for a single number.
 
     :raises ValueError: the range is not valid.
     """

@@ -3,8 +3,8 @@
 Each signer (:class:`~cometmq.remoting.signing.Stamps`) numbers its requests in their order. For each signer the server
 stores the highest number, and which of the numbers before it arrived, as in IPsec's anti-replay window (RFC 4303,
 3.4.3). So memory grows with signers, not with requests. Forgotten stamps are refused by their time: a stamp is valid
-only for ``SIGNATURE_SECONDS``. From an unknown signer it must also be newer than the start of this server and than all
-signers that were forgotten early. Clients sign and send refused requests again.
+only for ``SIGNATURE_SECONDS``. A stamp from an unknown signer must also be newer than the start of this server, and
+newer than the last stamp of every signer that was forgotten early. Clients sign and send refused requests again.
 
 One gap remains. If a client's clock is ahead by some time, requests that it sent less than that time before a server
 restart could be replayed once after the restart. ``SIGNATURE_AHEAD_SECONDS`` limits this time.
@@ -23,7 +23,7 @@ from cometmq.remoting.signing import STAMP, Stamp
 
 _WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
 _FORGOTTEN_SHARE: Final = 10
-"""When memory must be freed, this divisor determines the share of signers that are forgotten, oldest first."""
+"""If memory must be freed, one in so many signers is forgotten, oldest first."""
 _AGAIN: Final = "sign the request again and resend it"
 
 
@@ -53,7 +53,7 @@ class Freshness:
         """Time up to which stamps from unknown signers may be replays."""
 
     def accepts(self, access_key: str, text: str | None) -> bool:
-        """Accept a stamp and return ``True``, or return ``False`` if the stamp may be a replay."""
+        """Accept a stamp; return False if its request may be a replay, and the stamp was not accepted."""
         try:
             self.check(access_key, text)
         except (DeniedError, RpcRejectedError):

@@ -93,7 +93,7 @@ class AccessGuard:
         """The number of denied requests."""
 
     def admit_server(self, peer: Peer, code: int, frame: Frame) -> None:
-        """Check that a slave is allowed to copy the log.
+        """Check that the account of a slave may copy the log.
 
         :param frame: the slave's request ``code``; it must be signed and have a stamp, unless requests from its address
             need no signature.
@@ -191,7 +191,7 @@ class AccessGuard:
                 raise model.bad_signature(session.account)
             stamp = fields.get(STAMP)
             if stamp is not None and min(fields) != STAMP:
-                stamp = ""  # the stamp does not begin the signed text
+                stamp = ""  # the signed text does not begin with the stamp
             self._freshness.check(session.account.name, stamp)
         connection.account = session
         return session

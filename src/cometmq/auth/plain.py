@@ -75,7 +75,7 @@ TRUSTED: Final = PlainAccount("", None, admin=True)
 
 
 def _wanted(actions: Iterable[Action]) -> int:
-    """Return the permissions any one of which is sufficient, or 0 if an admin is required."""
+    """Return a mask of permissions, of which one is sufficient, or 0 if only an admin may do this."""
     wanted = 0
     for action in actions:
         wanted |= _BITS.get(action, 0)

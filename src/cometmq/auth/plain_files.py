@@ -125,7 +125,7 @@ class PlainFiles:
 
     # --- files --------------------------------------------------------------------------------
     async def look(self) -> None:
-        """Check the files, and read them if they have changed and two consecutive checks agree."""
+        """Check the files for changes, and read changed files if this check and the previous one agree."""
         seen = await in_thread(look, self.directory)
         if seen == self._seen:
             self._changed = None

@@ -32,7 +32,7 @@ CUSTOM: Final = "Custom"
 DEFAULT: Final = "Default"
 ALL_ACTIONS: Final = "All"
 _ANY_ACTION: Final = "any"
-"""Permissions that requests can require but no policy entry can grant."""
+"""An action that requests can require but no policy entry can grant."""
 USER: Final = "User:"
 
 _KINDS: Final = {kind.value.lower(): kind for kind in Kind}
@@ -220,7 +220,7 @@ def read_policies(infos: Sequence[PolicyInfo]) -> Policies:
 
 
 def merge_policies(old: Policies, new: Policies) -> Policies:
-    """Add policy entries, each replacing the first one with the same type and resource (``Acl.updatePolicy``).
+    """Add policy entries. A new entry replaces the first old one of the same type and resource (``Acl.updatePolicy``).
 
     If a type has no entries yet, all new entries are kept, even if several have the same resource.
     """

@@ -114,7 +114,8 @@ def create_missing(table: UserTable, *supers: Named | None) -> None:
 
 
 def migrate(table: UserTable, files: PlainFiles) -> int:
-    """Create users and policies for ACL 1.0 accounts that have none yet (``AuthMigrator``); return the number of users.
+    """Create users and policies for those ACL 1.0 accounts that have none yet (``AuthMigrator``). Return how many
+    users.
 
     :raises AuthError: an account is invalid.
     """

@@ -135,7 +135,7 @@ class UserAdmin:
         permission=needs_cluster(Action.UPDATE),
     )
     async def put_acl(self, connection: ServerConnection, request: Request[Any], body: bytes) -> Response:
-        """Add entries to a user's policies; each replaces the existing entry for the same resource."""
+        """Add entries to a user's policies. A new entry replaces an existing entry for the same resource."""
         info = _decoded(body, AclInfo)
         if info is None or not info.policies:
             raise RpcRejectedError(ResponseCode.SYSTEM_ERROR, "The body of acl is null")
@@ -216,7 +216,7 @@ def _user_info(body: bytes, change: str) -> UserInfo:
 
 
 def _user_of(*subjects: str | None) -> str:
-    """Return the user in the first subject that is a user."""
+    """Return the name of the first subject in the request that is a user."""
     for subject in subjects:
         kind, _, name = (subject or "").partition(":")
         if kind.lower() == _KIND_OF_SUBJECT:

@@ -71,7 +71,7 @@ def copy_data(source: Path, target: Path, data: int | None = None, size: int | N
 
 
 def digest_of(path: Path, data: int) -> str | None:
-    """Return the SHA-256 of a file's first bytes, or ``None`` if anything but zeros follows them."""
+    """Return the SHA-256 of a file's first ``data`` bytes, or ``None`` if anything but zeros follows them."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         left = data
@@ -90,7 +90,7 @@ def has_data_after(path: Path, data: int) -> bool:
             try:
                 at = os.lseek(file.fileno(), at, os.SEEK_DATA)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # a hole up to the end
+                if error.errno == errno.ENXIO:  # only a hole follows, up to the end of the file
                     break
                 raise
             piece = os.pread(file.fileno(), PIECE_BYTES, at)
@@ -111,7 +111,7 @@ def content_end(file: int) -> int:
         try:
             at = os.lseek(file, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # a hole up to the end
+            if error.errno == errno.ENXIO:  # only a hole follows, up to the end of the file
                 break
             raise
         at = last = os.lseek(file, at, os.SEEK_HOLE)

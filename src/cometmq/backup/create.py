@@ -38,7 +38,7 @@ _NOT_COPIED: Final = frozenset({_LOG, *_QUEUES, _INDEX, "lock"})
 _TRIES: Final = 5
 """Number of attempts to copy the tables, since a table may be replaced during the copy."""
 _MADE_AHEAD: Final = 2
-"""Number of files at the end of the log that are always copied and never shared."""
+"""The last files of the log, as many as this number, are always copied and never shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def create_backup(
 ) -> Made:
     """Create a backup that :func:`~cometmq.backup.verify.verify_backup` accepts.
 
-    :param report: function that is called with the name of each part of the store.
+    :param report: function that is called before each step, with the name of the part of the store that is copied.
     :param added: function that is called with the name of each file that was added.
     :raises BackupError: the store is missing, the target is not empty, or a file cannot be read or written.
     :raises StorageError: an object store or HDFS rejected a request.
@@ -160,7 +160,7 @@ def _copy_tables(work: _Work) -> None:
 
 
 def _has_deletions(path: Path) -> bool:
-    """Return True if a file belongs to the only table with a journal that is not below ``config``."""
+    """Return True if a file is the deletions table, the only table with a journal that is not below ``config``."""
     return path.parent.name == "comet" and path.name.startswith(DELETED_TOPICS)
 
 
@@ -203,7 +203,7 @@ def _copy_index(work: _Work, directory: Path) -> None:
 
 
 def _copy_series(work: _Work, root: Path, files: Sequence[Path]) -> None:
-    """Add files of which the broker writes only to the last one."""
+    """Add the files of a queue or of the index; the broker writes only to the last of them."""
     for number, path in enumerate(files, 1):
         name = path.relative_to(root).as_posix()
         if number < len(files):

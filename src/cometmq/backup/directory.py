@@ -26,7 +26,7 @@ class DirectoryBackup(BackupPlace):
     """A backup in a directory."""
 
     def __init__(self, directory: Path, *, share: bool = True) -> None:
-        """Store the directory of the backup.
+        """Use a directory for the backup.
 
         :param share: True to share sealed files with the store if the file system supports it.
         """
@@ -155,7 +155,7 @@ class DirectoryBackup(BackupPlace):
 
 
 def _wrong_size(path: Path, file: StoredFile) -> str:
-    """Return a description of a file that is missing or has another size, or an empty string."""
+    """Describe a file's fault if it is missing or has another size; otherwise, return an empty string."""
     try:
         size = path.lstat().st_size
     except FileNotFoundError:

@@ -23,7 +23,7 @@ def segments_of(directory: Path) -> list[tuple[int, Path]]:
 
 
 def is_begun(path: Path) -> bool:
-    """Return True if a log file begins with a record. Brokers create files before they need them."""
+    """Return True if a log file begins with a record. Brokers create log files in advance, without records."""
     with path.open("rb") as file:
         return any(file.read(SIZE_MAGIC.size))
 

@@ -38,7 +38,7 @@ class BackupPlace(ABC):
 
     @abstractmethod
     def beside(self) -> list[BackupPlace]:
-        """Return the complete backups next to this one, with which it can share sealed files."""
+        """Return the complete backups in the same directory or below the same URL, whose sealed files can be reused."""
 
     @abstractmethod
     def read_manifest(self) -> Manifest:
@@ -78,7 +78,7 @@ class BackupPlace(ABC):
 
     @abstractmethod
     def damage_of(self, name: str, file: StoredFile) -> str:
-        """Return a description of a file's damage, or an empty string if the file is intact."""
+        """Describe the damage of a file in the backup; return an empty string if the file is intact."""
 
     @abstractmethod
     def unknown_files(self, files: Mapping[str, StoredFile]) -> Iterable[str]:

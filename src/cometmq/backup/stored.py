@@ -47,7 +47,7 @@ class StoredBackup(BackupPlace):
     """A backup in an object store or on HDFS."""
 
     def __init__(self, storage: Storage, backup: str) -> None:
-        """Store the storage that contains the backups, and the name of one backup in it."""
+        """Use the backup with this name in a storage that contains backups."""
         self._storage = storage
         self._backup = backup
 
@@ -240,7 +240,7 @@ class StoredBackup(BackupPlace):
 
 
 def _backups(storage: Storage) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each backup, and whether it has its manifest."""
+    """Yield the name of each backup, and whether its manifest exists."""
     for name in storage.list_directories():
         if not name.startswith("_"):
             yield name, storage.stat(f"{name}/{MANIFEST}") is not None

@@ -114,8 +114,8 @@ def administer(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
 
 
 def survey(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run work that only reads. Unlike :func:`administer`, report and leave out brokers that do not answer; the exit
-    code is 3 in this case.
+    """Run work that only reads. Unlike :func:`administer`, leave out brokers that do not answer, and report them; the
+    exit code is then 3.
 
     :raises CometMQError: no nameserver can be reached, the work fails, or no broker answers.
     """

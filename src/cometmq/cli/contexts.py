@@ -213,7 +213,7 @@ def chosen_name(option: str | None, contexts: Contexts) -> str | None:
 
 
 def use_context(option: str | None) -> Connection | None:
-    """Make this process, and the processes that it starts, connect with a context. Return the context.
+    """Choose a context, and let this process and the processes that it starts connect with it. Return the context.
 
     Nameservers, credentials and TLS are each read from one source: from the context if the option names one, otherwise
     from the environment if it sets any of the variables, otherwise from the current context. ``tools.yml`` has the

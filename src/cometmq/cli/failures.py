@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 
 
 PARTLY: Final = "cometmq.partly"
-"""Key in click's ``context.meta``. It is set if a command shows only part of its result, which makes the exit code 3.
+"""Key in click's ``context.meta`` that is set if a command shows only part of its result. The exit code is then 3.
 """
 
 

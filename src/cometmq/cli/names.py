@@ -36,7 +36,7 @@ class Name(click.ParamType[str]):
 
         try:
             found = asyncio.run(names())
-        except Exception:  # an error would disturb the line that is being typed
+        except Exception:  # an error message would disturb the line that the user is typing
             return []
         return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
 

@@ -81,7 +81,8 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], output: s
     elif output == "json":
         click.echo(json_text([_chosen(row, columns) for row in rows], indent=2))
     elif output == "csv":
-        click.echo(_csv([_chosen(row, columns) for row in rows], columns), nl=False, color=True)  # keeps escapes
+        # keep control characters escaped
+        click.echo(_csv([_chosen(row, columns) for row in rows], columns), nl=False, color=True)
     else:
         _table(list(rows), columns, title)
 
@@ -93,7 +94,8 @@ def show_one(row: Mapping[str, Any], output: str, *, title: str = "") -> None:
     elif output == "jsonl":
         click.echo(json_text(row))
     elif output == "csv":
-        click.echo(_csv([row], [Column(key, key) for key in row]), nl=False, color=True)  # keeps escapes
+        # keep control characters escaped
+        click.echo(_csv([row], [Column(key, key) for key in row]), nl=False, color=True)
     else:
         pairs = [{"name": name, "value": value} for name, value in row.items()]
         _table(pairs, (Column("name", ""), Column("value", "", prose=True)), title, header=False)
@@ -194,7 +196,10 @@ def _least_width(column: Column, cells: Sequence[str]) -> int:
 
 
 def _widths(least: Sequence[int], natural: Sequence[int], columns: Sequence[Column], room: int) -> list[int]:
-    """Distribute the width that remains after the minimum widths among the columns, prose last."""
+    """Return the columns' widths: the minimum, plus a share of the remaining width.
+
+    Columns with prose get theirs last.
+    """
     widths = list(least)
     for at in sorted(range(len(widths)), key=lambda at: columns[at].prose):
         more = min(max(0, natural[at] - least[at]), room)
@@ -288,7 +293,7 @@ def _lines(console: Console, what: object) -> list[str]:
 def _page(lines: Sequence[str], console: Console) -> None:
     """Write lines to stdout. A pager is used if the terminal has fewer lines."""
     if sys.stdin.isatty() and sys.stdout.isatty() and len(lines) >= console.height:
-        os.environ.setdefault("LESS", "FRX")  # shows colours, and leaves the text on the screen
+        os.environ.setdefault("LESS", "FRX")  # the pager shows colours, and leaves the text on the screen
         click.echo_via_pager("\n".join(lines) + "\n", color=True)
         return
     for line in lines:

@@ -1,4 +1,4 @@
-"""The failures after which a send is retried, and the pauses before it is (``retryResponseCodes``).
+"""Repeated sends: the failures after which a send is retried, and the pauses in between (``retryResponseCodes``).
 
 ============================  ============  ========================================  =========================
 failure                       the message   a producer                                the blocking sender

@@ -92,7 +92,7 @@ def _decoded(form: str, decode: Any) -> str:
         return json.dumps(decode(), indent=2, ensure_ascii=False, default=_as_json)[:SHOWN_BYTES]
     except CometMQError:
         raise
-    except Exception as error:  # the libraries raise anything
+    except Exception as error:  # the libraries may raise any exception
         raise CometMQError(
             f"the body is not {form} of this schema: {type(error).__name__}: {str(error)[:300]}",
             next_step="use the schema that the producer used",

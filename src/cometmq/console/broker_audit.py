@@ -76,7 +76,7 @@ def _texts(line: AuditLine) -> tuple[str, ...]:
 
 
 def _backwards(path: Path, room: int) -> Iterator[Entry]:
-    """Yield the last entries in a log, newest first, from a limited number of bytes at its end."""
+    """Yield the last entries in a log, newest first; at most ``room`` bytes at the end of the log are read."""
     number = 0
     while room > 0:
         part = numbered(path, number)

@@ -319,7 +319,7 @@ def posted(path: str, handler: Handler, *, open_to_all: bool = False) -> Route:
 
 
 def change(path: str, planner: Planner) -> Route:
-    """Return the route of a change."""
+    """Return the route of a change: its preview, its confirmation and its execution."""
 
     async def carry_out(ask: Ask) -> Response:
         if not ask.may_change:
@@ -394,7 +394,7 @@ async def visitor_of(console: Console, request: Request) -> Visitor | None:
 
 
 def to_login(request: Request) -> Response:
-    """Redirect a browser to the login page, which redirects it back after the login."""
+    """Redirect a browser to the login page. After the login, the browser is redirected back."""
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     address = "/login?" + urlencode({"next": wanted if request.method == "GET" else "/"})
     if request.headers.get("hx-request") == "true":

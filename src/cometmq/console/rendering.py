@@ -84,7 +84,7 @@ def _lines(text: str) -> Markup:
 
 
 def time_element(timestamp_ms: float | None, zone: tzinfo) -> Markup:
-    """Format a time in the reader's time zone; a dash if there is no time."""
+    """Return a time in the reader's time zone as an HTML element, or a dash if there is no time."""
     if timestamp_ms is None or timestamp_ms <= 0:
         return Markup("–")
     try:

@@ -96,7 +96,7 @@ class Health:
 
     @property
     def to_do(self) -> list[Finding]:
-        """Return the findings that need attention."""
+        """The findings that need attention."""
         return [finding for finding in self.findings if finding.todo]
 
 

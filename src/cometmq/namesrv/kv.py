@@ -172,7 +172,7 @@ class KvWriter:
                     await in_thread(self._kv.save, tables)
                 except KvError as error:
                     self._kv.give_up()
-                    waiting += self._waiting  # changes staged since then build on the discarded ones
+                    waiting += self._waiting  # changes that were staged in the meantime build on the discarded ones
                     self._waiting = []
                     for written in waiting:
                         written.set_exception(KvError(str(error)))
@@ -191,7 +191,7 @@ def _read(path: Path) -> Tables | None:
         if not text.strip():
             return None
         tables = msgspec.convert(fastjson.loads(text), dict[str, Tables])["configTable"]
-        msgspec.json.encode(tables)  # half a surrogate pair can be read but not written
+        msgspec.json.encode(tables)  # half of a surrogate pair can be read, but not written again
     except FileNotFoundError:
         return None
     except OSError as error:

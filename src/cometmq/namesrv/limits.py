@@ -9,7 +9,7 @@ MAX_REGISTERED_QUEUES: Final = 65_535
 MAX_NAMESRV_QUEUE_DATA: Final = 500_000
 """Maximum number of topic-broker pairs on a nameserver, about 300 bytes each."""
 REGISTRATION_BESIDE_BYTES: Final = 16 * 1024
-"""Size above which registrations are read in a thread; compressed ones are always read in the thread."""
+"""Registrations larger than this are read in a thread; compressed registrations always are."""
 TOPICS_PER_SLICE: Final = 1_000
 """Maximum number of topics that are added, dropped or changed in one round of the event loop (up to 3 ms)."""
 MAX_WAITING_REGISTRATION_BYTES: Final = 256 * 1024 * 1024

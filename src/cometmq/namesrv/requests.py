@@ -150,7 +150,7 @@ class NamesrvRequests:
             )
         except RegistrationError as error:
             return self._refuse(connection, identity, error)
-        over_rounds(self.routes.sweep())  # the topics of a broker's former name
+        over_rounds(self.routes.sweep())  # drop the topics of the broker's former name
         if connection.closed:
             return Response()
         if outcome.rival:
@@ -266,7 +266,7 @@ class NamesrvRequests:
         return Response(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
     def _listener_of(self, connection: ServerConnection) -> str:
-        """Return the listener that a client uses."""
+        """Return the name of the listener that a client is connected to."""
         return self.listeners.of(connection.listener, connection.peer_ip)
 
     # --- routes and lists ---------------------------------------------------------------------
@@ -318,7 +318,7 @@ class NamesrvRequests:
 
     @answers(RequestCode.GET_UNIT_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))
     def unit_topics(self, _connection: ServerConnection, _request: Request[NoHeader], _body: bytes) -> Response:
-        """List the topics that belong to units."""
+        """List the topics that belong to a unit (a RocketMQ deployment unit)."""
         return _topic_list(self.routes.topics_with_flag(TOPIC_UNIT))
 
     @answers(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, permission=needs_every(Kind.TOPIC, Action.LIST))

@@ -213,7 +213,7 @@ class RouteTable:
                 self._remove(previous.identity)
             return Registered(rival=holder.identity.address, is_ignored=True)
         if previous is not None and previous.identity.name != identity.name:
-            self._remove(previous.identity)  # the broker at this address has a new name
+            self._remove(previous.identity)  # the broker at this address registers under a new name
         elif previous is not None:
             self._addresses_of.remove(_key(previous.identity), identity.address)
         self._add_to_cluster(identity)
@@ -269,7 +269,7 @@ class RouteTable:
             broker.cluster = identity.cluster
         self._clusters.add(identity.cluster, identity.name)
         for broker_id in [known for known, address in broker.addresses.items() if address == identity.address]:
-            del broker.addresses[broker_id]  # an address has one id only: a slave may have become the master
+            del broker.addresses[broker_id]  # an address has only one id: a slave may have become the master
         broker.addresses[identity.broker_id] = identity.address
 
     def unregister(self, identity: BrokerIdentity) -> bool:
@@ -310,7 +310,7 @@ class RouteTable:
         del self._brokers[identity.name]
         self._clusters.remove(broker.cluster, identity.name)
         self._topics.remove_broker(identity.name)
-        next(self.sweep(), None)  # the topics of most brokers are one slice
+        next(self.sweep(), None)  # most brokers' topics fit into one slice
 
     def sweep(self) -> Iterator[None]:
         """Drop the topics of removed brokers, slice by slice."""

@@ -91,7 +91,7 @@ class TopicQueues:
         while self._left_over:
             broker_name, topics = self._left_over[0]
             for topic in topics[-TOPICS_PER_SLICE:]:
-                if topic not in self._topics_of.get(broker_name, ()):  # else it is registered again
+                if topic not in self._topics_of.get(broker_name, ()):  # otherwise the broker has registered again
                     self._remove(topic, broker_name)
             del topics[-TOPICS_PER_SLICE:]
             if not topics:

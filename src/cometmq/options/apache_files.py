@@ -1,7 +1,7 @@
 """Reads configuration files in Apache's ``key=value`` format into frozen dataclasses of options.
 
 Each process has one dataclass, which is its configuration reference: every field has a default, a range, a meaning and
-a mark whether it may change at run time (:func:`~cometmq.options.declared.option`).
+says whether it may change at run time (:func:`~cometmq.options.declared.option`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _warning(found: Option, text: str, value: Any) -> str:
 
 
 def _oddity(found: Option, text: str, value: Any) -> str:
-    """Return a warning about a text that is accepted but is probably a mistake."""
+    """Return a warning about a text that is accepted but probably a mistake, or an empty text."""
     if not isinstance(value, str) or found.form.choices or found.secret:
         return ""
     if not text and found.default:

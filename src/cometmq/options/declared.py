@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from cometmq.options.forms import FLAG, INT_MAX, TEXT, Form, number, whole
 
 Outside = Literal["replaced", "kept", "refused"]
-"""The treatment of a value that CometMQ's option does not allow but Apache's servers can read.
+"""Says how a value is treated that CometMQ's option does not allow but Apache's servers can read.
 
 The value is replaced by the nearest number or by the default, keeps its effect in Apache, or is rejected because
 Apache's servers do not start with it either.
@@ -89,8 +89,8 @@ def option(
 
 
 def declare(meaning: Any, default: Any = dataclasses.MISSING, *, secret: bool = False) -> Any:
-    """Declare a dataclass field and attach an object to it, for example an option. :func:`declared` returns the
-    attached objects.
+    """Declare a dataclass field, and attach the object ``meaning`` to it, for example an option. :func:`declared`
+    returns these objects.
     """
     values: dict[str, Any] = {"metadata": {_METADATA: meaning}, "repr": not secret, "hash": False if secret else None}
     if isinstance(default, dict):

@@ -139,7 +139,7 @@ PATH: Final = Form("a path", local_text, pattern=r"[^\x00]*", keeps_blanks=True)
 
 
 def checked(words: str, check: Callable[[str], str | None]) -> Form[str]:
-    """Return the form for a text that is validated by a function."""
+    """Return the value form of an option whose value is a text that a function checks."""
 
     def read(text: str) -> str:
         if fault := check(text):
@@ -163,7 +163,7 @@ SECONDS: Final = Form(
     minimum=0,
     name="seconds",
 )
-"""The form for a duration in seconds, which is converted to milliseconds."""
+"""The value form of a duration that users write in seconds; the value is in milliseconds."""
 MEBIBYTES: Final = Form(
     "a whole number of MiB of at least 1",
     lambda text: parse_int(text) << 20,
@@ -171,7 +171,7 @@ MEBIBYTES: Final = Form(
     minimum=1 << 20,
     name="integer",
 )
-"""The form for a size in MiB, which is converted to bytes."""
+"""The value form of a size that users write in MiB; the value is in bytes."""
 
 
 def _read_size(text: str) -> int:
@@ -202,11 +202,11 @@ DURATION: Final = Form(
     maximum=10_000_000 * _UNITS_MS["d"],
     name="duration",
 )
-"""The form for a duration in milliseconds, limited to the range of dates."""
+"""The value form of a duration such as ``90s``; the value is in milliseconds, within the range of dates."""
 
 
 def moment(*, utc: bool = False, ago: bool = False, before_1970: bool = False) -> Form[int]:
-    """Return the form for a time in milliseconds since 1970.
+    """Return the value form of an option whose value is a time; the value is in milliseconds since 1970.
 
     :param utc: if true, a time that has no offset is in UTC, otherwise in local time.
     :param ago: if true, durations are also accepted: ``90s`` means 90 seconds ago.

@@ -147,7 +147,7 @@ def checker_of(
 
 
 def _credentials(text: str) -> tuple[str | None, bytes | None]:
-    """Return the access key and the signature in base64, as remoting clients encode it."""
+    """Return the access key, and the signature in base64, in which remoting clients send it."""
     scheme, _, rest = text.partition(" ")
     if scheme != SCHEME:
         return None, None

@@ -67,7 +67,7 @@ _NANOS_OF_A_MILLISECOND: Final = 1_000_000
 _MS_OF_A_SECOND: Final = 1_000
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
-"""End of the range of timestamps that protobuf libraries accept: the years 1 to 9999."""
+"""The last millisecond of the year 9999, the latest timestamp that protobuf libraries accept."""
 _NAMESPACE_SEPARATOR: Final = "%"
 _NAME_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
@@ -194,7 +194,7 @@ def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) ->
     if tag is not None:
         system.tag = tag
     keys = properties.get(names.KEYS, "").rstrip(names.KEY_SEPARATOR)
-    if keys:  # like Java's split, drop empty parts only at the end
+    if keys:  # like Java's split, drop empty parts at the end, and only there
         system.keys.extend(keys.split(names.KEY_SEPARATOR))
     group = properties.get(names.SHARDING_KEY)
     if group is not None:

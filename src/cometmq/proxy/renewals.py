@@ -5,7 +5,8 @@ becomes visible again, its invisible time is renewed as long as the client is co
 client keeps its first handle; this module stores the current handle. When a client is removed, its messages soon become
 visible again.
 
-In each round, every message has one :class:`RenewalState`, and the table of steps defines how the message is handled.
+The messages are checked periodically, in rounds. In each round, every message has one :class:`RenewalState`, and the
+table of steps defines how the message is handled.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class Renewals:
         try:
             for key in keys:
                 renewal = self._renewals.get(key)
-                if renewal is None:  # removed in the meantime
+                if renewal is None:  # the message was removed in the meantime
                     continue
                 step = self._steps[renewal.state(self._config, self._clock.now_ms())]
                 if step is not None:

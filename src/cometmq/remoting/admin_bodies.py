@@ -124,7 +124,7 @@ class OpenTransactions(Body):
 
 
 class WaitingMessage(Body):
-    """A message with a custom delay that is not due yet."""
+    """A message with an arbitrary delay that is not due yet."""
 
     topic: str
     """The topic; ``?`` if the record is damaged."""
@@ -230,7 +230,7 @@ class ProgressSums(Body):
     """Response to GET_PROGRESS_SUMS (30041)."""
 
     groups: dict[str, GroupSums] = {}
-    """The progress of the first of the requested groups; the client requests the remaining groups again."""
+    """The progress of the requested groups, as many as fit in a response; the client asks again for the others."""
     topics: dict[str, int] = {}
     """The number of messages that each topic has ever received."""
 

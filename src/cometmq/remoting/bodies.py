@@ -174,7 +174,7 @@ ENUMERATIONS: Final = {
         "CONSUME_FROM_TIMESTAMP",
     ),
 }
-"""Each enumeration field's constants in Java's order; the C++ client sends their positions."""
+"""For each field with an enumeration, its constants in Java's order; the C++ client sends a constant's position."""
 
 
 class SubscriptionData(Body):
@@ -268,7 +268,7 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 
 class DelayOffsetSerializeWrapper(Body):
-    """The offset delivered so far for each delay level (request code 45 and ``delayOffset.json``)."""
+    """The offset up to which each delay level has been delivered (request code 45 and ``delayOffset.json``)."""
 
     offset_table: dict[int, int] = {}
 
@@ -367,7 +367,7 @@ def _decode(kind: type[T], data: bytes, max_parsed_bytes: int | None) -> T:
 
 
 def _decode_pairs(kind: type[T], data: bytes) -> T | None:
-    """Decode a body with maps keyed by queues, or return ``None`` if it needs the full parser."""
+    """Decode a body that has maps with queues as keys, or return ``None`` if only the full parser can decode it."""
     paired: Any = _paired(kind)  # type: ignore[arg-type]
     text = fastjson.with_pairs(data)
     if paired == kind or text is None:
@@ -382,7 +382,7 @@ def _decode_pairs(kind: type[T], data: bytes) -> T | None:
 
 @functools.cache
 def _paired(kind: Any) -> Any:
-    """Return the same type with a list of pairs in place of each map keyed by queues."""
+    """Return a type like ``kind`` in which a list of pairs replaces each map that has queues as keys."""
     arguments = tuple(map(_paired, get_args(kind)))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not MessageQueue:
         fields = msgspec.structs.fields(kind)
@@ -401,7 +401,7 @@ def _paired(kind: Any) -> Any:
 
 
 def _joined(kind: Any, value: Any) -> Any:
-    """Convert a value that contains lists of pairs to the original type."""
+    """Convert a value with such lists of pairs (see ``_paired``) to the original type ``kind``."""
     if _paired(kind) == kind:
         return value
     if get_origin(kind) is dict:
@@ -425,7 +425,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _constant(key: str, value: Any) -> Any:
-    """Return the name of the enumeration constant at a position, as fastjson does."""
+    """Return the name of an enumeration constant that is given by its position, as fastjson does."""
     constants = ENUMERATIONS.get(key)
     if constants is not None and isinstance(value, int) and 0 <= value < len(constants):
         return constants[value]

@@ -38,7 +38,7 @@ class BusyPoll:
         self._rounds_before = 0
         self._is_polling = False
         self._skipped_rounds = 0
-        """Number of rounds to skip after the next useless poll."""
+        """Number of rounds that will be skipped after the next poll that finds nothing."""
         self._rounds_to_skip = 0
         """Number of rounds still to be skipped."""
 
@@ -81,5 +81,5 @@ def can_busy_poll(quota: Path = _QUOTA) -> bool:
         if allowed != "max":
             processors = min(processors, int(allowed) // int(period))
     except (OSError, ValueError, ZeroDivisionError):
-        pass  # not in a container with cgroups version 2
+        pass  # the process is not in a container with cgroups version 2
     return processors >= _LEAST_PROCESSORS

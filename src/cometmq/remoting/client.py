@@ -169,7 +169,7 @@ class RemotingClient:
                 hook.before(address, command)
             except Exception:
                 raise
-            except BaseException as error:  # for example SystemExit, which would end the event loop
+            except BaseException as error:  # a hook may raise, for example, SystemExit, which would end the event loop
                 raise RuntimeError(f"hook {hook!r} raised {error!r} for a request to {address}") from error
         if self.credentials is not None:
             self.credentials.sign(command, self._stamps.next())
@@ -278,7 +278,7 @@ class RemotingClient:
         try:
             await connect(connection, host, port, self.clock, CONNECT_TIMEOUT_S, tls=context)
         except asyncio.CancelledError:
-            connection.abort("this client was closed")  # another task may have just opened it
+            connection.abort("this client was closed")  # another task may have just opened the connection
             raise
         except TimeoutError:
             self._failed(address)

@@ -41,7 +41,7 @@ SWEEP_S: Final = 0.1
 """Minimum time in seconds between two checks for overdue requests; a timeout may be reported this much late."""
 
 UNREAD_BYTES: Final = 8 * 1024 * 1024
-"""Number of bytes to read before overdue requests fail; it exceeds a socket's buffer."""
+"""Overdue requests fail only after this many bytes were read, which is more than a socket's buffer holds."""
 
 LARGE_FRAME_BYTES: Final = 4 * 1024
 """Minimum size of a frame that is sent immediately, together with any frames queued before it."""
@@ -194,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Return whether another request can be sent now, with precedence for waiting callers."""
+        """Return whether another request can be sent now: there is room, and no caller has been waiting for it."""
         return not self._waiters and self._is_free
 
     @property
@@ -263,8 +263,8 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def _fail_overdue_once_quiet(self, at: float, received: int, limit: int, rounds: int) -> None:
-        """Fail the requests overdue at ``at`` after ``rounds`` rounds with no new bytes, or after reading ``limit``
-        bytes.
+        """Fail the requests that are overdue at ``at``, once ``rounds`` rounds brought no bytes or ``limit`` bytes were
+        read.
 
         ``received`` and ``limit`` are numbers of bytes.
         """

@@ -284,7 +284,7 @@ def decode_command(frame: Frame | bytes) -> RemotingCommand:
 
 
 def fields_of(header: Header | None, ext: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a response's fields: those of its typed header and any additional fields."""
+    """Return the fields of a header as texts: those of the typed header, and the additional fields ``ext``."""
     fields = {} if header is None else to_ext(header)
     if ext:
         fields.update((name, as_text(value)) for name, value in ext.items())

@@ -73,7 +73,7 @@ def places(host: str, port: int) -> list[Place]:
 
 
 def _with_zone(address: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return an address with its zone in the text, because uvloop reads only the text."""
+    """Return an IPv6 address whose text contains its zone, because uvloop reads only the text."""
     host, *rest = address
     return (f"{host}%{rest[2]}", *rest) if len(rest) > 2 and rest[2] else address
 
@@ -146,7 +146,7 @@ async def _connect(place: Place, connected: set[socket.socket]) -> socket.socket
 
 
 def connected_in_time(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:
-    """Connect without an event loop; each address gets a share of the remaining time.
+    """Return a connected socket without an event loop; each address gets a share of the remaining time.
 
     :raises OSError: no address accepted the connection in time, or the name has no address.
     """

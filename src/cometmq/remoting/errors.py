@@ -79,5 +79,5 @@ def denial_step(code: int, remark: str | None) -> str | None:
 
 
 def is_unknown_caller(remark: str | None) -> bool:
-    """Return whether a denial means that authentication failed, not that a permission is missing."""
+    """Return whether a denial means that authentication failed, rather than that a permission is missing."""
     return any(mark in (remark or "") for mark in _UNKNOWN_CALLER)

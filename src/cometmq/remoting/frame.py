@@ -57,7 +57,8 @@ class FrameDecoder:
     """Collects bytes and returns complete frames.
 
     ``push`` adds any piece of the stream; ``next`` returns the next complete frame or ``None``. The same bytes give the
-    same frames, no matter how they are split. At most one frame beyond the last piece is kept.
+    same frames, no matter how they are split. The decoder keeps at most the last piece and the incomplete frame before
+    it.
     """
 
     __slots__ = ("_at", "_data", "_large", "_max_frame_bytes", "_need")
@@ -181,7 +182,7 @@ class FrameDecoder:
             raise FrameError(f"a frame of {total} bytes is too large; the maximum is {self._max_frame_bytes}")
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Push bytes and return all complete frames."""
+        """Add bytes of the stream, and return all frames that are complete now."""
         self.push(data)
         frames = []
         while (frame := self.next()) is not None:

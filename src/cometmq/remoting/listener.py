@@ -29,7 +29,7 @@ _PAUSE_SECONDS: Final = 0.1
 """Pause after a connection could not be accepted because the process had no free descriptor."""
 
 _COUNTS_OF_RESERVE: Final = 8
-"""Divisor for the reserved descriptors: when this share may have been used, descriptors are counted again."""
+"""Descriptors are counted again when one in so many of the reserved descriptors may have been used."""
 
 
 class Listener:
@@ -165,7 +165,7 @@ class ConnectionLimit:
 
 @contextmanager
 def _with_address(address: tuple[object, ...]) -> Iterator[None]:
-    """Return an ``OSError`` whose message contains the address."""
+    """In the ``with`` block, replace an ``OSError`` with one whose message contains the address."""
     try:
         yield
     except OSError as error:
@@ -243,7 +243,8 @@ class Departures:
         self._has_round = bool(self._waiting)
         if self._has_round:
             loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._next_round)  # what has arrived meanwhile is handled in between
+            # bytes that have arrived in the meantime are handled in between
+            loop.call_soon(loop.call_soon, self._next_round)
 
     def _call_next(self) -> None:
         connection = self._waiting.popleft()

@@ -44,8 +44,8 @@ EVERY: Final = "*"
 
 
 _OF_GROUP: Final = {Action.PUB: Action.SUB}
-"""For a group's retry or dead-letter topic, an account needs this action on the group instead. Other actions are the
-same.
+"""For an action on a group's retry or dead-letter topic, the action on the group that an account needs instead. Actions
+that are not listed remain the same.
 """
 
 

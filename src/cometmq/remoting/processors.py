@@ -66,7 +66,7 @@ class Request(msgspec.Struct, Generic[H], rename={"header": "extFields"}):
     version: Int32 = 0
     serializeTypeCurrentRPC: str | None = None  # noqa: N815 - the wire's name; decides nothing, see serialize_type
     arrived: float = 0.0
-    """A number for :class:`~cometmq.remoting.rpc_latency.RpcLatency`, set by the server."""
+    """Start of the round in which the request arrived, for :class:`~cometmq.remoting.rpc_latency.RpcLatency`."""
 
     @property
     def oneway(self) -> bool:
@@ -103,9 +103,10 @@ class RpcRejectedError(Exception):
 
 
 class PostponeError(Exception):
-    """Raised by a handler that has changed nothing and must be called again later.
+    """Raised by a handler that cannot handle a request yet: it has changed nothing, and must be called again later.
 
-    :param when: receives the function that calls the handler again, and calls this function later.
+    :param when: a function that is given another function, which calls the handler again; it must call that function
+        later.
     """
 
     def __init__(self, when: Callable[[Callable[[], None]], None]) -> None:
@@ -308,8 +309,8 @@ class ProcessorTable:
         return self._by_code.keys()
 
     def find(self, serialize_type: int, header: bytes) -> Processor | None:
-        """Return the processor for a request's header bytes, or ``None`` if there is none or the header needs a full
-        decode.
+        """Return the processor for a request's header bytes, or ``None`` if there is none, or if the header must be
+        decoded completely to find it.
         """
         if serialize_type == JSON:
             return self._by_prefix.get(header[: header.find(b",", 8, 24)])

@@ -167,7 +167,7 @@ def _decode_plain(body: bytes) -> _Plain:
     except msgspec.DecodeError:
         if len(body) > MAX_DIALECT_REGISTRATION_BYTES:
             raise
-        return _plain_decoder.decode(quote_keys(body))  # the mappings of static topics have numbers as keys
+        return _plain_decoder.decode(quote_keys(body))  # the queue mappings of static topics (5.x) have numbers as keys
 
 
 def _decode_filters(text: bytes) -> list[str]:

@@ -108,7 +108,7 @@ class RpcLatency:
 
 
 def _folded(counted: Histogram, bounds: Sequence[float], factor: int) -> Histogram:
-    """Convert a histogram in seconds to one with fewer bounds and a unit of ``1 / factor`` seconds."""
+    """Convert a histogram in seconds into one that has fewer bounds and whose unit is ``1 / factor`` seconds."""
     found = Histogram(bounds)
     for bound, count in zip((*_BOUNDS_S, math.inf), counted.counts, strict=True):
         found.counts[bisect_left(bounds, round(bound * factor, 6))] += count

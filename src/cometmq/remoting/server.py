@@ -138,7 +138,9 @@ class RemotingServer:
     ) -> None:
         self.processors = processors
         self.listener = listener
-        """The name of this port, if the process has several ports (see :mod:`cometmq.message.listeners`)."""
+        """The name of the listener (port) of this server, if the process has several (see
+        :mod:`cometmq.message.listeners`).
+        """
         self.path = path
         self.clock = clock
         self.new_taker: NewTaker | None = None
@@ -180,7 +182,7 @@ class RemotingServer:
         :raises OSError: the port is in use or not allowed.
         """
         self._loop = asyncio.get_running_loop()
-        if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a movable clock says nothing about processors
+        if self.clock is SYSTEM_CLOCK and can_busy_poll():  # a clock that tests can move says nothing about processors
             self._busy_poll = BusyPoll(self._loop.call_soon, self.clock)
         await self._listener.bind(host, port)
 
@@ -381,7 +383,7 @@ class RemotingServer:
             self._answer(connection, processor, request, frame.body)
 
     def serve(self, connection: ServerConnection, request: Request[Any], body: bytes) -> None:
-        """Handle a request from this process, whose account has already been checked."""
+        """Handle a request that another part of this process makes for an account that has already been checked."""
         processor = self.processors.get(request.code)
         if processor is None:
             connection.respond(request, not_supported(request.code))
@@ -461,7 +463,7 @@ class RemotingServer:
             if connection.frame_sweeps >= 0:
                 connection.frame_sweeps += 1
             if (connection.quiet_sweeps - 1) * _SWEEP_SECONDS >= self._limits.idle_timeout_s:
-                if connection.is_closing:  # the client does not read its answers
+                if connection.is_closing:  # this client does not read its responses
                     connection.abort()
                     continue
                 log.info("closing %s: idle for %g s", connection.remote_address, self._limits.idle_timeout_s)

@@ -41,7 +41,7 @@ _JOIN_BYTES: Final = 64 * 1024
 _BUFFER_IS_FULL: Final = 1
 _IS_HELD_BACK: Final = 2
 _IS_WORKED_FOR: Final = 4
-"""The reasons for which the server does not read from a connection."""
+"""Bits for the reasons why the server does not read from a connection."""
 
 NewTaker = Callable[["ServerConnection"], FrameTaker]
 """A function that returns a connection's fast path: the handler of simple requests (such as sends) as raw frames."""
@@ -179,7 +179,7 @@ class ServerConnection(asyncio.Protocol):
         """Release the connection's resources; the server calls the functions in ``on_close``."""
         self.closed = True
         self._out.clear()
-        self._taker = None  # it references this connection: a cycle would keep unread bytes in memory
+        self._taker = None  # the taker references this connection: the cycle would keep unread bytes in memory
         self._server.unfinished_bytes -= self.unfinished_bytes
         self.unfinished_bytes = 0
         for future in self._pending.values():
@@ -330,7 +330,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def hooked(self) -> bool:
-        """Return whether there are hooks; responses must then be sent through :meth:`respond`."""
+        """Return whether there are hooks. If so, responses must be sent through :meth:`respond`."""
         return bool(self._server.path.hooks)
 
     def count(self, request: Request[Any], code: int, *, polling: bool = False) -> None:
@@ -383,7 +383,7 @@ class ServerConnection(asyncio.Protocol):
         elif not (self.closed or transport.is_closing()):
             transport.write(data)
             if self._count_unsent(transport):
-                self._server.wrote(self)  # whose round ends with a count of the bytes of all connections
+                self._server.wrote(self)  # at the end of the round, the bytes of all connections are counted
 
     def _count_unsent(self, transport: asyncio.Transport) -> bool:
         """Count the bytes that the client has not read; return whether there are any."""

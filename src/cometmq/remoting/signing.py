@@ -137,7 +137,7 @@ class Signer:
     def __init__(self, secret_key: str) -> None:
         key = secret_key.encode()
         key = (hashlib.sha1(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
-        # The two hashes of an HMAC after the key: a copy costs a third of a new HMAC.
+        # The state of an HMAC's two hashes after the key: copying them costs a third of a new HMAC.
         self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in key))
         self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
         self.core_key: Final = None if CORE is None else CORE.Key(secret_key)
@@ -158,7 +158,7 @@ class Signer:
         """
         try:
             signature = fields.get(SIGNATURE, "").encode()
-            # One piece: a second update of the hash costs more than the copy.
+            # The text is joined into one piece: a second update of the hash costs more than the copy.
             if compare_digest(self.sign(signed_text(fields) + body), signature):
                 return True
             if _UNIQUE_KEY_QUERY not in fields:

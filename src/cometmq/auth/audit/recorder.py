@@ -1,4 +1,4 @@
-"""Decides which requests get their own audit entry, and summarizes the others.
+"""Decides which requests get an audit entry of their own, and summarizes the others.
 
 Every administration request gets an entry before it is handled, and another one if it fails. A denial, and the first
 request of an account on a connection, gets an entry immediately. Repetitions within a second are counted, and one entry
@@ -127,7 +127,7 @@ class AuditRecorder:
         self._clock = clock
         self.sampler: Final = Sampler(sampling) if sampling else None
         self._repeated: dict[Hashable, tuple[Entry, int]] = {}
-        """The number of repetitions of each entry in the current second, keyed by the entry's common fields."""
+        """For each entry of the current second, by the fields that repetitions share: the entry and its repetitions."""
         self._uncounted = 0
         self._next_sum = Alarm(self._sum_up, clock=clock)
 
@@ -245,7 +245,7 @@ class AuditRecorder:
         if found is not None:
             self._repeated[key] = found[0], found[1] + 1
             return
-        # Strangers can cause denials, so these must leave space for logins.
+        # Anybody can cause denials, so denials must leave space for logins.
         if len(self._repeated) >= MAX_AUDIT_KINDS * (1 + is_login):
             self._uncounted += 1
             return

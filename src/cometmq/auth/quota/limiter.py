@@ -2,10 +2,10 @@
 
 Theory of operation. A connection that sends, pulls or sends heartbeats has the meters of its address and its account,
 and those of the groups that it names (:mod:`~cometmq.auth.quota.meters`). They are looked up at the first request, and
-again when a quota or the account has changed; after the first lookup, the connection is counted. Each request is
-checked against the meters, and uses tokens only if no meter refuses. The compiled core's sends are counted together for
-each batch of the connection's bytes, with :meth:`Limiter.room` before it and :meth:`Limiter.took` after it. Pulled
-messages are counted by handlers, since a pull may wait for messages.
+again when a quota or the account has changed; from the first lookup on, the connection counts toward the limits of
+connections. Each request is checked against the meters, and uses tokens only if no meter refuses. The compiled core's
+sends are counted together for each batch of the connection's bytes, with :meth:`Limiter.room` before it and
+:meth:`Limiter.took` after it. Pulled messages are counted by handlers, since a pull may wait for messages.
 
 A request that exceeds a quota is delayed if it can run within :data:`MAX_DELAY_SECONDS`. A delayed send uses its tokens
 immediately, so that later sends wait longer and the order is kept. Any other request gets SYSTEM_BUSY after that time,
@@ -192,7 +192,7 @@ class Limiter:
         return over
 
     def _store(self, connection: ServerConnection, group: str, frame: Frame) -> OverQuotaError | None:
-        """Count a message that a group sends back as one sent by that group."""
+        """Count a message that a group sends back as a message that the group sends."""
         now = self._clock.monotonic()
         meters = self._meters.with_group(self._meters.of(connection, now), group, now)
         size = _size(frame)
@@ -237,7 +237,7 @@ class Limiter:
                 need.name for need in processor.permission.needs(request.header, frame.body) if need.kind is Kind.GROUP
             ]
         except BodyError:
-            return  # its handler reports the error
+            return  # the handler of the request reports the error
         for group in groups:
             self._meters.group(uses, group, now)
 
@@ -255,7 +255,7 @@ class Limiter:
         try:
             names = {need.name for need in processor.permission.needs(request.header, frame.body)}
         except BodyError:
-            return  # its handler reports the error
+            return  # the handler of the request reports the error
         for name in names:
             self._make_topic(connection, name)
 

@@ -43,7 +43,7 @@ class Bucket:
         self._count = self._before = 0.0
 
     def change(self, rate: int, seconds: float, now: float) -> None:
-        """Change the rate; a negative number of tokens remains negative."""
+        """Change the rate. If the number of tokens is negative, it remains so."""
         self.fill(now)
         if self.rate == 0:
             self.level = rate
@@ -143,7 +143,7 @@ class Meter:
         return None
 
     def room(self, names: tuple[str, str], most: tuple[int, int], now: float) -> tuple[int, int]:
-        """Return how many messages and bytes the subject may use now, up to ``most``."""
+        """Return how many messages and bytes the subject may use now, but at most ``most`` of each."""
         self.used_at = now
         messages, size = most
         for at, name in enumerate(names):

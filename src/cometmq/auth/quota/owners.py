@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0
 """Pause between two checks for deleted topics."""
 _LOOK_TOPICS: Final = 1_000
-"""Number of topics at which their existence is checked, because some may never have been created."""
+"""If a subject has this many topics, their existence is checked, since some may never have been created."""
 
 
 class TopicOwners:

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 def administer_accounts(namesrv: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run work as :func:`~cometmq.cli.connection.administer` does, but raise a clearer error if a server does not
-    support users.
+    """Run work like :func:`~cometmq.cli.connection.administer`, but raise a clearer error if a server supports no
+    users.
 
     :raises CometMQError: no nameserver can be reached, the work fails, or a server does not support users.
     """

@@ -36,7 +36,7 @@ _WAYS: Final = ("groups", "slave", "either")
     type=click.Choice(_WAYS),
     default="groups",
     show_default=True,
-    help="What must have received every message before the wait ends: all groups, a slave, or whichever is first.",
+    help="Wait until every message has been consumed by all groups, copied to a slave, or either of the two.",
 )
 @click.option(
     "--at-most", "limit", type=Duration(), metavar="TIME", help="Stop waiting after this time, with exit code 3."

@@ -141,7 +141,7 @@ async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str])
 
 
 async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return each master's state, and the absent brokers that are still registered."""
+    """Return each master's state, and the brokers that are absent although they are still registered."""
     rows = await asked_masters(admin, lambda name, at: _status(admin, name, at))
     gone = (await admin.cluster_info()).gone_brokers or []
     return list(rows.values()), [

@@ -86,7 +86,7 @@ def command(data: Path, port: int, namesrv_port: int, cluster: bool, namesrv: st
 
 
 def _watch(title: str, steps: int) -> Progress:
-    """Return a check's progress bar. For short checks, it is hidden."""
+    """Return the progress bar of a check. It is hidden if the check is short."""
     return Progress(title, steps if steps > _FEW_STEPS else None)
 
 
@@ -144,7 +144,8 @@ def is_port_taken(port: int) -> bool:
     return False
 
 
-def _python() -> Finding:  # pip refuses to install on a Python that is too old
+# the version needs no check: pip refuses to install on a Python that is too old
+def _python() -> Finding:
     found = f"{platform.python_implementation()} {platform.python_version()}"
     return Finding("Python", OK, found)
 
@@ -225,7 +226,7 @@ def _entries(data: Path) -> Iterator[Finding]:
             if (store / "lock").exists():
                 StoreLock(store / "lock").release()
             missing = list(missing_entries(store))
-        except (OSError, StoreLockedError):  # --cluster checks running brokers
+        except (OSError, StoreLockedError):  # for running brokers, --cluster does this check
             continue
         if missing:
             count, first = sum(queue.count for queue in missing), missing[0]
@@ -252,7 +253,7 @@ def _open_files() -> Finding:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{soft} now, {hard} at most"
-    if 0 <= hard < OPEN_FILES_WANTED:  # servers raise the soft limit by themselves
+    if 0 <= hard < OPEN_FILES_WANTED:  # servers raise their soft limit themselves
         return Finding("open files", ADVICE, found, "LimitNOFILE=65536 in the unit, or ulimit -Hn 65536 as root")
     return Finding("open files", OK, found)
 

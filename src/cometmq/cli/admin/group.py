@@ -172,7 +172,7 @@ def offsets(group: str, topic: str | None, namesrv: str, output: str) -> None:
 
 
 async def _losses(admin: Admin, group: str, *, keep_offsets: bool) -> list[Change]:
-    """Return the settings, topics and offsets that deleting a group removes from the brokers."""
+    """Return the settings, topics and offsets that are removed from the brokers when a group is deleted."""
     existing = await groups_of_brokers(admin, group, await admin.masters())
     changes = [Change(name, group, f"max retries {config.retry_max_times}", None) for name, config in existing.items()]
     topics = await admin.topics()

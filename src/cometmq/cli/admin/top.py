@@ -56,7 +56,7 @@ VIEWS: Final = tuple(_COLUMNS)
 
 @dataclass(frozen=True)
 class View:
-    """The current view: which part of a snapshot is shown, and the order of its rows."""
+    """The current view: the kind of rows (topics, groups or clients), their order and their filter."""
 
     kind: str
     sort: str

@@ -90,7 +90,7 @@ async def _existing(admin: Admin, names: Sequence[str], match: str | None) -> li
 
 
 async def _losses(admin: Admin, topics: Sequence[str], cluster: str | None) -> list[Change]:
-    """Return the settings and messages that deleting topics removes from the brokers."""
+    """Return the settings and messages that are removed from the brokers when topics are deleted."""
     masters = await admin.masters(cluster)
     tables = await gathered({name: admin.topic_configs(address) for name, address in masters.items()})
     places = [(name, topic) for topic in topics for name, table in tables.items() if topic in table]

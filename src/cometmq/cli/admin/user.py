@@ -33,7 +33,7 @@ password_option = click.option(
 
 
 def change(namesrv: str, work: Callable[[Admin], Awaitable[None]], done: str) -> None:
-    """Change users or policies, and print ``done`` at the end.
+    """Change users or policies with ``work``, and print the sentence ``done`` at the end.
 
     :raises PartlyDoneError: only some servers made the change.
     """

@@ -250,7 +250,7 @@ _MERGES: Final = {
 
 
 def build_options(options: type[T], parameters: Mapping[str, Any], **more: Any) -> T:
-    """Create an options object from the command's parameters and the fields in ``more``."""
+    """Create an options object from the values of the command's parameters and from the fields in ``more``."""
     values: dict[str, Any] = {}
     for name, found in declared(options).items():
         if isinstance(found, tuple):
@@ -303,7 +303,7 @@ def _users_words(error: OptionError, ctx: click.Context) -> str:
 
 @contextmanager
 def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -> Iterator[dict[str, Any]]:
-    """Yield the fields that a job uses to report progress and to be stopped, if its options class has these fields.
+    """Yield the option values through which a job reports its progress and is stopped, if its options class has them.
 
     After SIGTERM, ``on_signal`` is called. A job that commits step by step then finishes the current step and ends.
 
@@ -329,7 +329,7 @@ def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -
 
 
 def finish_job(done: Report, page: Path | None, output: str, **more: Any) -> int:
-    """Write the report to stdout and, if requested, as a page. Return the exit code.
+    """Write a job's report to stdout and, if ``page`` is given, to an HTML file. Return the exit code.
 
     :param output: ``table``, or anything else for JSON.
     :param more: additional members for the JSON.
@@ -345,7 +345,7 @@ def finish_job(done: Report, page: Path | None, output: str, **more: Any) -> int
 
 
 def _header() -> str:
-    """Return the command line with the given options, without credentials."""
+    """Return the command line as the user wrote it, without credentials."""
     ctx = click.get_current_context()
     words = [ctx.command_path]
     for param in ctx.command.params:

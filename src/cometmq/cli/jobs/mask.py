@@ -65,7 +65,7 @@ def _copy(
         raise click.UsageError("--by-key, --rate, --to-namesrv and --to-access require --to")
     if to is not None and any(parameters[name] is not None for name in ("format", "catalog", "table")):
         raise click.UsageError("--format, --catalog and --table require --to-archive")
-    if to is None:  # else --namesrv says where the copy goes
+    if to is None:  # otherwise, --namesrv names the cluster that gets the copy
         demand_one_place()
     with job_running(MaskOptions) as running:
         options = build_options(MaskOptions, parameters, rules=_rules(rules, rule, subject, not_json), **running)

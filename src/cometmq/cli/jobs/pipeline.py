@@ -276,7 +276,8 @@ class JobGroup(LazyGroup):
         starting.addHandler(_TELLING)
         starting.propagate = False
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # JVM frames by the hundred, before our sentence
+            # otherwise hundreds of JVM stack frames would precede our error message
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

@@ -175,7 +175,7 @@ def _filter(topic: str, tag: str, sql: str | None) -> tuple[str, str]:
 
 
 def _form(output: str, template: str | None, properties: bool) -> Callable[[MessageExt], bytes]:
-    """Return the function that formats a message."""
+    """Return the function that formats a message for the given options."""
     if sum((template is not None, properties, output != "raw")) > 1:
         raise WrongUseError("give only one of --format, --properties and -o jsonl")
     if output != "raw":

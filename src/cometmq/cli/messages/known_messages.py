@@ -34,7 +34,7 @@ class KnownMessages:
         self._puller = puller
         self._known: dict[MessageQueue, _Identity] = {}
         self._went_back: dict[MessageQueue, int] = {}
-        """Queues in which a smaller offset followed a larger one, and that smaller offset."""
+        """For each queue in which a smaller offset followed a larger one: the smaller offset."""
 
     async def begin(self, ends: Mapping[MessageQueue, int]) -> None:
         """Remember the last message in each queue before reading begins."""

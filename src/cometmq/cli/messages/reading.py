@@ -22,12 +22,12 @@ from cometmq.message.names import TOOLS_GROUP
 from cometmq.remoting.bodies import MessageQueue
 
 POLL_SECONDS: Final = 1.0
-"""Seconds between two checks for the end while no messages arrive."""
+"""Seconds between two checks whether the end is reached, while no messages arrive."""
 LAST_PULL_MESSAGES: Final = 1024
 LIFE_SECONDS: Final = 10.0
 """Seconds between two checks for a recreated topic."""
 WINDOW_GROWTH: Final = 8
-"""Factor by which ``--last`` with a filter extends its search in each step."""
+"""With a filter, each step of ``--last`` searches this many times as many offsets as the step before."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -51,7 +51,7 @@ class Offset(click.ParamType[int | str]):
 
 @dataclass(frozen=True)
 class Reading:
-    """Which messages a command reads, and where it starts and stops."""
+    """The messages that a command reads, and where it starts and stops."""
 
     topic: str
     group: str | None = None
@@ -170,7 +170,7 @@ class Follower:
         stopped.cancel()
 
     async def _check_for_new_queues(self) -> None:
-        """Read queues that were recreated from their beginning."""
+        """Find queues that were deleted and created again, and read them from their beginning."""
         for queue in set(await self._known.recreated_queues()) & set(self._consumer.assignment):
             name = f"queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
             notify(f"The {name} was deleted and created again: reading it from its beginning.")

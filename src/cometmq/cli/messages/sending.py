@@ -104,7 +104,7 @@ async def send_all(
                 is_new = await _is_new(producer, topic)
             call = asyncio.create_task(_send(producer, messages, one_by_one=one_by_one))
             calls.append((messages, call))
-            # The first call opens the connection; later calls leave in order.
+            # The first call opens the connection; the later calls are sent in order.
             is_ordered = any(SHARDING_KEY in message.properties for message in messages)
             limit = 1 if is_ordered or not sent.count else CALLS_IN_FLIGHT
             while calls and (len(calls) >= limit or calls[0][1].done()):
@@ -124,7 +124,7 @@ async def _is_new(producer: Producer, topic: str) -> bool:
     try:
         route = await producer.instance.routes.get_for_send(topic, producer.config.default_topic_queue_nums)
     except CometMQError:
-        return False  # the send itself reports the error
+        return False  # the send itself will report the error
     return route.auto_create
 
 

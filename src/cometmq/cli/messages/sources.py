@@ -17,7 +17,7 @@ READ_BYTES: Final = 256 * 1024
 MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 """Maximum number of bytes in a line, which is enough for the largest message, even as JSON."""
 STEPS_PER_SECOND: Final = 20
-"""Number of steps per second in which --rate sends messages."""
+"""With --rate, messages are sent in this many steps per second."""
 _FILLING: Final = b"CometMQ carries this load. "
 
 

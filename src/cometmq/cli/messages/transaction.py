@@ -107,8 +107,8 @@ def resume(ids: tuple[str, ...], namesrv: str) -> int:
 
 
 async def _offset_id(admin: Admin, name: str) -> str:
-    """Return the offset id of the newest message of a given-up transaction, or ``name`` unchanged for any
-    other name.
+    """Return the offset id of the newest message of a transaction that was given up; return any other ``name``
+    unchanged.
     """
     try:
         found = await admin.query_message(TRANS_CHECK_MAX_TIME_TOPIC, name, max_messages=64, unique_key=True)

@@ -32,9 +32,9 @@ def use_one_heap() -> None:
 def tune_memory() -> None:
     """Freeze the objects created at start-up, collect garbage rarely, and keep little free memory.
 
-    By default, glibc raises both thresholds whenever a larger block is freed, up to 32 and 64 MB (``mallopt(3)``). A
-    process that received several frames of 16 MB kept 50 MB of free memory that way. C libraries without ``mallopt``
-    are not changed.
+    By default, glibc raises both of its thresholds, for mapping blocks and for returning memory, whenever a larger
+    block is freed, up to 32 and 64 MB (``mallopt(3)``). A process that received several frames of 16 MB kept 50 MB of
+    free memory that way. C libraries without ``mallopt`` are not changed.
     """
     gc.collect()
     gc.freeze()

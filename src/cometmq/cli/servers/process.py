@@ -63,7 +63,7 @@ def tell_data(data: Path) -> None:
     """Print the directory in which a server stores its data, and the disk space in use."""
     taken = 0
     for file in data.rglob("*"):
-        with suppress(OSError):  # a server running there may delete files
+        with suppress(OSError):  # a server that runs there may delete files in the meantime
             taken += file.stat().st_blocks * 512
     say(f"Data in {visible(str(data))}: {size_text(taken)} on the disk.\n")
 
@@ -97,7 +97,7 @@ class Stopping:
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        if is_server and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored by nohup
+        if is_server and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores this signal
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def request(self, reason: str) -> None:

@@ -283,8 +283,8 @@ async def _start_nameserver(options: ServeOptions, services: AsyncExitStack) -> 
 
 
 async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExitStack) -> None:
-    """Serve the console to this machine in a separate process, because rendering pages would delay messages here. If it
-    fails, only a warning is printed. The socket is created here, so that a restarted console keeps its address.
+    """Serve the console to this machine in a separate process, because rendering pages would delay messages here. If
+    this fails, only a warning is printed. The socket is created here, so that a restarted console keeps its address.
     """
     if options.console_port is None:
         return
@@ -307,7 +307,7 @@ async def _start_console(options: ServeOptions, namesrv: str, services: AsyncExi
         child = Child("console", words, descriptors=[listening.fileno()])
         services.push_async_callback(child.stop)
         await child.start()
-    except (OSError, CometMQError) as error:  # also when no descriptor is left or a package is missing
+    except (OSError, CometMQError) as error:  # for example because no descriptor is left, or a package is missing
         warn(f"the console is not available: {error}")
         return
     say(f"Console at http://{address_here(console.host, listening.getsockname()[1])}\n")

@@ -162,6 +162,6 @@ async def _read_line(process: asyncio.subprocess.Process) -> str | None:
     while True:
         try:
             line = await process.stdout.readline()
-        except ValueError:  # the line is longer than the reader's buffer: skip it
+        except ValueError:  # skip a line that is longer than the reader's buffer
             continue
         return line.decode(errors="replace").strip() if line else None

@@ -72,7 +72,7 @@ async def _show_plain(ask: Ask) -> Response:
         known = await ask.admin.plain_accounts()
     except AccessDeniedError:
         raise
-    except BrokerError:  # it has none, or is too old to tell
+    except BrokerError:  # the broker has no accounts, or is too old to report them
         pass
     accounts = {one.access_key: one for one in known.plain_access_configs or ()}
     decision = None

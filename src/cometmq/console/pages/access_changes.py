@@ -276,7 +276,7 @@ async def delete_quota(ask: Ask) -> Plan:
             try:
                 await ask.admin.delete_quota(subject, address=broker)
             except BrokerError as error:
-                if error.code != ResponseCode.QUERY_NOT_FOUND:  # deleted meanwhile
+                if error.code != ResponseCode.QUERY_NOT_FOUND:  # the quota was deleted in the meantime
                     raise
         return ask.t("The quota of {name} is deleted.", name=subject)
 

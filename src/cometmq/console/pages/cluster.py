@@ -87,7 +87,7 @@ async def broker(ask: Ask) -> Response:
         )
     table = await ask.admin.runtime_info(address)
     replication: HARuntimeInfo | None = None
-    with suppress(BrokerError, RemotingError):  # brokers of RocketMQ 4 do not tell
+    with suppress(BrokerError, RemotingError):  # brokers of RocketMQ 4 do not report their slaves
         replication = await ask.admin.ha_status(address)
     return ask.page(
         "cluster/broker.html",

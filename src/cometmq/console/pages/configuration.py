@@ -195,7 +195,7 @@ def _check(ask: Ask, kind: str, key: str, value: str, table: Mapping[str, str]) 
     :raises FormError: the key cannot change at run time, or the value is not allowed.
     """
     if not _is_ours(kind, table):
-        return  # Apache's servers have their own rules, and say them
+        return  # Apache's servers have their own rules, and report violations
     option = _options(kind).get(key) or apache_keys(_CLASSES[kind]).get(key)
     if option is None or option.secret:
         raise NotFoundError(ask.t("no server reports the key {key}", key=key))

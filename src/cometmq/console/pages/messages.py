@@ -111,7 +111,7 @@ async def search(ask: Ask) -> Response:
     if found is not None and not key and len(found.messages) == ROWS:
         kept = {name: value for name, value in ask.request.query_params.items() if name != "end" and value}
         first, last = found.messages[0].stored_ms, found.messages[-1].stored_ms
-        # Other messages from the last millisecond are shown again: rather twice than never.
+        # Other messages from the last millisecond are shown again: twice is better than never.
         older = "?" + urlencode({**kept, "end": str(last + (first != last))})
     return ask.page("messages/search.html", found=found, topic=topic, older=older, key=key)
 
@@ -273,7 +273,7 @@ async def send_form(ask: Ask) -> Response:
 async def send(ask: Ask) -> Plan:
     """Send a message."""
     topic = ask.text("topic")
-    body = str(ask.form.get("body") or "").replace("\r\n", "\n")  # as forms send the ends of lines
+    body = str(ask.form.get("body") or "").replace("\r\n", "\n")  # forms send line ends in this form
     properties: dict[str, str] = {}
     for line in ask.text("properties", longest=32_000).splitlines():
         name, value = (part.strip() for part in line.partition("=")[::2])

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class GivenUp:
-    """A given-up transaction, which the broker no longer checks."""
+    """A transaction that was given up, so that the broker no longer checks it."""
 
     offset_msg_id: str
     transaction_id: str
@@ -177,12 +177,12 @@ async def _given_up(ask: Ask) -> Found[GivenUp]:
     try:
         async with PullConsumer(TOOLS_GROUP, instance=ask.admin.instance) as consumer:
             return await newest(consumer, Search(TRANS_CHECK_MAX_TIME_TOPIC, wanted=ROWS), GivenUp.of)
-    except RouteNotFoundError:  # nothing was ever given up here
+    except RouteNotFoundError:  # no transaction was ever given up here
         return Found([], 0, is_complete=True)
 
 
 async def resume(ask: Ask) -> Plan:
-    """Ask a broker to check a transaction again that it has given up."""
+    """Ask a broker to check a transaction again, although it has given the transaction up."""
     wanted = ask.text("id")
     found = next((one for one in (await _given_up(ask)).messages if one.offset_msg_id == wanted), None)
     if found is None:

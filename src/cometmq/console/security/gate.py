@@ -98,7 +98,7 @@ class Gate:
                 return PlainTextResponse("pages of other sites may not use this console\n", 403)
             return None
         if site in _OWN_SITES:
-            return None  # the browser itself compared the two addresses that it knows; no page can send this header
+            return None  # the browser itself compared both addresses; no page can set this header
         if site is not None:
             return PlainTextResponse("this form came from another site; nothing was changed\n", 403)
         said = headers.get("origin")

@@ -19,7 +19,7 @@ from cometmq.threads import in_thread
 
 _HASHER: Final = PasswordHasher()
 _NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$Yj5uDEbn8OKKF/en4/YUxw$czWICRXYkmqVb4tGhIuJyYSD3iveG62SpMy8SWCjzGE"
-"""A hash that is checked if the name is unknown, so that the check takes as long as for a known name."""
+"""A password hash that is checked for an unknown name, so that the check takes as long as for a known name."""
 
 
 class Role(StrEnum):

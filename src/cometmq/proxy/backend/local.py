@@ -68,7 +68,7 @@ class LocalConnection(ServerConnection):
 
     @property
     def hooked(self) -> bool:
-        """Always true: responses are passed to :meth:`respond`, and their bytes are not needed."""
+        """Always true, so that responses are passed to :meth:`respond` as objects and not encoded."""
         return True
 
     @property

@@ -213,7 +213,7 @@ class Http2Connection:
             self._continuation(flags, number, payload)
         elif kind == frames.PUSH_PROMISE:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "clients must not send PUSH_PROMISE")
-        else:  # ignore PRIORITY, a client's GOAWAY, and frames of later versions
+        else:  # PRIORITY, a client's GOAWAY, and frames of later versions are ignored
             self._control_frames.spend()
 
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
@@ -235,7 +235,7 @@ class Http2Connection:
         if stream is None or stream.inbound is None:
             if number == 0 or number > self._last_stream:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")
-            self._control_frames.spend()  # the stream has been answered or reset
+            self._control_frames.spend()  # the stream has already been answered or reset
             return
         if not stream.may_receive:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
@@ -337,7 +337,8 @@ class Http2Connection:
                     raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the window is too large")
                 first = value
         change, self._first_window = first - self._first_window, first
-        if change:  # once a frame, and no more frames in this call: a thousand streams are enough work
+        # at most once per SETTINGS frame, and as the last frame of this call: a thousand streams are enough work
+        if change:
             self._frames_left = 0
             for stream in list(self.streams.values()):
                 stream.window += change

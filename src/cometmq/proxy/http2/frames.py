@@ -34,14 +34,14 @@ MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
-"""The HTTP/2 settings identifiers."""
+"""The identifiers of the HTTP/2 settings that are used."""
 
 HEAD: Final = struct.Struct(">HBBBI")
-"""A frame header: length (two bytes and one byte), type, flags and stream id."""
+"""A frame header: length (the upper two bytes, then the lowest byte), type, flags and stream id."""
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 _EARNED_BY_DATA: Final = 2
-"""Number of control frames that a client may send per response frame; Java clients send a ping after each."""
+"""For each response frame, a client may send so many control frames; Java clients send a ping after each frame."""
 
 
 class ErrorCode(enum.IntEnum):

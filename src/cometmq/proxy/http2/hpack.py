@@ -16,7 +16,7 @@ _ENTRY_BYTES: Final = 32
 _MAX_UPDATES: Final = 2
 """Maximum number of table size updates at the start of a header block (RFC 7541, 4.2)."""
 _BOMB_FACTOR: Final = 16
-"""A header list that exceeds the limit by this factor is treated as an attack that repeats a large entry."""
+"""A header list this many times larger than the limit is treated as an attack that repeats a large table entry."""
 
 _STATIC_TEXT: Final = (
     "=;:authority=;:method=GET;:method=POST;:path=/;:path=/index.html;:scheme=http;:scheme=https;:status=200;"
@@ -145,7 +145,7 @@ class HpackDecoder:
         try:
             while at < end:
                 first = block[at]
-                if first > 0x80:  # the number of an entry, rarely above 126
+                if first > 0x80:  # the number of a table entry, rarely above 126
                     at += 1
                     number = first & 0x7F
                     if number == 0x7F:
@@ -201,7 +201,7 @@ def _prefixed(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _number(block: bytes, at: int, number: int) -> tuple[int, int]:
-    """Read the rest of a number that does not fit in its first byte."""
+    """Read the rest of a number that does not fit in its first byte. Return it, and the position after it."""
     for shift in (0, 7, 14, 21):
         byte = block[at]
         at += 1

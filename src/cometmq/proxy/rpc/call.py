@@ -169,7 +169,7 @@ class Call:
         if not self._buffer:
             self._buffer = chunk
         else:
-            if isinstance(self._buffer, bytes):  # do not copy a message with many frames for each frame
+            if isinstance(self._buffer, bytes):  # if a message has many frames, it is not copied for each of them
                 self._buffer = bytearray(self._buffer)
             self._buffer += chunk
         self.peer.count_incomplete(len(chunk))
@@ -270,7 +270,7 @@ class Call:
             _log.exception("a call from %s failed", self.peer.remote_address)
             self.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
         finally:
-            self._task = None  # leave no reference cycle of task and call for the garbage collector
+            self._task = None  # otherwise, the cycle of task and call would be left to the garbage collector
 
     async def wait_for_time(self, size: int, large: int) -> None:
         """Wait until a piece of work can start; until then, its bytes count as held by the connection.

@@ -19,7 +19,7 @@ from cometmq.proxy.limits import GRPC_ROUND_SECONDS
 _WOKEN_PIECES: Final = 16
 """Maximum number of waiting pieces of work that are resumed in a round."""
 _LARGE_SHARE_SECONDS: Final = 0.002
-"""Share of the processor time for large pieces of work: a 10 ms piece is followed by 5 rounds with no large piece."""
+"""A large piece of work is followed by one round without large pieces for each 2 ms that it took (10 ms: 5 rounds)."""
 
 
 class Pace:
@@ -80,7 +80,7 @@ class Pace:
             self._rounds_to_large = int((time.thread_time() - self._large_began) / _LARGE_SHARE_SECONDS)
             self._large_began = None
         if self._small or self._large:
-            self._schedule_round()  # before the woken pieces, so that they begin in a new round
+            self._schedule_round()  # this runs before the woken pieces of work, so that they begin in a new round
             for _ in range(min(_WOKEN_PIECES, len(self._small))):
                 _wake_first(self._small)
             if self._rounds_to_large:

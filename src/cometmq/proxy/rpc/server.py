@@ -56,7 +56,7 @@ _FRAMES_PER_CHECK: Final = 8
 """Number of frames between two checks of a connection's share; most calls have two frames."""
 _CALLS_ALONE: Final = 32
 _CALLS_OF_SHARE: Final = 4
-"""Maximum number of calls per connection's share: first if no other connection waits, then if others wait."""
+"""Maximum number of calls that a connection starts in its share of a round: if it is alone, and if others wait."""
 _CALLS_OF_ROUND: Final = 16
 """Maximum number of calls that start in a round while connections are waiting."""
 

@@ -117,7 +117,7 @@ class ReceiveService:
         ]
 
     async def _next_broker(self, topic: str) -> str:
-        """Return the next broker in turn with readable queues for a topic, or an empty string if there is none."""
+        """Return a broker that has readable queues of a topic, a different one in each call; empty if there is none."""
         info = await self._context.backend.topic(topic)
         brokers = [queues.broker for queues in info.queues if queues.readable]
         counter = self._counters.get(info.name)
@@ -226,7 +226,7 @@ class ReceiveService:
                 continue
             try:
                 await acknowledge(session.link, one.delivery)
-            except ProxyError as error:  # the message is delivered again
+            except ProxyError as error:  # this message will be delivered again
                 _log.warning(
                     "cannot acknowledge a message with a different tag for group %s: %s", one.delivery.group, error
                 )
@@ -235,7 +235,7 @@ class ReceiveService:
     async def _without_dead(
         self, session: ClientSession, received: list[_Received], max_retries: int
     ) -> list[_Received]:
-        """Return the messages that may still be retried; send the others to the dead-letter topic."""
+        """Return the messages that have attempts left; send the others to the dead-letter topic."""
         alive = []
         for one in received:
             if one.attempt <= max_retries + 1:
@@ -243,7 +243,7 @@ class ReceiveService:
                 continue
             try:
                 await forward_to_dead_letters(session.link, one.delivery, one.message.msg_id)
-            except ProxyError as error:  # the message is delivered again
+            except ProxyError as error:  # this message will be delivered again
                 _log.warning(
                     "cannot move a message to the dead-letter topic of group %s yet: %s", one.delivery.group, error
                 )

@@ -85,7 +85,7 @@ class SendService:
         info = await self._topic_that_accepts(topic, types)
         if len(outgoing) > 1 and set(types) == {MessageType.NORMAL}:
             entries = [await self._send_batch(session, info, outgoing)]
-        else:  # a batch has one queue and no delay, so other messages are stored one by one
+        else:  # a batch needs a single queue and no delay; all other messages are stored one by one
             entries = await self._send_each(session, info, outgoing)
         return v2.SendMessageResponse(status=_common_status(entries), entries=entries)
 
@@ -146,7 +146,8 @@ class SendService:
 
     # --- sending --------------------------------------------------------------------------------
     def _choose_queue(self, info: TopicInfo, message_group: str | None) -> tuple[str, int]:
-        """Return a message's broker and queue id, which are fixed for each message group.
+        """Return the broker and queue id to which a message is sent; messages of one group are always sent to the same
+        queue.
 
         :raises ProxyError: no queue accepts messages.
         """
@@ -192,8 +193,8 @@ class SendService:
     async def _send_each(
         self, session: ClientSession, info: TopicInfo, outgoing: Sequence[_Outgoing]
     ) -> list[v2.SendResultEntry]:
-        """Store messages one by one. If one is rejected, it and the following messages get its status as their result,
-        because a client that sent all messages again would duplicate those that are already stored.
+        """Store messages one by one. If a message is rejected, its status is the result for this and all following
+        messages, because a client that sent all messages again would duplicate those that are already stored.
 
         :raises ProxyError: the first message is rejected, so none is stored.
         """

@@ -24,7 +24,7 @@ _LEVELS_MS: Final = (
     30 * _SECOND,
     *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
-"""The pauses before retries (``CustomizedRetryPolicy``)."""
+"""The pauses before retries in milliseconds, as in the default delay levels (``CustomizedRetryPolicy``)."""
 _LITE_QUOTA: Final = 2_000
 _LITE_TOPIC_CHARS: Final = 64
 
@@ -92,7 +92,7 @@ def merge_settings(settings: v2.Settings, group: GroupInfo | None, config: Endpo
 
 
 def heartbeat_of(client_id: str, settings: v2.Settings, version: int) -> HeartbeatData:
-    """Return a client's heartbeat for the brokers.
+    """Return the heartbeat that the brokers get for a client.
 
     Each topic of a producer is also registered as a producer group, because brokers send transaction checks to groups.
     """

@@ -30,7 +30,7 @@ def ends_at(certificate: bytes) -> datetime.datetime:
     signed = _content(_content(certificate, _SEQUENCE)[0], _SEQUENCE)[0]
     if signed[:1] == bytes([_VERSION]):
         signed = _content(signed, _VERSION)[1]
-    for _ in range(3):  # number, algorithm, issuer
+    for _ in range(3):  # skip the serial number, the algorithm and the issuer
         signed = _content(signed, signed[0] if signed else -1)[1]
     validity = _content(signed, _SEQUENCE)[0]
     validity = _content(validity, validity[0] if validity else -1)[1]

@@ -55,7 +55,7 @@ class OpeningConnections:
     async def _open_transport(self, opening: _Opening, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: opening, sock)
-        except OSError as error:  # the client has disconnected already
+        except OSError as error:  # the client has already disconnected
             log.info("a connection could not be opened: %s", error)
             sock.close()
         finally:
@@ -147,7 +147,7 @@ class _Opening(asyncio.Protocol):
         return self._transport is not None
 
     def close(self) -> None:
-        """Abort the connection, as nothing is queued."""
+        """Abort the connection; nothing is queued that would have to be sent first."""
         self.abort()
 
     def abort(self) -> None:

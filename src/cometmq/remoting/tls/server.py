@@ -193,7 +193,7 @@ class ServerTls:
                     "tls.server.need.client.auth=require has no effect while any certificate is accepted",
                     next_step="set tls.server.authClient=true and tls.server.trustCertPath",
                 )
-            return  # a certificate that nobody checks need not be asked for
+            return  # no client certificate is requested that nobody checks
         is_required = options.tls_server_need_client_auth == REQUIRE
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
         if options.tls_server_trust_cert_path:

@@ -34,7 +34,7 @@ _READ_BYTES: Final = 16_384
 _PAUSED: Final = 1
 _IN_THREAD: Final = 2
 _HAS_REST: Final = 4
-"""The reasons for which the socket is not read."""
+"""Bits for the reasons why the socket is not read."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
@@ -105,9 +105,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             is_done = True
         except ssl.SSLWantReadError:
             pass
-        except Exception as error:  # the thread serves other connections, too
+        except Exception as error:  # the thread also serves other connections
             failure = error
-        with suppress(RuntimeError):  # the loop is closed
+        with suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(self._step_done, is_done, failure)
 
     def _step_done(self, is_done: bool, failure: Exception | None) -> None:
@@ -128,7 +128,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         else:
             self._read_again(_IN_THREAD)
 
-    # --- asyncio.Protocol: what the socket brings -----------------------------------------------
+    # --- asyncio.Protocol: events of the socket -----------------------------------------------
     def data_received(self, data: bytes) -> None:
         """Continue the handshake, or pass on the client's data."""
         if not self._is_open:
@@ -203,7 +203,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._is_open:
             self._protocol.resume_writing()
 
-    # --- asyncio.Transport: what the connection sends --------------------------------------------
+    # --- asyncio.Transport: calls of the connection --------------------------------------------
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         """Encrypt and send data."""
         if self._is_ended or self._ssl is None or not len(data):

@@ -208,7 +208,7 @@ def _prepared_union(schema: list[Any], numbers: Iterator[int]) -> list[Any]:
     names = [part["type"] if isinstance(part, dict) and "type" in part else part for part in schema]
     several = [name for name in names if name != "null"]
     if len(several) == 2 and any(set(map(str, several)) == pair for pair, _ in _WIDER):
-        return names  # without logical types, as in Spark
+        return names  # Spark ignores logical types here, too
     members = itertools.count()
     return [
         "null"

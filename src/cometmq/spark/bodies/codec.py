@@ -125,7 +125,7 @@ def _each(column: pa.Array, convert: Callable[[Any], Any]) -> tuple[list[Any], l
         if item is not None:
             try:
                 value = convert(item)
-            except Exception as error:  # codecs raise anything on bytes that are not theirs
+            except Exception as error:  # codecs may raise any exception on bytes of another format
                 reason = _reason(error)
         values.append(value)
         reasons.append(reason)

@@ -35,7 +35,7 @@ class BadMessageFiles:
     """Writes one task's bad messages. Their offsets must rise within a queue."""
 
     def __init__(self, directory: Directory | None) -> None:
-        """Store the directory. If it is None, nothing is written."""
+        """Write the files to ``directory``. If it is None, nothing is written."""
         self._directory = directory
         self._queue: Queue | None = None
         self._lines: list[BadMessage] = []

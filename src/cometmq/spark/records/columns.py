@@ -27,7 +27,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its type as Spark DDL, a flag if reads return it by default, and its meaning."""
+    """One column: its name, its type as Spark DDL, whether reads return it by default, and its meaning."""
 
     name: str
     type: str

@@ -127,7 +127,9 @@ class Records:
 
     @cached_property
     def _raw_heads(self) -> npt.NDArray[np.void]:
-        """Return the heads of all records as bytes. Numpy would copy structured values field by field."""
+        """Return the heads (fields before the body) of all records as bytes; Numpy would copy structured values one
+        by one.
+        """
         raw = windows(self._bytes, f"V{_HEAD.itemsize}")[self.starts]
         heads = raw.view(_HEAD)
         flags = heads["sys_flag"]
@@ -286,7 +288,7 @@ class Records:
         fit.
         """
         texts = self.properties.values_of(name)
-        digits = 9 if kind == pa.int32() else 14  # milliseconds of so many end in the year 5138
+        digits = 9 if kind == pa.int32() else 14  # this many digits are enough for milliseconds up to the year 5138
         numeric = pc.match_substring_regex(texts, rf"^-?[0-9]{{1,{digits}}}$")
         return pc.if_else(numeric, texts, pa.scalar(None, pa.string())).cast(kind)
 

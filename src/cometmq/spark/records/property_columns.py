@@ -104,7 +104,7 @@ class PropertyTexts:
         if len(rows) == self._count and (rows == np.arange(self._count)).all():
             return text(slices(self._bytes, begins, lengths))
         begin, length = np.zeros(self._count, np.int64), np.zeros(self._count, np.int64)
-        begin[rows], length[rows] = begins, lengths  # the last of equal names stays
+        begin[rows], length[rows] = begins, lengths  # of pieces with the same name, the last is kept
         return text(slices(self._bytes, begin, length, length == 0))
 
     def _maps(self, kind: Any) -> Any:
@@ -155,7 +155,7 @@ def _encoded(names: Any) -> tuple[list[bytes], Positions]:
 
 
 def _without_repeats(names: int, numbers: Positions, firsts: Positions) -> npt.NDArray[np.bool_] | None:
-    """Mark the pieces to keep. If a record contains a name twice, only the last piece is kept. None means all pieces.
+    """Mark the pieces to keep: if a record contains a name twice, only the last piece. Return None to keep all pieces.
 
     :param names: number of distinct names; ``numbers`` contains the index of each piece's name.
     """

@@ -23,7 +23,7 @@ Offsets = dict[Queue, int]
 
 
 class Mark(NamedTuple):
-    """A message that identifies a generation of its queue.
+    """A message by which its queue is recognized, even if its topic was deleted and recreated.
 
     A topic that was deleted and recreated counts its messages from 0. No two messages on a broker have the same log
     offset and store time, so the message at this queue offset is a different one.

@@ -113,7 +113,7 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
             from pyspark import SparkContext
 
             interrupt_at_once()
-            with interruption_put_off():  # by PySpark's own handler, too
+            with interruption_put_off():  # this also puts off PySpark's own handler
                 SparkContext.getOrCreate(conf)
             session = _session(conf)
         try:
@@ -203,7 +203,7 @@ def connect_session(address: str) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    place = urlsplit(address).netloc  # the parameters behind it may contain a token
+    place = urlsplit(address).netloc  # the parameters after the address may contain a token
     _log.info("connecting to Spark at %s", place)
     try:
         _demand_listener(address)

@@ -62,8 +62,8 @@ def silence_spark() -> None:
 
 
 def interrupt_at_once() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt and silence py4j and the JVM. In other threads than the main thread, do
-    nothing.
+    """Make Ctrl-C raise KeyboardInterrupt and silence py4j and the JVM. Do nothing in any thread except the main
+    thread.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:

@@ -50,7 +50,7 @@ def demand_running(spark: SparkSession) -> None:
     :raises SessionLostError: the session was stopped, or its JVM has ended.
     """
     with says_when_lost():
-        stopped = getattr(spark, "is_stopped", None)  # of Spark Connect
+        stopped = getattr(spark, "is_stopped", None)  # only sessions of Spark Connect have this attribute
         if stopped if stopped is not None else _is_stopped():
             raise SessionLostError("the Spark session is stopped", next_step="create a new one")
 

@@ -76,7 +76,7 @@ class EffectivelyOnce(RowSelection):
         self._indexed: set[str] = set()
         """Brokers whose index contains the rows of earlier attempts."""
         self._is_new: set[Queue] = set()
-        """Queues that contain no further rows of earlier attempts."""
+        """Queues in which all later rows of this task are new, because earlier attempts have stored none of them."""
         self._last_of: dict[str, Chunk] = {}
 
     def choose_queues(self, _topic: str, route: WriteRoute) -> WriteRoute:

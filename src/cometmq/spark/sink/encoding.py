@@ -182,7 +182,7 @@ def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], wher
     """
     columns = {name: batch.column(name) for name in batch.schema.names}
     pieces: list[Any] = []
-    count = 0  # of separators of each kind, if no value contains any
+    count = 0  # the number of separators of each kind, if no value contains any
     for name, column in (
         (TAGS, columns.get("tags")),
         (KEYS, _keys(batch, columns["keys"], where) if "keys" in columns else None),

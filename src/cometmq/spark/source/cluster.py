@@ -35,7 +35,7 @@ _MARKS_AT_ONCE: Final = 32
 
 
 class Life(Enum):
-    """A change to a queue since its mark was taken."""
+    """The kinds of changes to a queue since its mark (a message that it contained) was taken."""
 
     ANEW = auto()
     """The queue was deleted and recreated: its first message is newer than the mark's message."""
@@ -138,7 +138,7 @@ class Cluster(OffsetClient):
             if answer.code != ResponseCode.SUCCESS:
                 return None
             record = decode_record(answer.body, check_crc=False)
-            if record.queue_offset > offset:  # that message is gone, and this is a later one
+            if record.queue_offset > offset:  # that message is gone, and this message is a later one
                 return None
             return Mark(offset, record.physical_offset, record.store_timestamp)
 
@@ -163,7 +163,7 @@ class Cluster(OffsetClient):
         return {queue: life for queue, life in changed.items() if self.has_master(queue)}
 
     def changed_meanwhile(self, marks: Marks) -> list[Queue]:
-        """Return the queues that were recreated since their marks were taken a short time ago.
+        """Return the queues that were recreated in the short time since their marks were taken.
 
         The check takes one request per queue. It takes more requests only if a mark's message was deleted.
         """

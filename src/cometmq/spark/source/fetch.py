@@ -204,7 +204,8 @@ class Fetcher:
         """
         for _, of_broker in groupby(ranges, key=lambda part: part.queue.broker):
             yield from self._chunks(self._pieces(Segments(of_broker, self._options.pull_batch_size)))
-        if changed := self._cluster.changed_meanwhile(marks):  # so what was read is mixed
+        # so the messages that were read are a mixture of both topics
+        if changed := self._cluster.changed_meanwhile(marks):
             raise DataLossError(
                 f"{min(changed)} was recreated while it was being read",
                 next_step="restart the query; it will then read the new queue",
@@ -294,7 +295,7 @@ class Fetcher:
 
     def _apply_answer(self, segment: Segment, answer: RemotingCommand, body: Piece) -> None:
         """Move a segment forward by an answer."""
-        if answer.code == ResponseCode.SYSTEM_BUSY:  # tried again on a new connection, after a pause
+        if answer.code == ResponseCode.SYSTEM_BUSY:  # the request is tried again on a new connection, after a pause
             raise UnreachableError(f"the broker is busy: {answer.remark}")
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._skip_lost(segment, segment.part.end, "its topic was deleted")
@@ -313,7 +314,7 @@ class Fetcher:
                 segment.size += len(body)
             segment.at = max(after, segment.at + 1)
         elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark != _REMOVING and after > segment.at:
-            segment.at = after  # messages between did not match the filter: no loss
+            segment.at = after  # the messages in between did not match the filter: this is no loss
         elif segment.at < after < segment.part.end:
             self._skip_lost(segment, after, "they were deleted")
         elif answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and answer.remark == _REMOVING:
@@ -323,7 +324,7 @@ class Fetcher:
 
     def _skip_lost(self, segment: Segment, until: int, why: str) -> None:
         """Skip lost messages up to ``until``, or fail if ``failOnDataLoss`` is true."""
-        if self._cluster.reads_slave(segment.queue):  # which proves nothing
+        if self._cluster.reads_slave(segment.queue):  # a slave's answer proves no loss
             self._leave_slave(segment, why)
         gone = OffsetRange(segment.queue, segment.at, min(until, segment.part.end))
         if self._options.fail_on_data_loss:

@@ -165,7 +165,7 @@ def _resolved(
             found[queue] = held.end
         elif cluster.has_master(queue):
             found[queue] = within_bounds(options, queue, held, int(named))
-        else:  # a slave proves no loss: the tasks wait for what it does not hold
+        else:  # a slave's answer proves no loss: the tasks wait for messages that it does not have
             found[queue] = int(named)
     return found
 
@@ -193,8 +193,8 @@ def kept_starting_offsets_in(storage: Storage, key: str, options: Mapping[str, s
     demand_topics(parsed, queues)
     asked = {name: options[name] for name in _NAMES if name in options}
     saved, marks = _saved(storage, key, asked)
-    # Queues of an absent broker stay in the file; else the stream would later begin at other offsets. Queues
-    # that were added to a topic since then are not in the file, so they begin at their first message.
+    # Queues of an absent broker stay in the file; otherwise the stream would later begin at other offsets. Queues that
+    # were added to a topic since then are not in the file, so they begin at their first message.
     topics, known = {queue.topic for queue in queues}, {queue.topic for queue in saved}
     begin = {queue: offset for queue, offset in saved.items() if queue.topic in topics}
     bounds = cluster.bounds([queue for queue in queues if queue in marks or queue.topic not in known])

@@ -82,7 +82,7 @@ class RocketMQReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """Query the brokers' offsets, and divide the range between them into partitions."""
+        """Query the offsets at which the read begins and ends, and divide the messages in between into partitions."""
         cluster = Cluster(self._options)
         queues = cluster.queues()
         demand_topics(self._options, queues)
@@ -97,7 +97,7 @@ class RocketMQReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Pull and decode one partition."""
-        if isinstance(partition, RangePartition):  # Spark makes an empty partition of its own where there is none
+        if isinstance(partition, RangePartition):  # if there is no partition, Spark creates an empty one itself
             with sentence_first():
                 yield from read_ranges(self._options, self._schema, partition.ranges, partition.marks)
 

@@ -110,7 +110,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Set the end of this run to the queues' current ends."""
+        """Let this run end at the current ends of the queues."""
         queues = self._cluster.queues()
         demand_topics(self._options, queues)
         bounds = self._cluster.bounds(queues)
@@ -169,8 +169,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not first and begin == end and offsets_to_json(end) == start["queues"]:
             return start
         self._planned_at = self._clock.monotonic()
-        # A mark is kept until reading passes it: a new mark of a queue that was not checked may be from another
-        # generation.
+        # A mark is kept until reading passes it: the new mark of a queue that was not checked may be from a recreated
+        # queue.
         passed = [queue for queue in bounds if queue not in marks or marks[queue].offset != end[queue] - 1]
         marks |= self._cluster.marks_before({queue: end[queue] for queue in passed})
         offset = {
@@ -324,7 +324,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks = marks_from_json(end.get("marks", {}))
         if end == self._planned:
             return divide_into_partitions(self._options, self._pieces, marks)
-        ranges = [part for part in self.ranges(end) if len(part)]  # of a batch of the checkpoint, which is repeated
+        ranges = [part for part in self.ranges(end) if len(part)]  # for a batch in the checkpoint that is repeated
         queues = {part.queue for part in ranges}
         lost = lost_queues(self._options, self._cluster, queues, marks)
         lost |= set(self._deleted_queues(queues.difference(self._cluster.queues())))
