@@ -23,9 +23,10 @@ from __future__ import annotations
 import gzip
 import re
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,7 +34,10 @@ from cometmq.archive.changes import next_commit
 from cometmq.archive.commits import APPENDED, OPENED, Commit
 from cometmq.archive.contents import Checkpoint, Contents
 from cometmq.archive.errors import ArchiveError
+from cometmq.archive.limits import CHECKPOINT_BYTES_MAX, COMMIT_BYTES_MAX
 from cometmq.storage import ObjectExistsError, ObjectNotFoundError, Storage
+
+T = TypeVar("T")
 
 COMMITS: Final = "_commits"
 """Directory of the commits."""
@@ -45,6 +49,8 @@ _CHECKPOINTS_KEPT: Final = 2
 _ATTEMPTS: Final = 20
 """Maximum number of times that a commit is computed, since other jobs may create its number first."""
 REQUESTS_AT_ONCE: Final = 16
+_GZIP: Final = zlib.MAX_WBITS + 16
+"""The format of the compressed data for zlib."""
 _NAME: Final = re.compile(r"[^/]+/(\d{20})\.json(?:\.gz)?")
 
 
@@ -160,9 +166,20 @@ class CommitChain:
         )
 
     def _numbers(self, directory: str, begin: int) -> list[int]:
+        """List the numbers of the objects in a directory, from ``begin`` on.
+
+        :raises ArchiveError: an object is larger than any that is written.
+        """
         after = _key(begin - 1, directory) if begin > 0 else ""
-        found = (_NAME.fullmatch(item.key) for item in self._storage.list_objects(directory, after=after))
-        return sorted(int(match[1]) for match in found if match is not None and int(match[1]) >= begin)
+        found = []
+        for item in self._storage.list_objects(directory, after=after):
+            match = _NAME.fullmatch(item.key)
+            if match is None or int(match[1]) < begin:
+                continue
+            if item.size > COMMIT_BYTES_MAX:
+                raise self._damaged(item.key, f"it has {item.size} bytes, and at most {COMMIT_BYTES_MAX} are read")
+            found.append(int(match[1]))
+        return sorted(found)
 
     def _read(self, numbers: Iterable[int]) -> Iterator[Commit]:
         wanted = list(numbers)
@@ -175,13 +192,24 @@ class CommitChain:
     def _read_one(self, number: int) -> Commit:
         key = _key(number)
         try:
-            return msgspec.json.decode(self._storage.read(key), type=Commit)
+            return self._decoded(key, self._storage.read(key), Commit)
         except ObjectNotFoundError as error:
             raise self._missing(number) from error
-        except msgspec.MsgspecError as error:
-            raise ArchiveError(
-                f"{self._storage.describe(key)} is damaged: {error}", next_step="restore it from a backup"
-            ) from error
+
+    def _decoded(self, key: str, content: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise self._damaged(key, str(error)) from error
+
+    def _damaged(self, key: str, reason: str) -> ArchiveError:
+        is_checkpoint = key.startswith(CHECKPOINTS)
+        return ArchiveError(
+            f"{self._storage.describe(key)} is damaged: {reason}",
+            next_step="delete it: the commits have everything that it contains"
+            if is_checkpoint
+            else "restore it from a backup",
+        )
 
     def _missing(self, number: int) -> ArchiveError:
         return ArchiveError(
@@ -194,15 +222,27 @@ class CommitChain:
         while numbers := self._numbers(CHECKPOINTS, 0):
             key = _checkpoint_key(numbers[-1])
             try:
-                return msgspec.json.decode(gzip.decompress(self._storage.read(key)), type=Checkpoint)
+                compressed = self._storage.read(key)
             except ObjectNotFoundError:  # a newer one has replaced it since the list
                 continue
-            except (msgspec.MsgspecError, OSError, EOFError) as error:
-                raise ArchiveError(
-                    f"{self._storage.describe(key)} is damaged: {error}",
-                    next_step="delete it: the commits have everything that it contains",
-                ) from error
+            checkpoint = self._decoded(key, self._decompressed(key, compressed), Checkpoint)
+            if checkpoint.last.sequence != numbers[-1]:
+                raise self._damaged(key, f"it is the checkpoint of commit {checkpoint.last.sequence}")
+            return checkpoint
         return None
+
+    def _decompressed(self, key: str, compressed: bytes) -> bytes:
+        decompression = zlib.decompressobj(_GZIP)
+        try:
+            content = decompression.decompress(compressed, CHECKPOINT_BYTES_MAX)
+        except zlib.error as error:
+            raise self._damaged(key, str(error)) from error
+        if not decompression.eof:
+            is_long = len(content) == CHECKPOINT_BYTES_MAX
+            raise self._damaged(
+                key, f"it has more than {CHECKPOINT_BYTES_MAX} bytes" if is_long else "its end is missing"
+            )
+        return content
 
     def _write_checkpoint(self) -> None:
         """Write a checkpoint when it is due, and delete those that are no longer needed."""

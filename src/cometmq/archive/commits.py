@@ -9,6 +9,7 @@ import msgspec
 
 from cometmq.archive.errors import ArchiveError
 from cometmq.archive.files import DataFile, hour_ended_ms
+from cometmq.archive.limits import Count, Milliseconds, QueueId
 from cometmq.message.queues import Queue
 
 OPENED: Final = "open"
@@ -24,7 +25,7 @@ EXPIRED: Final = "expire"
 class _OfQueue(msgspec.Struct, frozen=True):
     topic: str
     broker: str
-    queue_id: int
+    queue_id: QueueId
 
     @property
     def queue(self) -> Queue:
@@ -35,8 +36,8 @@ class _OfQueue(msgspec.Struct, frozen=True):
 class Covered(_OfQueue, frozen=True):
     """A queue's offsets that a batch has read, including offsets without messages."""
 
-    first: int
-    end: int
+    first: Count
+    end: Count
 
     def __str__(self) -> str:
         return f"{self.queue} [{self.first}, {self.end})"
@@ -45,23 +46,23 @@ class Covered(_OfQueue, frozen=True):
 class QueueTotals(_OfQueue, frozen=True):
     """A queue's messages in an archive: ``rows`` messages with ``first <= offset < next``."""
 
-    first: int
-    next: int
-    rows: int
-    expired_to: int = 0
+    first: Count
+    next: Count
+    rows: Count
+    expired_to: Count = 0
     """If hours overlap, retention also removes messages after ``first``: those before this offset …"""
-    expired_before_ms: int = 0
+    expired_before_ms: Milliseconds = 0
     """… that were stored before this time, ms since 1970. Offset and time are 0 if no such messages exist."""
 
 
 class Commit(msgspec.Struct, frozen=True):
     """One transaction of the archive, which adds or removes files and stores the totals."""
 
-    sequence: int
+    sequence: Count
     query_id: str
     """Id of the query or run that last added messages, in this commit or an earlier commit."""
     batch_id: int
-    committed_ms: int
+    committed_ms: Milliseconds
     covered: list[Covered]
     files: list[DataFile]
     """Files that the commit adds."""
@@ -72,9 +73,9 @@ class Commit(msgspec.Struct, frozen=True):
     kind: str = APPENDED
     removed: list[str] = []
     """Paths of the files that the commit removes."""
-    format: int = 1
+    format: Count = 1
     """1 in commits of versions that wrote them without a condition, else 2."""
-    epoch: int = 0
+    epoch: Count = 0
     """Number of writers that have opened the archive so far."""
     writer: str = ""
     """Random id of the writer of an ``open`` or ``append`` commit."""

@@ -7,6 +7,7 @@ import msgspec
 from cometmq.archive.commits import APPENDED, OPENED, Commit, QueueTotals, next_sequence
 from cometmq.archive.errors import ArchiveError
 from cometmq.archive.files import DataFile
+from cometmq.storage.interface import check_key
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -23,6 +24,12 @@ class Contents:
     """An archive's files, totals and batches. :meth:`apply` adds the next commit."""
 
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        """Begin with the contents of a checkpoint, or of an archive without commits.
+
+        :raises ArchiveError: the checkpoint has a file that no archive has.
+        """
+        for file in () if checkpoint is None else checkpoint.files:
+            _check_file(file)
         self._last = None if checkpoint is None else checkpoint.last
         self._files = {} if checkpoint is None else {file.path: file for file in checkpoint.files}
         self._batches = {} if checkpoint is None else dict(checkpoint.batches)
@@ -54,13 +61,16 @@ class Contents:
     def apply(self, commit: Commit) -> None:
         """Add the next commit.
 
-        :raises ArchiveError: the commit is not the next one, or removes a file that the archive does not have.
+        :raises ArchiveError: the commit is not the next one, removes a file that the archive does not have, or adds a
+            file that no archive has.
         """
         if commit.sequence != self.next_sequence:
             raise _damaged(f"commit {commit.sequence} stands in place of commit {self.next_sequence}")
         for path in commit.removed:
             if path not in self._files:
                 raise _damaged(f"commit {commit.sequence} removes {path}, which no commit before it adds")
+        for file in commit.files:
+            _check_file(file)
         for path in commit.removed:
             del self._files[path]
         for file in commit.files:
@@ -77,6 +87,18 @@ class Contents:
         """Return the contents in the form in which they are stored."""
         assert self._last is not None, "an archive without commits has no checkpoint"
         return Checkpoint(self._last, self.files(), dict(self._batches), self.epoch, self.owner)
+
+
+def _check_file(file: DataFile) -> None:
+    try:
+        check_key(file.path)
+    except ValueError as error:
+        raise _damaged(f"a commit adds a file outside of it: {error}") from error
+    if not 0 < file.rows <= file.end - file.first or not file.bytes:
+        raise _damaged(
+            f"a commit adds {file.path} with {file.rows} messages in {file.bytes} bytes for offsets {file.first} to "
+            f"{file.end - 1}"
+        )
 
 
 def _damaged(reason: str) -> ArchiveError:

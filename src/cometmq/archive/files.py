@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from cometmq.archive.errors import ArchiveError
+from cometmq.archive.limits import Count, Milliseconds, QueueId
 from cometmq.message.queues import Queue
 
 HOUR_MS: Final = 3_600_000
@@ -36,16 +37,16 @@ class DataFile(msgspec.Struct, frozen=True):
     """Key of the file in the archive's storage."""
     topic: str
     broker: str
-    queue_id: int
-    first: int
-    end: int
-    rows: int
-    bytes: int
-    min_store_ms: int
-    max_store_ms: int
-    bad_bodies: int
+    queue_id: QueueId
+    first: Count
+    end: Count
+    rows: Count
+    bytes: Count
+    min_store_ms: Milliseconds
+    max_store_ms: Milliseconds
+    bad_bodies: Count
     """Number of messages whose bodies could not be decompressed. Iceberg does not store this number."""
-    committed_ms: int = 0
+    committed_ms: Milliseconds = 0
     """Time in ms since 1970 when the file's last message was committed; 0 if unknown."""
 
     @property
