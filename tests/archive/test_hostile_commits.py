@@ -113,13 +113,12 @@ def test_a_checkpoint_with_a_wrong_byte_is_named_or_harmless(lake: Path, at: int
     content = bytearray(path.read_bytes())
     content[at % len(content)] ^= 0x55
     path.write_bytes(content)
+    reason = ""
     try:
-        archive = open_archive(lake)
+        assert [totals.next for totals in open_archive(lake).queues().values()] == [10]
     except ArchiveError as error:
-        assert path.name in str(error)
-        assert "delete it: the commits have everything" in str(error)
-    else:
-        assert [totals.next for totals in archive.queues().values()] == [10]
+        reason = str(error)
+    assert not reason or (path.name in reason and "delete it: the commits have everything" in reason)
 
 
 def test_a_checkpoint_that_grows_without_end_when_it_is_decompressed_is_named_in_bounded_memory(

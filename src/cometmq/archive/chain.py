@@ -75,17 +75,17 @@ class CommitChain:
 
         :raises ArchiveError: a commit is missing or damaged.
         """
-        begin = self._contents.next_sequence
-        if begin == 0 and (checkpoint := self._newest_checkpoint()) is not None:
+        if self._contents.last() is None and (checkpoint := self._newest_checkpoint()) is not None:
             self._contents = Contents(checkpoint)
             self._checkpointed = checkpoint.last.sequence
-            begin = checkpoint.last.sequence  # this commit must exist: otherwise the end of the chain was lost
+        last = self._contents.last()
+        begin = 0 if last is None else last.sequence
         numbers = self._numbers(COMMITS, begin)
         for expected, number in enumerate(numbers, begin):
             if number != expected:
                 raise self._missing(expected)
-        if begin < self._contents.next_sequence:
-            if not numbers:
+        if last is not None:
+            if not numbers:  # the end of the chain was lost, or the archive was replaced
                 raise self._missing(begin)
             numbers = numbers[1:]
         for commit in self._read(numbers):
