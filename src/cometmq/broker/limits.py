@@ -79,6 +79,12 @@ after which clients give up a pull.
 """
 ARCHIVE_OPENING_SECONDS: Final = 600.0
 """Maximum time after a broker's start for which pulls below a queue's first offset wait for the archive's storage."""
+ARCHIVE_SILENCE_SECONDS: Final = 300.0
+"""Time after which an archive reader that does not answer at all is killed and started again. It is more than the three
+minutes for which a storage is asked again."""
+MAX_ARCHIVE_LOOKUPS: Final = 64
+"""Maximum number of lookups by key and by message ID that wait for the archive reader, each of which may take four
+seconds; further ones get SYSTEM_BUSY, so that pulls never wait behind them."""
 MAX_ARCHIVE_QUESTIONS: Final = 4_096
 """Maximum number of requests that wait for the archive reader, whose responses have up to a megabyte each."""
 ARCHIVE_FILTERED_RECORDS: Final = 800

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from cometmq.archive import Archive, DataFile
+from cometmq.archive import Archive, ArchiveError, DataFile
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.storage import Storage
 from cometmq.tier.frames import Extent
@@ -52,51 +52,60 @@ class Catalog:
         self._broker = broker
         self._lock = threading.Lock()
         self._archive: Archive | None = None
-        self._queues: dict[tuple[str, int], QueueFiles] = {}
+        self._topics: dict[str, dict[int, QueueFiles]] = {}
         self._refreshed_s = float("-inf")
+        """The time when the last successful refresh began."""
         self.version = 0
         """Number of refreshes that found new commits."""
 
-    def refresh(self, *, at_most_seconds: float = 0.0) -> bool:
+    def refresh(self, *, unless_since: float = float("inf")) -> bool:
         """Read the new commits; return whether there were any.
 
-        :param at_most_seconds: do nothing if the last refresh is not older than this.
-        :raises ArchiveError: there is no archive, or it is damaged.
+        :param unless_since: do nothing if a refresh has begun at this time (monotonic seconds) or later.
+        :raises ArchiveError: there is no archive, or it is damaged. The next refresh reads it from its beginning, since
+            it may have been replaced.
         :raises StorageError: the storage does not answer.
         """
         with self._lock:
+            if self._refreshed_s >= unless_since:
+                return False
             now = SYSTEM_CLOCK.monotonic()
-            if now - self._refreshed_s < at_most_seconds:
-                return False
-            if self._archive is None:
-                self._archive = Archive(self.storage)
-            elif not self._archive.refresh():
-                self._refreshed_s = now
-                return False
-            self._refreshed_s = now
-            self._queues = {
-                (queue.topic, queue.queue_id): QueueFiles(files, totals.next)
-                for queue, totals in self._archive.queues().items()
-                if queue.broker == self._broker and (files := self._archive.files(queue))
-            }
+            archive = self._archive
+            try:
+                if archive is None:
+                    archive = Archive(self.storage)
+                elif not archive.refresh():
+                    self._refreshed_s = now
+                    return False
+            except ArchiveError:
+                self._archive = None
+                raise
+            topics: dict[str, dict[int, QueueFiles]] = {}
+            for queue, totals in archive.queues().items():
+                if queue.broker == self._broker and (files := archive.files(queue)):
+                    topics.setdefault(queue.topic, {})[queue.queue_id] = QueueFiles(files, totals.next)
+            self._archive, self._topics, self._refreshed_s = archive, topics, now
             self.version += 1
             return True
 
-    def extents(self) -> list[Extent]:
+    def extents(self) -> dict[tuple[str, int], Extent]:
         """Return the archived part of each queue."""
-        return [
-            Extent(topic, queue_id, files.files[0].first, files.end, files.files[0].min_store_ms)
-            for (topic, queue_id), files in self._queues.items()
-        ]
+        return {
+            (topic, queue_id): Extent(topic, queue_id, files.files[0].first, files.end, files.files[0].min_store_ms)
+            for topic, queues in self._topics.items()
+            for queue_id, files in queues.items()
+        }
 
     def queue(self, topic: str, queue_id: int) -> QueueFiles | None:
         """Return the files of a queue, or None if it is not archived."""
-        return self._queues.get((topic, queue_id))
+        return self._topics.get(topic, {}).get(queue_id)
 
     def queues_of(self, topic: str) -> dict[int, QueueFiles]:
         """Return the files of a topic's queues, by queue id."""
-        return {queue_id: files for (name, queue_id), files in self._queues.items() if name == topic}
+        return self._topics.get(topic, {})
 
-    def all_files(self) -> list[DataFile]:
-        """Return the files of all queues."""
-        return [file for files in self._queues.values() for file in files.files]
+    def all_files(self) -> Iterator[DataFile]:
+        """Yield the files of all queues."""
+        for queues in self._topics.values():
+            for files in queues.values():
+                yield from files.files

@@ -71,7 +71,9 @@ class FindKey(msgspec.Struct, tag=True, frozen=True):
 
 
 Request = Open | Read | FindTime | FindPosition | FindKey
-Question = Read | FindTime | FindPosition | FindKey
+Lookup = FindPosition | FindKey
+"""Questions for which many files are searched."""
+Question = Read | FindTime | Lookup
 
 
 class Records(msgspec.Struct, tag=True, frozen=True):
@@ -113,9 +115,13 @@ class Extent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Extents(msgspec.Struct, tag=True, frozen=True):
-    """Sent without a request: the archived queues of the broker, whenever they have changed."""
+    """Sent without a request: the archived queues of the broker that have changed, some in each frame."""
 
     queues: list[Extent]
+    """Queues with their new extents; an extent without offsets means that the queue is no longer archived."""
+    is_whole: bool
+    """The frames up to the last one contain all archived queues, and queues that they do not contain are gone."""
+    is_last: bool
 
 
 class Unreadable(msgspec.Struct, tag=True, frozen=True):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.archive import DataFile
+from cometmq.archive import ArchiveError, DataFile
 from cometmq.archive.files import HOUR_MS
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.tier.catalog import Catalog
+from cometmq.tier.footers import RowGroup
 from cometmq.tier.frames import FindKey, FindPosition, Records
-from cometmq.tier.limits import KEY_SECONDS
-from cometmq.tier.row_groups import RowGroup, RowGroups
+from cometmq.tier.limits import FOUND_BYTES_MAX, LOOKUP_SECONDS
+from cometmq.tier.row_groups import RowGroups
 
 _KEY_COLUMNS: Final = ("queueOffset", "storeTimestamp", "keys", "uniqKey")
 _POSITION: Final = ("physicalOffset",)
@@ -28,7 +30,7 @@ class _Hit(NamedTuple):
     time_ms: int
     queue_id: int
     offset: int
-    record: bytes
+    record: bytes | memoryview
 
 
 class Lookups:
@@ -46,6 +48,7 @@ class Lookups:
         :raises ArchiveError: a file is lost or damaged.
         :raises StorageError: the storage does not answer.
         """
+        until = SYSTEM_CLOCK.monotonic() + LOOKUP_SECONDS
         hours: dict[int, list[DataFile]] = {}
         for file in self._catalog.all_files():
             hours.setdefault(file.min_store_ms // HOUR_MS, []).append(file)
@@ -54,6 +57,11 @@ class Lookups:
         # the hour whose probe begins before the offset, or the next one, in which another queue may begin earlier
         for hour in ordered[max(at - 1, 0) : at + 1]:
             for file in hours[hour]:
+                if SYSTEM_CLOCK.monotonic() > until:
+                    raise ArchiveError(
+                        f"the record at {asked.position} was not found within {LOOKUP_SECONDS:.0f} s",
+                        next_step="find the message by its key, or with the archive's table",
+                    )
                 for group in self._groups.footer(file).groups:
                     if not _may_have(group, asked.position):
                         continue
@@ -79,16 +87,14 @@ class Lookups:
         :raises ArchiveError: a file is lost or damaged.
         :raises StorageError: the storage does not answer.
         """
-        until = SYSTEM_CLOCK.monotonic() + KEY_SECONDS
+        until = SYSTEM_CLOCK.monotonic() + LOOKUP_SECONDS
         hits: list[_Hit] = []
         for file, group in self._groups_in_time(asked):
-            if len(hits) >= asked.max_count and min(hits[: asked.max_count]).time_ms > group.max_ms:
+            is_enough = len(hits) >= asked.max_count or _size_of(hits) >= FOUND_BYTES_MAX
+            if (is_enough and hits[-1].time_ms > group.max_ms) or SYSTEM_CLOCK.monotonic() > until:
                 break
-            if SYSTEM_CLOCK.monotonic() > until:
-                break
-            hits += self._hits(asked, file, group)
-            hits.sort(reverse=True)
-        newest = hits[: asked.max_count][::-1]
+            hits = _newest([*hits, *self._hits(asked, file, group)], asked.max_count)
+        newest = hits[::-1]
         return Records(asked.number, len(newest), 0), b"".join(hit.record for hit in newest)
 
     def _groups_in_time(self, asked: FindKey) -> Iterator[tuple[DataFile, RowGroup]]:
@@ -121,11 +127,29 @@ class Lookups:
         keys, unique_keys = (table.column(name).take(pa.array(rows)).to_pylist() for name in ("keys", "uniqKey"))
         records = self._groups.records(file, group.number)
         before = asked.before.get(file.queue_id, 0)
+        matching: list[tuple[int, int, int]] = []
         for row, texts, unique_key in zip(rows.tolist(), keys, unique_keys, strict=True):
             offset, time_ms = int(records.offsets[row]), int(records.times_ms[row])
             has_key = unique_key == asked.key or (not asked.is_unique and asked.key in (texts or "").split(" "))
             if has_key and offset < before and asked.begin <= time_ms <= asked.end:
-                yield _Hit(time_ms, file.queue_id, offset, bytes(records.slice(row, row + 1)))
+                matching.append((time_ms, offset, row))
+        for time_ms, offset, row in sorted(matching, reverse=True)[: asked.max_count]:
+            yield _Hit(time_ms, file.queue_id, offset, records.slice(row, row + 1))
+
+
+def _newest(hits: list[_Hit], most: int) -> list[_Hit]:
+    """Return the newest hits, the newest first, that fit into an answer."""
+    hits.sort(key=lambda hit: hit[:3], reverse=True)
+    sizes = accumulate(len(hit.record) for hit in hits[:most])
+    return [
+        hit._replace(record=bytes(hit.record))
+        for number, (hit, size) in enumerate(zip(hits, sizes, strict=False))
+        if not number or size <= FOUND_BYTES_MAX
+    ]
+
+
+def _size_of(hits: list[_Hit]) -> int:
+    return sum(len(hit.record) for hit in hits)
 
 
 def _may_have(group: RowGroup, position: int) -> bool:

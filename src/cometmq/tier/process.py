@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.storage import StorageOptions, StorageUnavailableError, open_storage
 from cometmq.tier.catalog import Catalog
 from cometmq.tier.frames import (
     LENGTHS,
+    Extent,
     Extents,
     Failed,
     FindKey,
     FindPosition,
     FindTime,
+    Lookup,
     Message,
     Open,
     Question,
@@ -27,7 +31,15 @@ from cometmq.tier.frames import (
     decode_request,
     encode_frame,
 )
-from cometmq.tier.limits import READ_AHEAD_THREADS, READING_THREADS, REFRESH_SECONDS
+from cometmq.tier.limits import (
+    EXTENTS_IN_FRAME,
+    EXTENTS_PAUSE_SECONDS,
+    MEMORY_BYTES,
+    READ_AHEAD_THREADS,
+    READING_THREADS,
+    REFRESH_SECONDS,
+    WAITING_SECONDS,
+)
 from cometmq.tier.lookups import Lookups
 from cometmq.tier.reader import ArchiveReader
 from cometmq.tier.rebuild import warm_up
@@ -36,6 +48,7 @@ from cometmq.tier.row_groups import RowGroups
 _NICE: Final = 5
 """The broker's work goes first."""
 
+_ByQueue = dict[tuple[str, int], Extent]
 _Answer = tuple[Message, bytes | memoryview]
 
 
@@ -79,7 +92,9 @@ class ReaderProcess:
                 case FindKey():
                     return lookups.find_key(question)
 
-        def work(question: Question) -> None:
+        def work(question: Question, received: float) -> None:
+            if SYSTEM_CLOCK.monotonic() - received > WAITING_SECONDS:
+                return
             try:
                 message, payload = answer(question)
             except CometMQError as error:
@@ -90,22 +105,39 @@ class ReaderProcess:
 
         while (request := self._receive()) is not None:
             if not isinstance(request, Open):
-                is_lookup = isinstance(request, FindKey | FindPosition)
-                (self._lookups if is_lookup else self._threads).submit(work, request)
+                is_lookup = isinstance(request, Lookup)
+                (self._lookups if is_lookup else self._threads).submit(work, request, SYSTEM_CLOCK.monotonic())
         self._ended.set()
 
     def _refresh(self, catalog: Catalog) -> None:
-        reported = -1
+        reported: dict[tuple[str, int], Extent] = {}
+        version = 0
         while not self._ended.is_set():
             try:
                 catalog.refresh()
-                if catalog.version != reported:  # a reader at the archive's end may have read the new commits
-                    reported = catalog.version
-                    self._send(Extents(catalog.extents()))
+                if catalog.version != version:  # a reader at the archive's end may have read the new commits
+                    before = reported if version else None
+                    version = catalog.version
+                    reported = self._report(catalog.extents(), before)
             except CometMQError as error:
                 self._send(Unreadable(str(error), may_pass=isinstance(error, StorageUnavailableError)))
-                reported = -1
+                version = 0
+            except Exception as error:  # this thread must go on, since no other looks for new commits
+                self._send(Unreadable(f"{type(error).__name__}: {error}", may_pass=False))
+                version = 0
             self._ended.wait(REFRESH_SECONDS)
+
+    def _report(self, extents: _ByQueue, before: _ByQueue | None) -> _ByQueue:
+        """Send the extents that have changed, or all of them; return them all."""
+        known = before or {}
+        changed = [extent for queue, extent in extents.items() if known.get(queue) != extent]
+        changed += [Extent(*queue, 0, 0, 0) for queue in known.keys() - extents.keys()]
+        starts = range(0, max(len(changed), 1), EXTENTS_IN_FRAME)
+        for start in starts:
+            queues = changed[start : start + EXTENTS_IN_FRAME]
+            self._send(Extents(queues, is_whole=before is None, is_last=start == starts[-1]))
+            self._ended.wait(EXTENTS_PAUSE_SECONDS)
+        return extents
 
     def _receive(self) -> Open | Question | None:
         """Return the next request, or None at the end."""
@@ -122,10 +154,17 @@ class ReaderProcess:
             self._socket.sendall(payload)
 
 
+def limit_memory() -> None:
+    """Let the process fail to allocate memory before it takes that of the broker and of other programs."""
+    with suppress(OSError, ValueError):  # the limit of the account is lower
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+
+
 def run(descriptor: int) -> None:
     """Run the archive reader on an inherited socket, and end the process."""
     with suppress(OSError):
         os.nice(_NICE)
+    limit_memory()
     with socket.socket(fileno=descriptor) as broker:
         ReaderProcess(broker).run()
     os._exit(0)  # threads may wait for a storage

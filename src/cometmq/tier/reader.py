@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from cometmq.archive import DataFile
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.tier.catalog import Catalog, QueueFiles
 from cometmq.tier.frames import FindTime, Read, Records, TimeFound
 from cometmq.tier.rebuild import RebuiltRecords
 from cometmq.tier.row_groups import RowGroups
-
-FRESH_SECONDS: Final = 1.0
-"""For a reader at the archive's end: a list of commits that is not older is not read again."""
 
 
 class _Place(NamedTuple):
@@ -84,10 +82,10 @@ class ArchiveReader:
     # --- places -------------------------------------------------------------------------------
     def _place_in(self, asked: Read) -> _Place | None:
         """Return the first record at an offset or after it; look for new commits if there is none."""
-        known = self._catalog.version
+        known, began = self._catalog.version, SYSTEM_CLOCK.monotonic()
         place = self._find(asked)
         if place is None:
-            self._catalog.refresh(at_most_seconds=FRESH_SECONDS)
+            self._catalog.refresh(unless_since=began)
             if self._catalog.version != known:  # this call or another thread has read new commits
                 place = self._find(asked)
         return place

@@ -8,8 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,37 +16,12 @@ import pyarrow.parquet as pq
 from cometmq.archive import ArchiveError, DataFile
 from cometmq.errors import CometMQError
 from cometmq.storage import ObjectNotFoundError, Storage
-from cometmq.tier.limits import CACHED_FOOTERS, CACHED_RECORDS_BYTES, FOOTER_BYTES, LOADING_BYTES
-from cometmq.tier.rebuild import COLUMNS, RebuiltRecords
+from cometmq.tier.footers import Footer, damaged, lost, range_of, read_footer
+from cometmq.tier.limits import CACHED_FOOTERS, CACHED_RECORDS_BYTES, LOADING_BYTES, MEMORY_BYTES
+from cometmq.tier.rebuild import COLUMNS, DamagedRecordsError, RebuiltRecords
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-_MAGIC: Final = b"PAR1"
-_TAIL_BYTES: Final = 8
-"""At the end of a file: the length of the footer, and the magic."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """One row group: its number in the file, and the smallest and largest values in it."""
-
-    number: int
-    first: int
-    last: int
-    min_ms: int
-    max_ms: int
-    positions: tuple[int, int] | None
-    """The offsets in the broker's log, if the file states them."""
-    unique_keys: tuple[bytes, bytes] | None
-
-
-@dataclass(frozen=True)
-class Footer:
-    """The footer of a file."""
-
-    metadata: Any
-    groups: list[RowGroup]
 
 
 class RowGroups:
@@ -66,7 +40,7 @@ class RowGroups:
         :raises ArchiveError: the file is lost, or is not the file that was committed.
         :raises StorageError: the storage does not answer.
         """
-        return self._footers.get(file.path, lambda: self._read_footer(file))
+        return self._footers.get(file.path, lambda: read_footer(self._storage, file))
 
     def records(self, file: DataFile, group: int) -> RebuiltRecords:
         """Return the records of a row group.
@@ -76,8 +50,8 @@ class RowGroups:
         return self._records.get((file.path, group), lambda: self._rebuild(file, group))
 
     def _rebuild(self, file: DataFile, group: int) -> RebuiltRecords:
-        with self._room.taken(self.footer(file).metadata.row_group(group).total_byte_size):
-            return RebuiltRecords(self.table(file, group, COLUMNS))
+        with self._room.taken(self.footer(file).groups[group].size), self._failures(file):
+            return RebuiltRecords(self._table(file, group, COLUMNS), file)
 
     def read_ahead(self, file: DataFile, group: int) -> None:
         """Begin to load a row group, or the first one of another file, unless it is loaded."""
@@ -94,70 +68,38 @@ class RowGroups:
 
         :raises ArchiveError: the file is lost or damaged.
         """
-        metadata = self.footer(file).metadata
-        row_group = metadata.row_group(group)
+        with self._failures(file):
+            return self._table(file, group, columns)
+
+    def _table(self, file: DataFile, group: int, columns: Sequence[str]) -> Any:
+        footer = self.footer(file)
+        row_group = footer.metadata.row_group(group)
         chunks = [row_group.column(at) for at in range(row_group.num_columns)]
-        ranges = [_range_of(chunk) for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns]
+        ranges = [range_of(chunk) for chunk in chunks if chunk.path_in_schema in columns]
+        source = _Ranges(file.bytes, ranges, self._storage.read_ranges(file.path, ranges))
+        with pq.ParquetFile(pa.PythonFile(source, "r"), metadata=footer.metadata, pre_buffer=False) as parquet:
+            table = parquet.read_row_group(group, columns=list(columns), use_threads=False)
+        if table.num_rows != row_group.num_rows:
+            raise DamagedRecordsError(f"row group {group} has {table.num_rows} messages")
+        return table
+
+    @contextmanager
+    def _failures(self, file: DataFile) -> Iterator[None]:
+        """Turn the errors of the libraries into one that names the file."""
         try:
-            source = _Ranges(file.bytes, ranges, self._storage.read_ranges(file.path, ranges))
-            with pq.ParquetFile(pa.PythonFile(source, "r"), metadata=metadata, pre_buffer=False) as parquet:
-                return parquet.read_row_group(group, columns=list(columns), use_threads=False)
-        except ObjectNotFoundError as error:
-            raise self._lost(file) from error
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise self._damaged(file, str(error)) from error
-
-    def _read_footer(self, file: DataFile) -> Footer:
-        try:
-            tail = self._storage.read(file.path, max(file.bytes - FOOTER_BYTES, 0), file.bytes)
-            if len(tail) < min(file.bytes, FOOTER_BYTES) or tail[-4:] != _MAGIC:
-                raise self._damaged(
-                    file, f"it is shorter than {file.bytes} bytes or does not end with a Parquet footer"
-                )
-            size = int.from_bytes(tail[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
-            if size > len(tail):
-                tail = self._storage.read(file.path, file.bytes - size, file.bytes)
-            metadata = pq.read_metadata(pa.BufferReader(tail))
-        except ObjectNotFoundError as error:
-            raise self._lost(file) from error
-        except pa.ArrowException as error:
-            raise self._damaged(file, str(error)) from error
-        names = [metadata.schema.column(at).path for at in range(len(metadata.schema))]
-        absent = [name for name in COLUMNS if name not in names]
-        if absent:
-            raise self._damaged(file, f"it has no column {absent[0]}")
-        return Footer(
-            metadata, [_row_group(metadata.row_group(at), at, file, names) for at in range(metadata.num_row_groups)]
-        )
-
-    def _lost(self, file: DataFile) -> ArchiveError:
-        return ArchiveError(
-            f"the archive has lost {self._storage.describe(file.path)}", next_step="restore it from a backup"
-        )
-
-    def _damaged(self, file: DataFile, reason: str) -> ArchiveError:
-        return ArchiveError(
-            f"{self._storage.describe(file.path)} is damaged: {reason}", next_step="restore it from a backup"
-        )
-
-
-def _range_of(chunk: Any) -> tuple[int, int]:
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page:
-        start = min(start, chunk.dictionary_page_offset)
-    return start, start + chunk.total_compressed_size
-
-
-def _row_group(row_group: Any, number: int, file: DataFile, names: list[str]) -> RowGroup:
-    def bounds(name: str) -> tuple[Any, Any] | None:
-        """Return the smallest and the largest value: a number, or the bytes of a text."""
-        found = row_group.column(names.index(name)).statistics
-        return (found.min_raw, found.max_raw) if found is not None and found.has_min_max else None
-
-    first, last = bounds("queueOffset") or (file.first, file.end - 1)
-    times_us = bounds("storeTimestamp") or (file.min_store_ms * 1000, file.max_store_ms * 1000)
-    min_ms, max_ms = (time // 1000 for time in times_us)
-    return RowGroup(number, first, last, min_ms, max_ms, bounds("physicalOffset"), bounds("uniqKey"))
+            yield
+        except CometMQError as error:
+            if isinstance(error, ObjectNotFoundError):
+                raise lost(self._storage, file) from error
+            raise
+        except MemoryError as error:
+            raise ArchiveError(
+                f"{self._storage.describe(file.path)} needs more memory than the {MEMORY_BYTES >> 20} MiB of the "
+                "archive reader",
+                next_step="if this does not pass, the file is damaged: restore it from a backup",
+            ) from error
+        except (pa.ArrowException, DamagedRecordsError, OSError, ValueError, LookupError, OverflowError) as error:
+            raise damaged(self._storage, file, str(error)) from error
 
 
 class _Ranges(io.RawIOBase):
@@ -199,11 +141,13 @@ class _Room:
         self._most = most
         self._taken = 0
         self._freed = threading.Condition()
+        self._entrance = threading.Lock()
+        """Held by the load that waits: later ones wait behind it, since smaller ones would always find room first."""
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
         """Wait for room, and use it in the block."""
-        with self._freed:
+        with self._entrance, self._freed:
             self._freed.wait_for(lambda: not self._taken or self._taken + size <= self._most)
             self._taken += size
         try:

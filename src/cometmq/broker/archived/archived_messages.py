@@ -14,7 +14,7 @@ answered with ``None``, and its caller tells the client to ask again later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -24,6 +24,8 @@ from cometmq.broker.config import BrokerConfig, storage_options
 from cometmq.broker.limits import (
     ARCHIVE_ANSWER_SECONDS,
     ARCHIVE_OPENING_SECONDS,
+    ARCHIVE_SILENCE_SECONDS,
+    MAX_ARCHIVE_LOOKUPS,
     MAX_ARCHIVE_QUESTIONS,
 )
 from cometmq.broker.stops import Stops
@@ -34,7 +36,19 @@ from cometmq.errors import CometMQError, require
 from cometmq.message.record import RecordError, decode_record
 from cometmq.periodic import Alarm
 from cometmq.store.message_store import MessageStore
-from cometmq.tier.frames import Answer, Extent, Extents, Failed, Message, Open, Question, Read, Records, Unreadable
+from cometmq.tier.frames import (
+    Answer,
+    Extent,
+    Extents,
+    Failed,
+    Lookup,
+    Message,
+    Open,
+    Question,
+    Read,
+    Records,
+    Unreadable,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +74,13 @@ class _Identity(msgspec.Struct, eq=False):
     """True if the queues are the same, or ``None`` while this is being checked."""
     waiting: list[Callable[[], None]] = []
 
+    def when_known(self, then: Callable[[], None]) -> None:
+        """Call a function once the queues have been compared, or could not be compared."""
+        if self.is_same is None:
+            self.waiting.append(then)
+        else:
+            then()
+
 
 class ArchivedMessages:
     """The archived messages of a broker.
@@ -74,9 +95,15 @@ class ArchivedMessages:
         self._lives = tables.lives
         self._clock = store.clock
         self._process = ReaderProcess(opened, self._received, self._send_again, clock=store.clock)
-        self._extents: dict[_Queue, Extent] = {}
+        self._extents: dict[str, dict[int, Extent]] = {}
+        self._incoming: dict[str, dict[int, Extent]] = {}
+        """The extents of a report that is not complete yet."""
         self._identities: dict[_Queue, _Identity] = {}
         self._pending: dict[int, _Pending] = {}
+        self._lookups = 0
+        """Number of pending requests that search all files."""
+        self._silent_since: float | None = None
+        """Time of the first request since the last message of the reader, or ``None``."""
         self._next_number = 0
         self._next_look = Alarm(self._look, clock=store.clock)
         self._may_open_until = float("-inf")
@@ -139,6 +166,11 @@ class ArchivedMessages:
         return self.waiting >= MAX_ARCHIVE_QUESTIONS
 
     @property
+    def is_open(self) -> bool:
+        """Return whether the archived queues are known."""
+        return self._is_open
+
+    @property
     def is_readable(self) -> bool:
         """Return whether the archive's commits could be read at the last check."""
         return self._is_open and not self._unreadable
@@ -146,7 +178,7 @@ class ArchivedMessages:
     # --- what is archived ---------------------------------------------------------------------
     def extent(self, topic: str, queue_id: int) -> Extent | None:
         """Return the archived part of a queue before its first offset in the store, or ``None`` if there is none."""
-        extent = self._extents.get((topic, queue_id))
+        extent = self._extents.get(topic, {}).get(queue_id)
         if extent is None or not self._is_read(topic):
             return None
         low, high = self._store.extent(topic, queue_id)
@@ -165,16 +197,16 @@ class ArchivedMessages:
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues of a topic that have archived messages before their first offsets in the store."""
-        return [queue_id for name, queue_id in self._extents if name == topic and self.extent(name, queue_id)]
+        return [queue_id for queue_id in self._extents.get(topic, ()) if self.extent(topic, queue_id)]
 
     def may_have(self, topic: str) -> bool:
         """Return whether a topic's messages may be archived because the archive is still being opened."""
-        return (
-            not self._extents
-            and self._clock.monotonic() < self._may_open_until
-            and not self._stopped
-            and self._is_read(topic)
-        )
+        return self.is_opening and self._is_read(topic)
+
+    @property
+    def is_opening(self) -> bool:
+        """Return whether the archive is still being opened."""
+        return not self._extents and self._clock.monotonic() < self._may_open_until and not self._stopped
 
     def _is_read(self, topic: str) -> bool:
         config = self._topics.get(topic)
@@ -197,13 +229,17 @@ class ArchivedMessages:
         :param question: makes the question from its number.
         :param on_answer: called once, with ``None`` if there is no answer in time.
         """
-        if self._stopped or not self._extents or self.is_full:
-            on_answer(None, b"")
-            return
         self._next_number += 1
         asked = question(self._next_number)
-        deadline = self._clock.monotonic() + ARCHIVE_ANSWER_SECONDS
-        self._pending[asked.number] = _Pending(asked, on_answer, deadline)
+        is_lookup = isinstance(asked, Lookup)
+        if self._stopped or not self._extents or self.is_full or (is_lookup and self._lookups >= MAX_ARCHIVE_LOOKUPS):
+            on_answer(None, b"")
+            return
+        now = self._clock.monotonic()
+        self._pending[asked.number] = _Pending(asked, on_answer, now + ARCHIVE_ANSWER_SECONDS)
+        self._lookups += is_lookup
+        if self._silent_since is None:
+            self._silent_since = now
         if not self._next_look.is_set:
             self._next_look.after(_LOOK_SECONDS)
         self._process.send(asked)
@@ -227,10 +263,7 @@ class ArchivedMessages:
         """
         key = extent.topic, extent.queue_id
         low, _ = self._store.extent(*key)
-        identity = self._identities.get(key)
-        if identity is None:
-            identity = self._identities[key] = _Identity(waiting=[])
-            self._check_identity(identity, extent)
+        identity = self._identity(extent)
 
         def deliver(answer: Answer | None, payload: bytes) -> None:
             if identity.is_same is None and answer is not None:
@@ -242,6 +275,35 @@ class ArchivedMessages:
             on_answer(answer if is_good else None, payload if is_good else b"")
 
         self.ask(lambda number: Read(number, *key, offset, low, *most), deliver)
+
+    def confirm(self, queues: Collection[_Queue], then: Callable[[set[_Queue] | None], None]) -> None:
+        """Compare archived queues with the broker's queues.
+
+        :param queues: topics and queue IDs.
+        :param then: receives those that are the same, or ``None`` if some could not be compared now.
+        """
+        extents = [extent for queue in queues if (extent := self.extent(*queue))]
+        identities = {(extent.topic, extent.queue_id): self._identity(extent) for extent in extents}
+        left = len(identities) + 1
+
+        def done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                is_known = all(self._identities.get(queue) is identity for queue, identity in identities.items())
+                then({queue for queue, identity in identities.items() if identity.is_same} if is_known else None)
+
+        for identity in identities.values():
+            identity.when_known(done)
+        done()
+
+    def _identity(self, extent: Extent) -> _Identity:
+        key = extent.topic, extent.queue_id
+        identity = self._identities.get(key)
+        if identity is None:
+            identity = self._identities[key] = _Identity(waiting=[])
+            self._check_identity(identity, extent)
+        return identity
 
     def _check_identity(self, identity: _Identity, extent: Extent) -> None:
         key = extent.topic, extent.queue_id
@@ -285,14 +347,9 @@ class ArchivedMessages:
 
     # --- answers ------------------------------------------------------------------------------
     def _received(self, message: Message, payload: bytes) -> None:
+        self._silent_since = None
         if isinstance(message, Extents):
-            self._process.worked()
-            self._extents = {(extent.topic, extent.queue_id): extent for extent in message.queues}
-            if self._unreadable or self._may_open_until > float("-inf"):
-                _log.info("the archive %s can be read: %d queues", self._opened.url, len(self._extents))
-            self._is_open = True
-            self._unreadable = self._reported = ""
-            self._may_open_until = float("-inf")
+            self._take_extents(message)
         elif isinstance(message, Unreadable):
             if not message.may_pass:
                 self._may_open_until = float("-inf")
@@ -302,6 +359,25 @@ class ArchivedMessages:
             if isinstance(message, Failed):
                 self._report(message.reason)
             self._finish(message.number, message, payload)
+
+    def _take_extents(self, message: Extents) -> None:
+        taken = self._incoming if message.is_whole else self._extents
+        for extent in message.queues:
+            if extent.first < extent.end:
+                taken.setdefault(extent.topic, {})[extent.queue_id] = extent
+            else:
+                taken.get(extent.topic, {}).pop(extent.queue_id, None)
+        if not message.is_last:
+            return
+        if message.is_whole:
+            self._extents, self._incoming = taken, {}
+        self._process.worked()
+        if self._unreadable or self._may_open_until > float("-inf"):
+            count = sum(map(len, self._extents.values()))
+            _log.info("the archive %s can be read: %d queues", self._opened.url, count)
+        self._is_open = True
+        self._unreadable = self._reported = ""
+        self._may_open_until = float("-inf")
 
     def _report(self, reason: str) -> None:
         """Log a problem with the archive, unless it was the last one logged."""
@@ -314,6 +390,7 @@ class ArchivedMessages:
         if pending is None or (isinstance(answer, Failed) and isinstance(pending.question, Read)):
             return  # a client whose read failed asks again when its time is over, not immediately
         del self._pending[number]
+        self._lookups -= isinstance(pending.question, Lookup)
         if answer is None or isinstance(answer, Failed):
             self.failures += 1
             answer = None
@@ -321,6 +398,8 @@ class ArchivedMessages:
 
     def _send_again(self) -> None:
         """Send the pending requests to a new process."""
+        self._incoming = {}
+        self._silent_since = self._clock.monotonic() if self._pending else None
         for pending in self._pending.values():
             self._process.send(pending.question)
 
@@ -330,6 +409,9 @@ class ArchivedMessages:
         for number, pending in list(self._pending.items()):
             if pending.deadline <= now:
                 self._finish(number, None)
+        if self._silent_since is not None and now - self._silent_since > ARCHIVE_SILENCE_SECONDS:
+            self._silent_since = None
+            self._process.kill(f"the archive reader has not answered for {ARCHIVE_SILENCE_SECONDS:.0f} s")
         if self._pending and not self._stopped:
             self._next_look.after(_LOOK_SECONDS)
 

@@ -22,6 +22,9 @@ _FIRST_PAUSE_SECONDS: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 _STOP_SECONDS: Final = 5.0
 
+_UNSENT_BYTES_MAX: Final = 1024 * 1024
+"""Size of the requests that a stopped process has not read, above which further requests are not sent."""
+
 OnMessage = Callable[[Message, bytes], None]
 
 
@@ -68,6 +71,12 @@ class ReaderProcess:
         """Send a request; it is lost if no process is running."""
         if self._link is not None:
             self._link.send(question)
+
+    def kill(self, reason: str) -> None:
+        """Kill a process that is stuck; a new one is started when its socket is closed."""
+        _log.error("%s; it is killed", reason)
+        if self._process is not None:
+            self._process.kill()
 
     def worked(self) -> None:
         """Record that the process works, so that its next start is not delayed."""
@@ -138,8 +147,9 @@ class _Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have no such base class
 
     def send(self, request: Open | Question) -> None:
-        if self._transport is not None:
-            self._transport.write(encode_frame(request))
+        transport = self._transport
+        if transport is not None and transport.get_write_buffer_size() < _UNSENT_BYTES_MAX:
+            transport.write(encode_frame(request))
 
     def close(self) -> None:
         if self._transport is not None:

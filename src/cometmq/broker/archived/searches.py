@@ -8,11 +8,13 @@ from typing import Final
 
 from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.message.layout import RECORD
+from cometmq.message.record import decode_record
 from cometmq.store.index.index_service import QueryResult
 from cometmq.store.message_store import MessageStore
 from cometmq.tier.frames import Answer, FindKey, FindPosition, FindTime, Records, TimeFound
 
 _SIZE: Final = RECORD.struct("size").unpack_from
+_QUEUE_ID: Final = RECORD.struct("queue_id").unpack_from
 
 OnFound = Callable[[TimeFound | None], None]
 """Callback with the archived messages around a time, or with ``None`` if the archive cannot be read."""
@@ -44,7 +46,15 @@ def find_time(
     """
 
     def take(answer: Answer | None, _payload: bytes) -> None:
-        found(answer if isinstance(answer, TimeFound) else None)
+        if not isinstance(answer, TimeFound):
+            found(None)
+            return
+        nothing = TimeFound(answer.number, -1, -1, -1, -1)
+
+        def give(confirmed: set[tuple[str, int]] | None) -> None:
+            found(None if confirmed is None else answer if confirmed else nothing)
+
+        archived.confirm([(topic, queue_id)], give)
 
     archived.ask(lambda number: FindTime(number, topic, queue_id, timestamp, before), take)
 
@@ -92,12 +102,29 @@ def find_first(
 
 
 def find_position(archived: ArchivedMessages, position: int, found: Callable[[bytes | None], None]) -> None:
-    """Find the archived record at a log offset."""
+    """Find the archived record at a log offset.
+
+    :param found: called with the record, which is empty if there is none, or with ``None`` if the archive cannot be
+        read now.
+    """
 
     def take(answer: Answer | None, payload: bytes) -> None:
-        found(payload if isinstance(answer, Records) and answer.count else None)
+        if not isinstance(answer, Records):
+            found(None)
+            return
+        record = decode_record(payload) if answer.count else None
+        if record is None:
+            found(b"")
+            return
+        archived.confirm(
+            [(record.topic, record.queue_id)],
+            lambda confirmed: found(None if confirmed is None else payload if confirmed else b""),
+        )
 
-    archived.ask(lambda number: FindPosition(number, position), take)
+    if archived.is_open:
+        archived.ask(lambda number: FindPosition(number, position), take)
+    else:
+        found(None if archived.is_opening else b"")
 
 
 def find_key(
@@ -105,22 +132,36 @@ def find_key(
     store: MessageStore,
     asked: FindKey,
     newer: QueryResult,
-    found: Callable[[QueryResult], None],
+    found: Callable[[QueryResult | None], None],
 ) -> None:
     """Add archived messages with a key to those in the store.
 
     :param asked: the key and the time; ``max_count`` is for archived and stored messages together.
     :param newer: the messages in the store.
+    :param found: called with all of them, or with ``None`` if the archive cannot be read now.
     """
     before = {queue_id: store.extent(asked.topic, queue_id)[0] for queue_id in archived.queue_ids(asked.topic)}
     room = asked.max_count - len(newer.records)
     if not before or room <= 0:
-        found(newer)
+        found(None if archived.may_have(asked.topic) else newer)
         return
 
     def take(answer: Answer | None, payload: bytes) -> None:
-        records = list(records_in(payload)) if isinstance(answer, Records) else []
-        found(QueryResult(newer.last_update_timestamp, newer.last_update_physical_offset, [*records, *newer.records]))
+        if not isinstance(answer, Records):
+            found(None)
+            return
+        records = list(records_in(payload))
+        queues = [(asked.topic, _QUEUE_ID(record)[0]) for record in records]
+
+        def add(confirmed: set[tuple[str, int]] | None) -> None:
+            if confirmed is None:
+                found(None)
+                return
+            older = [record for record, queue in zip(records, queues, strict=True) if queue in confirmed]
+            last = newer.last_update_timestamp, newer.last_update_physical_offset
+            found(QueryResult(*last, [*older, *newer.records]))
+
+        archived.confirm(set(queues), add)
 
     archived.ask(
         lambda number: FindKey(number, asked.topic, asked.key, asked.is_unique, asked.begin, asked.end, before, room),

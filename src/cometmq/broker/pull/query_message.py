@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from cometmq.broker.archived.searches import NOT_NOW, find_key, find_position, find_time, is_before_store
 from cometmq.broker.context import BrokerContext
@@ -132,7 +133,9 @@ class QueryProcessor:
         timestamp = self._store.store_time(*place, first) if extent is None else extent.first_ms
         return Response(header=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp))
 
-    @answers(RequestCode.VIEW_MESSAGE_BY_ID, permission=needs_stored(Action.SUB, Action.GET))
+    @answers(
+        RequestCode.VIEW_MESSAGE_BY_ID, limits=("MAX_ARCHIVE_LOOKUPS",), permission=needs_stored(Action.SUB, Action.GET)
+    )
     def view(
         self, connection: ServerConnection, request: Request[ViewMessageRequestHeader], _body: bytes
     ) -> Response | None:
@@ -164,17 +167,21 @@ class QueryProcessor:
         not_found: Response,
         record: bytes | None,
     ) -> None:
-        """Respond with an archived record if the account may read it and its topic still contains it."""
-        assert self._archived is not None
-        decoded = None if record is None else decode_record(record)
-        extent = decoded and self._archived.extent(decoded.topic, decoded.queue_id)
-        if record is None or decoded is None or not extent or not may_access(decoded):
+        """Respond with an archived record if the account may read it."""
+        if record is None:
+            connection.respond(request, Response(ResponseCode.SYSTEM_BUSY, remark=NOT_NOW))
+            return
+        if not record or not may_access(decode_record(record)):
             connection.respond(request, not_found)
             return
         self._limiter.got(connection, None, 1, len(record))
         connection.respond(request, Response(body=record))
 
-    @answers(RequestCode.QUERY_MESSAGE, limits=("MAX_QUERY_MESSAGES",), permission=needs_topic(Action.SUB, Action.GET))
+    @answers(
+        RequestCode.QUERY_MESSAGE,
+        limits=("MAX_QUERY_MESSAGES", "MAX_ARCHIVE_LOOKUPS"),
+        permission=needs_topic(Action.SUB, Action.GET),
+    )
     def query(
         self, connection: ServerConnection, request: Request[QueryMessageRequestHeader], _body: bytes
     ) -> Response | None:
@@ -186,15 +193,18 @@ class QueryProcessor:
         found = self._store.query(header.topic, header.key, most, *times, unique=header.unique_key_query)
         if self._archived is not None and len(found.records) < most:
             asked = FindKey(0, header.topic, header.key, header.unique_key_query, *times, {}, most)
-            find_key(
-                self._archived,
-                self._store,
-                asked,
-                found,
-                lambda all_found: connection.respond(request, self._found(connection, all_found)),
-            )
+            find_key(self._archived, self._store, asked, found, partial(self._keys_found, connection, request, found))
             return None
         return self._found(connection, found)
+
+    def _keys_found(
+        self, connection: ServerConnection, request: Request[Any], stored: QueryResult, found: QueryResult | None
+    ) -> None:
+        """Respond with stored and archived messages, or with the stored ones if the archive cannot be read now."""
+        if found is None and not stored.records:
+            connection.respond(request, Response(ResponseCode.SYSTEM_BUSY, remark=NOT_NOW))
+            return
+        connection.respond(request, self._found(connection, stored if found is None else found))
 
     def _found(self, connection: ServerConnection, found: QueryResult) -> Response:
         answer = QueryMessageResponseHeader(
