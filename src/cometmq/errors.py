@@ -55,8 +55,7 @@ def _again(kind: type[CometMQError], arguments: tuple[Any, ...]) -> CometMQError
 
 
 def _portable(cause: BaseException) -> BaseException:
-    """Return a cause. If it has an application's class that cannot be pickled, return an error with the same text
-    instead."""
+    """Return the cause, or an error with the same text if its class is an application's and cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(cause))
     except Exception:

@@ -80,11 +80,13 @@ ROUND_OF_ALL_SECONDS: Final = 0.01
 """Maximum time for the work of all connections in one round of a server; the other connections continue in the next
 round."""
 LATE_SECONDS: Final = 0.005
-"""If one request exceeds ROUND_SECONDS by this time, its connection has to wait for all bytes that have arrived
-since."""
+"""If one request exceeds ROUND_SECONDS by this time, the other connections with bytes that arrived in the meantime
+go first.
+"""
 FRAMES_PER_LOOK: Final = 16
-"""Number of sends and offset commits on one connection between two clock reads; after other requests, the clock is
-always read."""
+"""Number of sends and offset commits that the server handles on one connection between two clock reads; after other
+requests, the clock is always read.
+"""
 MAX_POSTPONED_BYTES: Final = 64 << 20
 """Maximum total size of the requests that a server postpones, for example sends to a topic that is being written;
 further requests get SYSTEM_BUSY."""
@@ -148,8 +150,9 @@ MAX_PRODUCER_ID_CHARS: Final = 160
 """Maximum length of the name of a producer with sequences: a query id (36 characters) or a user's name, and a
 partition."""
 MAX_PRODUCER_NOTE_CHARS: Final = 8_192
-"""Maximum length of a note that a producer stores with a queue: the names of 100 brokers with their numbers of
-queues."""
+"""Maximum length of a note that a producer stores with a queue: the names of 100 brokers, each with its number of
+queues.
+"""
 MAX_QUERY_MESSAGES: Final = 64
 """Maximum number of messages in the result of a query by key (Apache: ``maxMsgsNumBatch``)."""
 MAX_QUERY_LOOKS: Final = 8_192

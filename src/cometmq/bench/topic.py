@@ -39,7 +39,7 @@ async def bench_topic(admin: Admin, named: str | None, *, queues: int, into_exis
 
 
 async def stored(admin: Admin, topic: str) -> int:
-    """Return the number of messages ever stored in a topic: the sum of its queues' end offsets."""
+    """Return the number of messages that have ever been stored in a topic: the sum of its queues' end offsets."""
     return sum(offsets.max_offset for offsets in (await admin.topic_stats(topic)).offset_table.values())
 
 

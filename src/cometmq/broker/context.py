@@ -52,7 +52,7 @@ class BrokerContext:
     """Decides whether a failed message is retried or becomes a dead letter."""
     answers: SendAnswers
     schedule_round: Callable[[], None]
-    """Ends the current round of the loop soon."""
+    """Starts a round unless one has started, so that the functions for the end of a round are called soon."""
     limiter: Limiter
     """The quotas of accounts, addresses and groups."""
     archived: ArchivedMessages | None

@@ -30,19 +30,21 @@ MAX_CONSUMER_STATUS_BYTES: Final = 4 * 1024 * 1024
 QUEUES_PER_SLICE: Final = 512
 """Number of queues read in one round of the loop for a response about a topic."""
 LAGS_PER_ANSWER: Final = 100_000
-"""Number of queues that a scrape reads, in addition to those of the groups that are furthest behind."""
+"""Number of queues whose lag one metrics scrape reads, in addition to the queues of the groups that are furthest
+behind.
+"""
 LAGS_SLICE_SECONDS: Final = 0.005
-"""Time in one round of the loop for reading the ages of the next messages of groups."""
+"""Maximum time in one round of the loop for reading how old the next message of each group is."""
 AGES_PER_ANSWER: Final = 1_000
-"""Maximum number of messages whose ages a scrape reads, in addition to those already known."""
+"""Maximum number of messages whose ages one metrics scrape reads, in addition to the ages that are already known."""
 PAIRS_PER_SLICE: Final = 1_000
 """Number of topic-group pairs whose progress is added up in one round of the loop (3 ms)."""
 MAX_PROGRESS_SUMS_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of a response with the progress of groups; the client requests the rest separately."""
 SLICES_SECONDS: Final = 0.005
-"""Time for all sliced work in one round of the loop."""
+"""Maximum time in one round of the loop for all work that runs in slices (:mod:`cometmq.broker.slices`)."""
 SLICED_WORKS: Final = 8
-"""Number of sliced works that run in one round of the loop; further ones wait."""
+"""Number of sliced jobs that run a slice in one round of the loop; the others wait for a later round."""
 CLIENTS_PER_SLICE: Final = 100
 """Number of client groups that are added or removed in one round of the loop (1 to 2 ms)."""
 LARGE_HEARTBEAT_BYTES: Final = 4 * 1024
@@ -62,17 +64,17 @@ MAX_UNFLUSHED_CONNECTION_BYTES: Final = 16 * 1024 * 1024
 MAX_UNFLUSHED_TOTAL_BYTES: Final = 256 * 1024 * 1024
 """Maximum size of unflushed messages from all connections with SYNC_FLUSH; further sends get SYSTEM_BUSY."""
 MAX_HELD_PULLS: Final = 100_000
-"""Maximum number of held pulls, about 1 KB each. This is the size of Apache's pull queue."""
+"""Maximum number of held pulls, which wait for messages, about 1 KB each. This is the size of Apache's pull queue."""
 MAX_HELD_PULL_CHARS: Final = 64 * 1024 * 1024
 """Maximum number of characters in all held pulls, mostly in their subscriptions."""
 HELD_CODE_CHARS: Final = 100
-"""Weight of a tag in a held pull's filter for MAX_HELD_PULL_CHARS."""
+"""Number of characters for which each tag in a held pull's filter counts in MAX_HELD_PULL_CHARS."""
 HELD_SQL_CHARS: Final = 3_000
-"""Weight of an SQL92 expression for MAX_HELD_PULL_CHARS, counted once per queue and expression."""
+"""Number of characters for which an SQL92 expression counts in MAX_HELD_PULL_CHARS, once for each queue."""
 HELD_SQL_FACTOR: Final = 150
-"""Weight of each character in an SQL92 expression for MAX_HELD_PULL_CHARS."""
+"""Number of characters for which each character of an SQL92 expression counts in MAX_HELD_PULL_CHARS."""
 HELD_SLICE_SECONDS: Final = 0.002
-"""Time for held pulls in one round of the loop."""
+"""Maximum time in one round of the loop for answering held pulls."""
 ARCHIVE_ANSWER_SECONDS: Final = 5.0
 """Maximum time that a request waits for the archive reader before the client is told to retry. It is less than the 10 s
 after which clients give up a pull.
@@ -106,9 +108,11 @@ MAX_ACK_BITS_CHARS: Final = 64 * 1024
 MAX_ACKED_MESSAGES: Final = 16_384
 """Maximum number of messages in one BATCH_ACK_MESSAGE (about 10 ms)."""
 MAX_ORDERED_MESSAGES: Final = 1_024
-"""Maximum number of a group's messages from one queue that are in flight or waiting in message group order."""
+"""Maximum number of messages from one queue that a group has in flight, or that wait for earlier messages of their
+message group.
+"""
 POP_READS_MAX: Final = 4
-"""Maximum number of reads from a queue in one round for a pop with a filter."""
+"""Maximum number of reads from a queue for one attempt to answer a pop with a filter."""
 POP_SKIPPED_MAX: Final = 4_096
 """Maximum number of messages that a pop's filter may reject in one round before the pop stops reading."""
 POP_REVIVE_MESSAGES: Final = 128
@@ -157,15 +161,14 @@ MAX_TOPICS: Final = 50_000
 MAX_DELETED_TOPICS: Final = 20_000
 """Maximum number of deleted topics that are remembered; the oldest deletion is forgotten first."""
 EARLIER_READERS_SECONDS: Final = 86_400.0
-"""Time for which consumers of a deleted topic are remembered, since they may have offsets from the topic's earlier
-life.
+"""Time for which consumers of a deleted topic are remembered, since they may have offsets from before the deletion.
 """
 MAX_GROUPS: Final = 50_000
 """Maximum number of consumer groups that clients may create. Each group also has a retry topic."""
 MAX_GROUP_MEMBERS: Final = 200_000
 """Maximum number of consumer group members, and of producers, about 250 bytes for each connection and group."""
 GROUP_NOTICES_SECONDS: Final = 0.001
-"""Time for notices about changed groups in one round of the loop."""
+"""Maximum time in one round of the loop for sending notices about changed groups."""
 MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Maximum number of groups in a heartbeat, and of topics in a group, since each adds an entry to a configuration
 file.
@@ -207,9 +210,9 @@ subscriptions.
 SUBSCRIPTION_OVERHEAD_CHARS: Final = 100
 """Number of characters added to a subscription's length when it is counted towards MAX_LIVE_SUBSCRIPTION_CHARS."""
 MAX_PRODUCERS: Final = 50_000
-"""Maximum number of producers with sequences on a broker."""
+"""Maximum number of producers with sequences (producers that number their messages) on a broker."""
 MAX_PRODUCER_LANES: Final = 200_000
-"""Maximum number of queues of all producers with sequences, about 300 bytes each."""
+"""Maximum total number of queues to which producers with sequences send, about 300 bytes each."""
 PRODUCER_EXPIRY_SECONDS: Final = 7 * 86_400.0
 """Time after which an idle producer is forgotten (Kafka: ``transactional.id.expiration.ms``, 7 days)."""
 PRODUCER_MIN_IDLE_SECONDS: Final = 3_600.0
@@ -239,7 +242,7 @@ MAX_HALF_LAG: Final = 200_000
 TRANSACTION_SLICE: Final = 100
 """Number of half messages that are checked in one round of the loop (about 3 ms)."""
 MAX_GIVEN_UP_LINES: Final = 100
-"""Maximum number of given-up transactions that are logged separately in a round of checks."""
+"""Maximum number of transactions given up in one round of checks that are logged separately."""
 TRANSACTION_PROGRESS_SECONDS: Final = 5.0
 """Interval at which the progress through half messages is written (Apache: 5 s)."""
 MAX_TRANSACTION_MARKS: Final = 256
@@ -267,7 +270,7 @@ MAX_PENDING_CHANGES: Final = 10_000
 TABLE_WRITE_SECONDS: Final = 0.25
 """Minimum interval at which a changed table's complete file is written."""
 TABLE_WRITE_BYTES_PER_SECOND: Final = 512 * 1024
-"""File size in bytes for each second of pause between two writes of a table's complete file."""
+"""Size of a table's complete file, in bytes, that lengthens the pause between two writes of the file by one second."""
 JOURNAL_BYTES: Final = 1024 * 1024
 """Size of a journal above which the complete file is written immediately, if the journal is also twice as large as the
 file.
@@ -377,6 +380,6 @@ MAX_SIGN_IN_BYTES: Final = 65_536
 
 # --- quotas -------------------------------------------------------------------------------------
 METER_EXPIRE_SECONDS: Final = 60.0
-"""Interval between scans for idle subjects."""
+"""Interval between scans for idle subjects (accounts, addresses and groups with quotas), which are then forgotten."""
 QUOTA_SAVE_SECONDS: Final = 5.0
-"""Interval at which the topics created by each subject are saved."""
+"""Interval at which the broker saves which topics each subject of a quota has created."""

@@ -252,7 +252,7 @@ class BrokerRegistration:
         topics = dict(table) if names is None else {name: table[name] for name in names if name in table}
         perm = None if config.broker_permission & READ_WRITE == READ_WRITE else config.broker_permission
         work = partial(_encode, version, topics, perm, compressed=config.compressed_register)
-        body = work() if len(topics) <= TABLE_ROWS_PER_SLICE else await in_thread(work)  # 5 µs a topic
+        body = work() if len(topics) <= TABLE_ROWS_PER_SLICE else await in_thread(work)  # takes 5 µs per topic
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
             broker_addr=self._address,

@@ -69,9 +69,7 @@ class _SliceQueue:
     def _next_round(self) -> None:
         if not self._has_round:
             self._has_round = True
-            self._loop.call_soon(
-                self._loop.call_soon, self._turn
-            )  # requests that arrived meanwhile are handled in between
+            self._loop.call_soon(self._loop.call_soon, self._turn)  # requests that have arrived are handled in between
 
     def _turn(self) -> None:
         until = SYSTEM_CLOCK.monotonic() + SLICES_SECONDS / 2
@@ -174,7 +172,7 @@ def do_in_slices(steps: Iterator[None]) -> None:
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """Split items into lists with as many queues as one round handles."""
+    """Split items into lists of at most ``QUEUES_PER_SLICE`` items, the number of queues that one slice reads."""
     return batches(items, QUEUES_PER_SLICE)
 
 
@@ -193,8 +191,8 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def table_in_slices(
     version: DataVersion, field: str, table: Mapping[str, TopicConfig | SubscriptionGroupConfig]
 ) -> Steps:
-    """Build the response with all topics or groups in slices. A row that changes meanwhile may be newer than the
-    version.
+    """Build, in slices, the response with all topics or groups. A row that changes before the last slice may be newer
+    than the version.
     """
     parts: list[bytes] = []
     for names in batches(list(table), TABLE_ROWS_PER_SLICE):
@@ -206,7 +204,7 @@ def table_in_slices(
 
 
 def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
-    """Encode a list in slices, and return its JSON without brackets."""
+    """Encode a list in slices, and return its JSON without the outer brackets."""
     parts: list[bytes] = []
     for some in slices(items):
         if parts:
@@ -216,5 +214,5 @@ def list_in_slices(items: Iterable[Any]) -> Generator[None, None, bytes]:
 
 
 def members(body: dict[Any, Any] | list[Any]) -> bytes:
-    """Return the JSON of a map or list without brackets."""
+    """Return the JSON of a map or list without the outer brackets."""
     return encode_body(body)[1:-1]

@@ -28,7 +28,10 @@ def may_access_at(store: MessageStore, offset: int, *actions: Action) -> bool:
 
 
 def may_access_archived(caller: Caller | None, record: StoredRecord, actions: tuple[Action, ...]) -> bool:
-    """Return whether the account of a request may access an archived message, which the archive took from its queue."""
+    """Return whether the account of a request may access an archived message.
+
+    Its queue need not be checked, because archived messages were read through their queues.
+    """
     return caller is None or caller.is_super or caller.may(on_topic(_topic(record), *actions))
 
 

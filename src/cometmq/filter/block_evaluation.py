@@ -276,7 +276,7 @@ def block_predicate(expression: Expression, matches: Predicate) -> BlockPredicat
     whole = len(terms) == len(found)  # otherwise rows that pass all terms are evaluated one by one
 
     def most_bytes(most: int) -> int:
-        """Return the total size of the rows whose evaluation costs at least this much work."""
+        """Return the total size of the rows, in bytes, at which evaluating them takes ``most`` work or more."""
         of_byte = 1 / _COPIED_BYTES_AS_A_READ_ONE + heavy * _BYTES_READ_AS_A_PROPERTY / BYTES_AS_A_PROPERTY
         return int(most / of_byte)
 

@@ -31,7 +31,7 @@ class BatchPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_piece(flag: int, body: bytes, properties: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the parts of a batch message in encoded form."""
+    """Return the encoded fields of one message of a batch: its head, body, properties length and properties."""
     size = len(properties)
     head = _HEAD.pack(PIECE_OVERHEAD_BYTES + len(body) + size, 0, 0, flag, len(body))
     return head, body, _SHORT.pack(size), properties

@@ -81,7 +81,7 @@ class UniqIdGenerator:
     most 65,536 ids per millisecond are distinct.
 
     Threads may share a generator. Each thread gets different numbers from the counter, so that ids differ even if
-    another thread has just replaced the time.
+    another thread has just replaced the time in the layout.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, ip: bytes | None = None) -> None:

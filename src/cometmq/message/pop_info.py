@@ -91,7 +91,9 @@ def original_topic(topic: str, group: str) -> str:
 
 
 def topic_type(topic: str, group: str) -> str:
-    """Return a topic's type as written in receipt handles and response fields (``ExtraInfoUtil.getRetry``)."""
+    """Return the code for a topic's type (normal or retry topic) in receipt handles and response fields
+    (``ExtraInfoUtil.getRetry``).
+    """
     if topic.startswith(f"{RETRY_PREFIX}{group}+"):
         return RETRY_TOPIC_V2
     return RETRY_TOPIC_V1 if topic.startswith(RETRY_PREFIX) else NORMAL_TOPIC

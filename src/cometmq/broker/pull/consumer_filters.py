@@ -32,7 +32,7 @@ _TAG: Final = "TAG"
 _DEPTH: Final = 4
 """Nesting depth of a filter in the file: table, topic, ``groupFilterData``, group."""
 _DEAD_SINCE_MS: Final = 30_000
-"""Milliseconds for which filters in a loaded file count as dead if they were alive when it was written."""
+"""Milliseconds for which a loaded filter counts as having been dead if it was alive when the file was written."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:

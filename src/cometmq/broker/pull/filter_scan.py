@@ -4,7 +4,7 @@ Theory of operation. A queue is divided into blocks of ``BLOCK_UNITS`` units. A 
 for later pulls with the same expression, since records never change. The log offset of the last record, which is
 unique, shows that a block still has the same messages. After a topic has been deleted and created again, its blocks are
 invalid. A scan that is too much work for one round of the loop ends early. The block then ends there, and the next scan
-continues. (Apache's broker saves work by the bits of its ``enableCalcFilterBitMap``.)
+continues at this unit. (Apache's broker saves work by the bits of its ``enableCalcFilterBitMap``.)
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FilterScan:
         return found, at
 
     def _fill_block(self, selector: Selector, queue: ConsumeQueue, at: int, most: int) -> tuple[_Block, int, int]:
-        """Return the block that contains unit ``at``, after filling it with at most ``most`` work.
+        """Return the block that contains unit ``at``, after evaluating more of its units with at most ``most`` work.
 
         Also return the number of messages read and the work done by this call.
         """

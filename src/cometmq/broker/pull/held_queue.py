@@ -58,7 +58,8 @@ class SameFilterPulls(msgspec.Struct, eq=False):
 class HeldQueue:
     """The groups of pulls that are waiting for one queue.
 
-    Pulls at the end of the queue share a group; pulls at a gap have one group per offset.
+    Pulls with the same filter share a group if they wait at the end of the queue; at a gap, there is a group for each
+    offset.
     """
 
     __slots__ = ("_by_code", "_everything", "_tags_to", "groups", "has_more", "is_looking", "key", "others")
@@ -89,7 +90,7 @@ class HeldQueue:
         return self._everything is not None or bool(self._by_code)
 
     def group(self, pull: HeldPull, end: int) -> SameFilterPulls:
-        """Return the group for a pull, without adding a new group."""
+        """Return the group for a pull; a new group is not added to this queue."""
         wanted = pull.wanted
         header: PullMessageRequestHeader = pull.request.header
         offset = header.queue_offset

@@ -50,7 +50,7 @@ class QueryProcessor:
     def search_offset(
         self, connection: ServerConnection, request: Request[SearchOffsetRequestHeader], _body: bytes
     ) -> Response | None:
-        """Return the offset for a point in time, or 0 if the queue does not exist.
+        """Return the queue offset of the message stored at a point in time, or 0 if the queue does not exist.
 
         Clients of 5.x choose between the first message stored at or after that time and (UPPER) the last message stored
         at or before it. Other clients receive the nearest message, as in 4.9.
