@@ -23,7 +23,8 @@ from cometmq.remoting.signing import STAMP, Stamp
 
 _WINDOW_BITS: Final = (1 << SIGNATURE_WINDOW) - 1
 _FORGOTTEN_SHARE: Final = 10
-"""If memory must be freed, one in so many signers is forgotten, oldest first."""
+"""If memory must be freed, the oldest signers are forgotten: the number of all signers divided by this value.
+"""
 _AGAIN: Final = "sign the request again and resend it"
 
 

@@ -38,7 +38,7 @@ _NOT_COPIED: Final = frozenset({_LOG, *_QUEUES, _INDEX, "lock"})
 _TRIES: Final = 5
 """Number of attempts to copy the tables, since a table may be replaced during the copy."""
 _MADE_AHEAD: Final = 2
-"""The last files of the log, as many as this number, are always copied and never shared."""
+"""Number of files at the end of the log that are always copied, instead of shared with an earlier backup."""
 
 
 @dataclass(frozen=True, slots=True)

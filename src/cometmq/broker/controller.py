@@ -399,10 +399,7 @@ class Broker:
         )
 
     def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
-        """Create the parts that only a master has.
-
-        Return its detours, which handle messages that must first wait in a system topic, and its request handlers.
-        """
+        """Create a master's parts; return its detours (where messages wait until due) and its request handlers."""
         self.transactions = TransactionalMessageService(context)
         if CORE is not None:
             guard = None if self.access is None else self.access.guard

@@ -30,7 +30,7 @@ class Offsets:
 
     Every call can raise ``BrokerError`` (refused) and ``RemotingError`` (no answer).
 
-    :param group: the group of pulls that read store times.
+    :param group: the group that pulls messages to read their store times.
     """
 
     def __init__(

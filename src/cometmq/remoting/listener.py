@@ -29,7 +29,7 @@ _PAUSE_SECONDS: Final = 0.1
 """Pause after a connection could not be accepted because the process had no free descriptor."""
 
 _COUNTS_OF_RESERVE: Final = 8
-"""Descriptors are counted again when one in so many of the reserved descriptors may have been used."""
+"""Descriptors are counted again when the reserved descriptors, divided by this value, may have been used."""
 
 
 class Listener:

@@ -100,7 +100,7 @@ class MessageStore:
         """
         return cls(open_store(config, clock, disk or Disk(), is_slave=is_slave, begin_anew=begin_anew))
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- starting and closing -----------------------------------------------------------------
     def start(self) -> None:
         """Start flushing, checkpoints and the deletion of old files on the running event loop."""
         self._maintenance.start()
@@ -330,12 +330,12 @@ class MessageStore:
 
     @property
     def max_physical_offset(self) -> int:
-        """The end of the log."""
+        """The end of the log, which is the log offset of the next record."""
         return self._log.position
 
     @property
     def flushed_position(self) -> int:
-        """The flushed position of the log."""
+        """The log offset up to which the log is flushed to disk."""
         return self._flush.position
 
     @property
@@ -352,9 +352,7 @@ class MessageStore:
         return self._maintenance.clock_check.behind_ms
 
     def missing_entries(self) -> int:
-        """Return how many of the units read so far point to no record, and stand for a record that the log does not
-        have.
-        """
+        """Return how many of the units read so far point to no record because the log does not have the message."""
         return sum(self.missing_entries_by_topic())
 
     def missing_entries_by_topic(self) -> Iterator[int]:

@@ -80,7 +80,7 @@ class _Batch(NamedTuple):
     """Due messages that are being stored in their topics."""
 
     log_offset: int
-    """The end of the log before the batch."""
+    """The end of the log before the batch was stored."""
     waiting: list[Waiting]
     topics: list[str]
 

@@ -68,7 +68,7 @@ class _Write(NamedTuple):
 class TableWriter:
     """Writes tables in a thread, in a fixed order.
 
-    :param schedule: ends a round of the loop soon; each round must end with ``end_round``.
+    :param schedule: starts a round of the loop unless one has started; each round must end with ``end_round``.
     :param on_written: called after each write.
     """
 

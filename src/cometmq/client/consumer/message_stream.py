@@ -34,8 +34,7 @@ from cometmq.message.message import MessageExt
 log = logging.getLogger(__name__)
 
 _CLEAN_UP_AT: Final = 1024
-"""Number of open messages at which finished messages are removed for the first time; each next time, at twice as
-many.
+"""Number of open messages at which finished messages are removed for the first time; this number doubles each time.
 """
 
 LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

@@ -41,7 +41,9 @@ HEAD: Final = struct.Struct(">HBBBI")
 SETTING: Final = struct.Struct(">HI")
 NUMBER: Final = struct.Struct(">I")
 _EARNED_BY_DATA: Final = 2
-"""For each response frame, a client may send so many control frames; Java clients send a ping after each frame."""
+"""Number of control frames that a client may send for each response frame; Java clients send a ping after each
+frame.
+"""
 
 
 class ErrorCode(enum.IntEnum):

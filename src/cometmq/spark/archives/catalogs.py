@@ -60,7 +60,7 @@ class CatalogUnavailableError(ArchiveError):
 
 
 class IcebergCatalog:
-    """One catalog. It connects at the first request, and each failure becomes a sentence.
+    """One catalog. It connects at the first request, and describes each failure in one sentence.
 
     :param name: name in pyiceberg's configuration.
     :param properties: properties that override the configuration.

@@ -59,7 +59,7 @@ _READ_ROWS: Final = 65_536
 
 
 _COMPLETED_AT_ONCE: Final = 4
-"""Number of files that are flushed or uploaded to their end at the same time, beside the task."""
+"""Number of files that threads flush or finish uploading at the same time, while the task continues."""
 
 
 class Uploads:
@@ -249,7 +249,7 @@ def read_message(storage: Storage, file: DataFile, offset: int, columns: list[st
 
 
 def _opened(storage: Storage, file: DataFile) -> io.RawIOBase:
-    """Open a file. On a local disk its size costs nothing, and shows that somebody has replaced it."""
+    """Open a data file. On a local disk, also check its size, which takes no time and detects a replaced file."""
     return storage.open_reader(file.path, None if local_directory(storage) else file.bytes)
 
 
@@ -266,7 +266,7 @@ def _failures(storage: Storage, file: DataFile) -> Iterator[None]:
 
 
 def damaged(file: DataFile) -> ArchiveError:
-    """Return the error for a file whose content is not what the table states."""
+    """Return the error for a file whose content differs from what the table states."""
     return ArchiveError(
         f"{file.path} does not hold the {file.rows} messages that the table states",
         next_step="find the damage with cometmq pipeline audit, then restore the file from a backup",
@@ -274,8 +274,8 @@ def damaged(file: DataFile) -> ArchiveError:
 
 
 def shrinks(bodies: Any) -> bool:
-    """Return True if compression with zstd pays off. For compressed or encrypted bodies, it would add a third to the
-    work for nothing.
+    """Return True if zstd makes the bodies clearly smaller. For compressed or encrypted bodies, it would add a third to
+    the work without saving space.
 
     :param bodies: Arrow binary array; a sample from its middle is compressed as a trial.
     """

@@ -89,7 +89,7 @@ class IcebergVersion:
         return None if text is None else int(text)
 
     def has(self, token: str) -> bool:
-        """Search the last commit and the remaining snapshots."""
+        """Return whether the last commit or a remaining snapshot has this token."""
         last = self.last()
         if last is not None and last.token == token:
             return True
@@ -161,7 +161,7 @@ class IcebergVersion:
 
 
 class IcebergArchive(VersionedTable[IcebergVersion]):
-    """The Iceberg table that belongs to a directory."""
+    """An archive's Iceberg table, in a directory or at a location that its catalog has chosen."""
 
     format = ICEBERG
 
@@ -236,7 +236,7 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
         return IcebergVersion(table, self._root or ("" if table is None else _data_root(table)))
 
     def commit(self, before: IcebergVersion, commit: Commit) -> None:
-        """Swap the metadata. Of two concurrent writers, the first one succeeds."""
+        """Replace the table's metadata. Of two concurrent writers, the first one succeeds."""
         from pyiceberg.exceptions import CommitFailedException
 
         table = before.table or self._create()
@@ -264,7 +264,7 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
             raise failure from None
 
     def removed_since(self, time_ms: int) -> set[str]:
-        """Compare all remaining snapshots that were current at that time or later."""
+        """Return all paths in snapshots that were current at that time or later, which include the removed files."""
         return self.load().named_since(time_ms)
 
     def forget(self, time_ms: int) -> None:
@@ -279,7 +279,7 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
         current |= {ref.snapshot_id for ref in metadata.refs.values()}
         old = [of.snapshot_id for of in metadata.snapshots if of.snapshot_id not in current]
         if old:
-            with suppress(CommitFailedException):  # a job has committed meanwhile: the next call expires them
+            with suppress(CommitFailedException):  # a job has committed in the meantime: the next call expires them
                 version.table.maintenance.expire_snapshots().by_ids(old).commit()
 
     # The catalog ----------------------------------------------------------------------------------

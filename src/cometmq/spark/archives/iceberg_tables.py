@@ -1,4 +1,4 @@
-"""Iceberg tables of archives: how they are made, and which changes of others they bear."""
+"""Iceberg tables of archives: how they are created, and which changes by other programs they tolerate."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class ArchiveLog:
         """Commit a batch, even if it is empty. Return None if the batch is already committed.
 
         :raises ArchiveError: the batch overlaps archived offsets, one of its files is missing, or another job has
-            opened the archive since.
+            opened the archive in the meantime.
         """
         self._demand_files(batch.files)
         with locked(self.storage, COMMIT_LOCK, wait=True):

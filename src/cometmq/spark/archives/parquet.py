@@ -11,7 +11,7 @@ from cometmq.spark.archives.table import PARQUET, ArchiveTable, Decide
 from cometmq.storage import Storage
 
 _CLOCKS_APART_MS: Final = 3_600_000
-"""Commits may have been made by machines whose clocks differ."""
+"""Maximum difference between the clocks of machines that made the commits, in milliseconds."""
 
 
 class ParquetArchive(ArchiveTable):
@@ -52,11 +52,11 @@ class ParquetArchive(ArchiveTable):
         return self._chain.open_writer(now_ms)
 
     def append(self, writer: Writer, decide: Decide) -> Commit | None:
-        """Append a commit, unless another job has opened the archive since."""
+        """Append a commit, unless another job has opened the archive in the meantime."""
         return self._chain.append(writer, decide)
 
     def change(self, decide: Decide) -> Commit | None:
-        """Append a commit, computed again if another job was quicker."""
+        """Append a commit. If another job has committed first, compute the commit again."""
         return self._chain.change(decide)
 
     def removed_since(self, time_ms: int) -> set[str]:

@@ -102,11 +102,11 @@ class ArchiveTable(ABC):
         return self.storage.url
 
     def prepare(self) -> None:  # noqa: B027  # most tables begin with their first commit
-        """Create the table if its files could have no place otherwise."""
+        """Create the table if the location of its files is unknown before it exists."""
 
     @abstractmethod
     def last(self) -> Commit | None:
-        """Read the last commit. Its files are left out."""
+        """Read the last commit, without its list of files."""
 
     @abstractmethod
     def batch_of(self, query_id: str) -> int | None:
@@ -122,18 +122,19 @@ class ArchiveTable(ABC):
 
     @abstractmethod
     def open_writer(self, now_ms: int) -> Writer:
-        """Take the table over for one job."""
+        """Open the table for one job. Jobs that opened it earlier can no longer commit."""
 
     @abstractmethod
     def append(self, writer: Writer, decide: Decide) -> Commit | None:
         """Commit messages of the job that has opened the table.
 
-        :raises ArchiveError: another job has opened the table since, or another program changed it at the same time.
+        :raises ArchiveError: another job has opened the table in the meantime, or another program changed it at the
+            same time.
         """
 
     @abstractmethod
     def change(self, decide: Decide) -> Commit | None:
-        """Replace or remove files, also beside a job that archives."""
+        """Replace or remove files. Another job may archive messages at the same time."""
 
     @abstractmethod
     def removed_since(self, time_ms: int) -> set[str]:

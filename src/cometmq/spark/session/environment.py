@@ -48,8 +48,8 @@ _LASTING: Final = (
     "-XX:InitiatingHeapOccupancyPercent=80 "
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
-"""Rows are short-lived and never reach the old generation, so G1 need not mark the heap continuously. Spark checks
-nulls and bounds before it reads a value, so Arrow need not repeat these checks.
+"""Options for a JVM that runs longer. Rows are short-lived and never reach the old generation, so G1 need not mark the
+heap continuously. Spark checks nulls and bounds before it reads a value, so Arrow need not repeat these checks.
 """
 
 

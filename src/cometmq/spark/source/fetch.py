@@ -140,7 +140,7 @@ class Blocks:
         """The last allocated piece."""
 
     def room(self, size: int) -> memoryview:
-        """Return ``size`` writable bytes, directly after the last piece if they fit."""
+        """Return a writable buffer of ``size`` bytes, directly after the last piece if it fits there."""
         block, at = self.last.block, self.last.end
         if size > len(block) - at:
             block, at = np.empty(max(size, self._block_bytes), np.uint8).data, 0

@@ -18,7 +18,7 @@ from cometmq.store.queue.directory_remover import REMOVED, DirectoryRemover
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1_000
 """Delay for a queue whose level is not in the table, as in Apache's broker (``computeDeliverTimestamp``)."""
 _SHARE_OF_DESCRIPTORS: Final = 16
-"""Queue files may use one in so many of the process's descriptors: half of those that connections leave free."""
+"""The process's descriptors, divided by this value, are for queue files: half of those that connections leave free."""
 
 
 WhenDurable = Callable[[Callable[[], None]], None]

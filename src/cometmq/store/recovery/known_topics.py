@@ -1,8 +1,9 @@
-"""KnownTopics: the topics of a store, and the log offset at which the current life of each topic begins.
+"""KnownTopics: the topics of a store, and the end of the log when each of them was last deleted.
 
 A topic that was deleted and created again is a different topic, whose offsets start at 0 again. The log keeps the
-records of its earlier lives until retention deletes them, but its queues do not contain them. ``config/topics.json``
-lists the existing topics, and ``comet/deletedTopics.json`` contains the end of the log at each deletion.
+records from before the deletion until retention deletes them, but its queues do not contain them.
+``config/topics.json`` lists the existing topics, and ``comet/deletedTopics.json`` contains the end of the log at each
+deletion.
 """
 
 from __future__ import annotations
@@ -55,14 +56,16 @@ class KnownTopics:
     names: frozenset[str] | None = None
     """Names of the topics, or ``None`` if every topic in the log counts as known."""
     begins: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Log offset at which the current life of a topic begins, for topics that have ever been deleted."""
+    """End of the log when a topic was last deleted, for topics that have ever been deleted."""
 
     def __contains__(self, topic: str) -> bool:
         """Return whether the topic exists according to ``config/topics.json``."""
         return self.names is None or topic in self.names or topic in SYSTEM_TOPICS
 
     def begin_of(self, topic: str) -> int:
-        """Return the log offset below which all of the topic's records are from earlier lives."""
+        """Return the end of the log when the topic was last deleted, or 0; records below it do not belong to the
+        topic.
+        """
         return self.begins.get(topic, 0)
 
     def end_of(self, queue: ConsumeQueue, end: int) -> int:
@@ -101,7 +104,7 @@ def _read_names(root: Path, findings: Findings) -> frozenset[str] | None:
 
 
 def _read_begins(root: Path) -> dict[str, int]:
-    """Return the log offsets at which the lives of topics begin. The broker reports a damaged file."""
+    """Read the end of the log at each topic's last deletion. The broker reports a damaged file."""
     path = root / "comet" / DELETED_TOPICS
     for place in (path, path.with_name(f"{DELETED_TOPICS}.bak"), None):
         try:

@@ -89,7 +89,7 @@ class LogReplay:
         return queues.restore_emptied_ends(shortened, steps.possibly_lost)
 
     def _finish_sequence(self, sequence: QueueSequence) -> None:
-        """Accept or reject the records that are still in doubt at the end of the log."""
+        """Accept or reject the records whose queue offsets are still in doubt at the end of the log."""
         for record in sequence.decide_doubtful(self._ends.get):
             self._append_unit(record, sequence)
         for record in sequence.last_rejected:

@@ -82,8 +82,8 @@ class Position(msgspec.Struct, frozen=True):
     def is_of(self, log: CommitLog) -> bool:
         """Return whether the position was written for this log, which may have lost its end since then.
 
-        This is the case if a log file still starts with the same bytes, or if no file starts with a record any more.
-        Only an undamaged position file proves this, since positions after the end of the log cannot be verified.
+        This is the case if a log file still starts with the same bytes, or if no file starts with a record. Only an
+        undamaged position file proves this, since positions after the end of the log cannot be verified.
         """
         if self.version != _VERSION or self.crc != crc_of(self) or self.offset < log.min_offset:
             return False

@@ -118,13 +118,13 @@ class QueueRecovery:
         return damaged
 
     def end_of_sound_units(self, queue: ConsumeQueue) -> int:
-        """Return the offset after the last unit that points to its record, if the record belongs to the topic's current
-        life.
+        """Return the offset after the last unit that points to its record, or 0 if the queue's files were left by an
+        interrupted deletion.
         """
         return self._topics.end_of(queue, last_sound_unit(self._log, queue))
 
     def end_of_lost_log(self) -> Position | None:
-        """Return the end of a log that has no records any more, computed from the last units of the queues.
+        """Return the end of a log that no longer has records, computed from the last units of the queues.
 
         It is at most the end of the log's files, if there are any, so that a damaged unit does not create many files.
         """
@@ -182,7 +182,7 @@ class QueueRecovery:
         return topic in self._topics
 
     def is_of_earlier_life(self, record: LogRecord) -> bool:
-        """Return whether the record is from an earlier life of its topic, before the topic was last deleted."""
+        """Return whether the record was stored before its topic was last deleted."""
         return record.offset < self._topics.begin_of(record.topic)
 
     # --- units -----------------------------------------------------------------------------------

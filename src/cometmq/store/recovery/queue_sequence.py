@@ -58,7 +58,7 @@ class QueueSequence:
         self._at_last_accepted[key] = (self.possibly_lost, len(self._replacements))
 
     def is_in_doubt(self, key: Key) -> bool:
-        """Return whether a record of this queue is in doubt."""
+        """Return whether the queue offset of a record in this queue is in doubt."""
         return key in self._doubtful
 
     def accept(self, record: LogRecord, expected: int | None) -> list[LogRecord]:

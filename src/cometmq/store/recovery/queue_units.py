@@ -18,7 +18,7 @@ from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_DTYPE, Cons
 from cometmq.store.queue.units import marks_lost_message, points_to_record
 
 _CHECKED_FILES: Final = 3
-"""A queue's end is searched for in so many of its last files. Earlier files count as complete, as in Apache."""
+"""Number of a queue's last files in which its end is searched for. Earlier files count as complete, as in Apache."""
 
 Ints = npt.NDArray[np.int64]
 Units = npt.NDArray[Any]

@@ -104,7 +104,9 @@ class ReplaySteps:
     def let_core_follow(
         self, record: LogRecord, plain: PlainRecords, sequence: QueueSequence, *, may_follow: bool
     ) -> None:
-        """Let the core follow the queue that ends with this record, unless one of its records is in doubt."""
+        """Let the core follow the queue that ends with this record, unless the queue offset of one of its records is
+        in doubt.
+        """
         key = (record.topic, record.queue_id)
         queue = self.queues.by_key.get(key)
         follow = (
