@@ -114,8 +114,8 @@ def create_missing(table: UserTable, *supers: Named | None) -> None:
 
 
 def migrate(table: UserTable, files: PlainFiles) -> int:
-    """Create users and policies for those ACL 1.0 accounts that have none yet (``AuthMigrator``). Return how many
-    users.
+    """Create users and policies for those ACL 1.0 accounts that have none yet (``AuthMigrator``). Return the number of
+    created users.
 
     :raises AuthError: an account is invalid.
     """

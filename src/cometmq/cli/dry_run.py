@@ -29,7 +29,7 @@ _READING: Final = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "AUTH_GET_", "AUTH_LIST
 _HARMLESS: Final = frozenset(
     {RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}
 )
-"""Request codes for pulls, and for requests in which a client reports its own state."""
+"""Further requests that a dry run may send: pulls, and requests in which a client reports its own state."""
 
 
 class DryRunError(CometMQError):

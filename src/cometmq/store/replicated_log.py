@@ -77,7 +77,7 @@ class ReplicatedLog:
         size = self._log.segment_size
         if offset < 0 or offset % size:
             raise NotTheLogError(
-                f"the master's log begins at {offset}, not a multiple of this store's log file size {size}",
+                f"the master's log begins at {offset}, which is not a multiple of this store's log file size {size}",
                 next_step="set mappedFileSizeCommitLog to the master's value and start with an empty store",
             )
         if offset != self.end:

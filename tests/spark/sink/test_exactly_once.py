@@ -134,7 +134,7 @@ def test_other_rows_in_a_repeated_task_are_refused(topics: Topics, stored_rows: 
 def test_fewer_rows_in_a_repeated_task_are_refused(topics: Topics) -> None:
     topic, name = topics.create(queues=1), job()
     sink(topics, topic, cut(rows(40), 10), job=name, **EXACTLY)
-    with pytest.raises(SinkError, match=r"earlier attempt stored 40 rows in .*, this one has 30"):
+    with pytest.raises(SinkError, match=r"earlier attempt stored 40 rows in .*, but this one has 30"):
         sink(topics, topic, cut(rows(30), 10), job=name, **EXACTLY)
 
 

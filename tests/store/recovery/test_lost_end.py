@@ -253,7 +253,7 @@ def test_a_disk_without_room_refuses_messages_until_the_end_is_made_up_for(stopp
     at = without_files(1)(root)
     disk = FullDisk()
     store = MessageStore.open(stores.config_of(root), disk=disk)
-    assert any("messages are refused until it can" in line for line in store.findings)
+    assert any("messages are refused until this succeeds" in line for line in store.findings)
     assert missing(store, [message for message in stopped.messages if message.offset < at]) == set()
     with pytest.raises(StoreError):
         stores.send(store, 1000, 1)

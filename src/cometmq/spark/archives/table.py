@@ -55,7 +55,7 @@ class TableFormat:
         if self.name not in FORMATS:
             raise OptionError(f"unknown archive format {self.name!r}", next_step=f"use {', '.join(FORMATS)}")
         if self.name != ICEBERG and (self.catalog is not None or self.table is not None):
-            raise OptionError(f"catalog and table are only for Iceberg, not for {self.name}")
+            raise OptionError(f"catalog and table are only allowed for the format iceberg, not for {self.name}")
         if self.catalog is not None and self.table is None:
             raise OptionError(
                 f"catalog {self.catalog} needs the name of a table", next_step="add it, as in --table lake.orders"

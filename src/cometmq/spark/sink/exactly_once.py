@@ -152,7 +152,7 @@ class ExactlyOnce(RowSelection):
             rows = 0 if lane is None else lane.rows
             if stored.next > rows:
                 raise SinkError(
-                    f"an earlier attempt stored {stored.next} rows in {queue}, this one has {rows}",
+                    f"an earlier attempt stored {stored.next} rows in {queue}, but this one has {rows}",
                     next_step=_ORDER_ADVICE,
                 )
 

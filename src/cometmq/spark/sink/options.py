@@ -99,7 +99,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise OptionError(
             f"must be at most {MAX_MESSAGE_BYTES}, what brokers accept by default",
             option="maxBatchBytes",
-            next_step="about 1 MB is best: larger chunks only add delay",
+            next_step="use about 1 MB: larger chunks only add delay",
         )
     if options.guarantee is Guarantee.EXACTLY_ONCE and options.compression is not None:
         raise OptionError(

@@ -107,7 +107,7 @@ class Cluster(OffsetClient):
         return {queue: mean for (queue, _, _), mean in means if mean is not None}
 
     def sized_ranges(self, ranges: Sequence[OffsetRange]) -> list[SizedRange]:
-        """Split ranges into parts with the approximate mean size of the records in each.
+        """Split ranges into parts, and return them with the approximate mean size of each part's records.
 
         :raises UnreachableError: a broker does not answer.
         """

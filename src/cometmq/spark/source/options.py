@@ -207,7 +207,10 @@ def _topics(values: Mapping[str, str], assigned: Assigned | None) -> tuple[tuple
     if assigned is None:
         return parse_topics(values, also="assign")
     if given := [name for name in TOPIC_OPTION_NAMES if name in values]:
-        raise OptionError(f"assign and {given[0]} cannot be combined", next_step="assign names topics and queues")
+        raise OptionError(
+            f"assign and {given[0]} cannot be combined",
+            next_step=f"leave out {given[0]}: assign names the topics and their queues",
+        )
     return tuple(assigned), None
 
 

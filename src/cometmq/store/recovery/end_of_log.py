@@ -63,7 +63,7 @@ class EndOfLog:
         except OSError as error:
             self._findings.add(
                 f"{name}: the bytes after the last complete record, at {end}, cannot be quarantined: {error.strerror}; "
-                "messages are refused until it can"
+                "messages are refused until this succeeds"
             )
             self._retry_before_writes(lambda: self._keep_and_clear(last.path, at, last.size))
             return
@@ -137,7 +137,7 @@ class EndOfLog:
         except OSError as error:
             self._findings.add(
                 f"{self._findings.name(segment.path)}: its end cannot be written: {error.strerror}; "
-                "messages are refused until it can"
+                "messages are refused until this succeeds"
             )
             self._retry_before_writes(write)
 

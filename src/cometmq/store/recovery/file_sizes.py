@@ -63,12 +63,12 @@ def use_existing_sizes(config: StoreConfig, recorded: FileSizes | None) -> tuple
     now = FileSizes(_log_size(config, recorded), _queue_size(config, recorded), slots, entries)
     lines = []
     if now.log != before.log:
-        lines.append(f"commitlog: files of {now.log} bytes, not mappedFileSizeCommitLog={before.log}")
+        lines.append(f"commitlog: the files have {now.log} bytes, not mappedFileSizeCommitLog={before.log}")
     if now.queue != before.queue:
-        lines.append(f"consumequeue: files of {now.queue} bytes, not mappedFileSizeConsumeQueue={before.queue}")
+        lines.append(f"consumequeue: the files have {now.queue} bytes, not mappedFileSizeConsumeQueue={before.queue}")
     if (slots, entries) != (before.index_slots, before.index_entries):
         lines.append(
-            f"index: files of {slots} slots and {entries} entries, "
+            f"index: the files have {slots} slots and {entries} entries, "
             f"not maxHashSlotNum={before.index_slots} and maxIndexNum={before.index_entries}"
         )
     return config.with_sizes(now), [f"{line}; their size is kept" for line in lines]
