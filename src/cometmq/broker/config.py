@@ -161,7 +161,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     # --- pulls ----------------------------------------------------------------------------------
     archive_read: str = option(
         "",
-        "Path or URL of an archive from which messages are read that this broker has deleted; see docs/lake.md.",
+        "Path or URL of an archive, from which this broker reads messages that it has deleted; see docs/lake.md.",
         key="archive.read",
         form=Form("a path or URL", _url_of_storage),
         apache=ApacheRules(outside="refused", stripped=True),
