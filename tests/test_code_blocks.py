@@ -19,7 +19,7 @@ from cometmq.testing import SyncCluster
 
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]
 RUN = ("console", "python")
-SPARK = ("docs/archive.md", "docs/mask.md", "docs/spark")
+SPARK = ("docs/archive.md", "docs/mask.md", "docs/spark", "docs/tables.md")
 
 
 def of(kinds: tuple[str, ...], *, spark: bool) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.archive.commits import (
     COMPACTED,
+    BodyColumn,
     Commit,
     Covered,
     advance_totals,
@@ -45,6 +46,8 @@ class Batch:
     files: Sequence[DataFile]
     lost: Sequence[Covered] = ()
     """Offsets within ``covered`` whose messages were deleted before they could be read."""
+    body_columns: Sequence[BodyColumn] = ()
+    """All columns of the table that are decoded from bodies."""
 
 
 def holds(before: Snapshot, query_id: str, batch_id: int) -> bool:
@@ -65,17 +68,24 @@ def next_commit(last: Commit | None, kind: str, now_ms: int) -> Commit:
         queues=[] if last is None else last.queues,
         gaps=[],
         kind=kind,
+        body_columns=[] if last is None else last.body_columns,
     )
 
 
 def batch_commit(before: Snapshot, batch: Batch, now_ms: int) -> Commit | None:
     """Return the commit that adds a batch, or None if the batch is already committed.
 
-    :raises ArchiveError: the batch overlaps archived offsets.
+    :raises ArchiveError: the batch overlaps archived offsets, or lacks columns of the table.
     """
     last = before.last()
     if last is not None and holds(before, batch.query_id, batch.batch_id):
         return None
+    missing = {of.name for of in (last.body_columns if last else ())} - {of.name for of in batch.body_columns}
+    if missing:
+        raise ArchiveError(
+            f"the table has columns that are decoded from bodies, and this job does not decode {min(missing)}",
+            next_step="continue it with cometmq pipeline table",
+        )
     covered = merge_ranges(batch.covered)
     queues, gaps = advance_totals([] if last is None else last.queues, covered, batch.files)
     files = [msgspec.structs.replace(file, committed_ms=now_ms) for file in batch.files]
@@ -88,6 +98,7 @@ def batch_commit(before: Snapshot, batch: Batch, now_ms: int) -> Commit | None:
         files=sorted(files, key=lambda file: file.path),
         queues=queues,
         gaps=[*gaps, *map(str, merge_ranges(batch.lost))],
+        body_columns=list(batch.body_columns),
     )
 
 

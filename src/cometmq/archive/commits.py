@@ -55,6 +55,14 @@ class QueueTotals(_OfQueue, frozen=True):
     """… that were stored before this time, ms since 1970. Offset and time are 0 if no such messages exist."""
 
 
+class BodyColumn(msgspec.Struct, frozen=True):
+    """A column whose values are decoded from bodies."""
+
+    name: str
+    type: str
+    """Type in Spark's notation, such as ``bigint`` or ``struct<sku:string>``."""
+
+
 class Commit(msgspec.Struct, frozen=True):
     """One transaction of the archive, which adds or removes files and stores the totals."""
 
@@ -81,6 +89,8 @@ class Commit(msgspec.Struct, frozen=True):
     """Random id of the writer of an ``open`` or ``append`` commit."""
     token: str = ""
     """Random text that no other commit contains. A writer whose request has no answer finds its commit by it."""
+    body_columns: list[BodyColumn] = []
+    """The table's columns that are decoded from bodies, after this commit; none in an archive without such columns."""
 
     @property
     def rows(self) -> int:

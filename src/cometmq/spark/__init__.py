@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from cometmq.spark.jobs.rebuild.job import rebuild as rebuild
     from cometmq.spark.jobs.replay.job import replay as replay
     from cometmq.spark.jobs.skew import skew as skew
+    from cometmq.spark.jobs.table.job import fresh_table as fresh_table
     from cometmq.spark.jobs.trace import trace as trace
     from cometmq.spark.object_stores import storage_options as storage_options
     from cometmq.spark.session.environment import local_session as local_session
@@ -78,6 +79,7 @@ _NAMES: Final = {
     "jobs.rebuild.job": "rebuild",
     "jobs.replay.job": "replay",
     "jobs.skew": "skew",
+    "jobs.table.job": "fresh_table",
     "jobs.trace": "trace",
     "object_stores": "storage_options",
     "session.environment": "local_session",

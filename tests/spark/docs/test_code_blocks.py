@@ -22,6 +22,7 @@ pytestmark = pytest.mark.spark
 PAGES = [
     "docs/archive.md",
     "docs/mask.md",
+    "docs/tables.md",
     *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("spark*.md"))),
 ]
 JOBS = ("run", "audit.job", "replay.job", "archive.job")

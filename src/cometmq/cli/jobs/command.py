@@ -74,19 +74,22 @@ REPORT_OPTIONS: Final = (
 """Options of every job, listed last in its help."""
 
 
-def job_command(name: str, options: type, function: str, *, after: After | None = None) -> click.Command:
+def job_command(
+    name: str, options: type, function: str, *, after: After | None = None, streams: bool = False
+) -> click.Command:
     """Return the click command of a job.
 
     :param options: the job's options class; its docstring is the command's help.
     :param function: name of the job's module below ``cometmq.spark.jobs``, and name of its function. The module is
         loaded when the command runs.
     :param after: function that is called with the report and the output format, after the report has been written.
+    :param streams: True if the job runs a streaming query, whose end by a signal Spark would report as an error.
     """
 
     def run(page: Path | None, output: str, **parameters: Any) -> int:
         if "source" in declared(options):
             demand_one_place()
-        with job_running(options) as running:
+        with job_running(options, _silence_spark if streams else lambda: None) as running:
             done = load(function)(build_options(options, parameters, **running))
         code = finish_job(done, page, output)
         if after is not None:
@@ -95,6 +98,12 @@ def job_command(name: str, options: type, function: str, *, after: After | None 
 
     params = [*params_of(options), *REPORT_OPTIONS]
     return click.Command(name, params=params, callback=run, help=inspect.getdoc(options))
+
+
+def _silence_spark() -> None:
+    from cometmq.spark.session.interruption import silence_spark
+
+    silence_spark()
 
 
 def demand_one_place() -> None:

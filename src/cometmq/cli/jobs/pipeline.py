@@ -43,12 +43,14 @@ from cometmq.spark.jobs.options import (
     TraceOptions,
     VacuumOptions,
 )
+from cometmq.spark.jobs.table.options import FreshTableOptions
 
 if TYPE_CHECKING:
     from cometmq.spark.jobs.trace import TraceReport
 
 JOBS: Final = {
     "archive": ("", "Archive topics or a store to Parquet, Delta Lake or Iceberg, exactly once."),
+    "table": ("", "Keep a table of a topic fresh, with columns decoded from bodies."),
     "replay": ("", "Send messages from an archive to a topic in order, and resume after an interruption."),
     "audit": ("", "Compare produced, stored, consumed and archived messages."),
     "key-index": ("", "Index an archive by key, and find messages that brokers no longer have."),
@@ -253,6 +255,7 @@ _COMMANDS: Final = {
     "archive": _ARCHIVE,
     "key-index": _KEY_INDEX,
     "dlq": _DLQ,
+    "table": job_command("table", FreshTableOptions, "table.job:fresh_table", streams=True),
     "replay": job_command("replay", ReplayOptions, "replay.job:replay"),
     "audit": job_command("audit", AuditOptions, "audit.job:audit"),
     "trace": job_command("trace", TraceOptions, "trace:trace", after=_show_way),

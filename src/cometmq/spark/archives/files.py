@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
@@ -24,6 +24,8 @@ import pyarrow.parquet as pq
 from cometmq.archive.errors import ArchiveError
 from cometmq.archive.files import HOUR_MS, DataFile, new_part_path
 from cometmq.archive.locks import local_directory
+from cometmq.spark.records.body_columns.changes import ERROR_COLUMN
+from cometmq.spark.records.columns import ARCHIVE_COLUMNS
 from cometmq.spark.records.queues import Queue
 from cometmq.storage import ObjectNotFoundError, Storage
 
@@ -171,7 +173,7 @@ class _PartFile:
         self._last = offsets[-1].as_py()
         self._min_us, self._max_us = min(self._min_us, times["min"]), max(self._max_us, times["max"])
         self._rows += batch.num_rows
-        self._bad_bodies += batch.column("body").null_count
+        self._bad_bodies += _bad_bodies(batch)
         self._gathered.append(batch)
         self._gathered_bytes += batch.nbytes
         if self._gathered_bytes >= _ROW_GROUP_BYTES:
@@ -193,9 +195,13 @@ class _PartFile:
             self._file,
             self._schema,
             compression=codecs,
-            use_dictionary=list(_DICTIONARY),
-            write_statistics=list(_STATISTICS),
+            use_dictionary=[*_DICTIONARY, *self._of_bodies()],
+            write_statistics=[*_STATISTICS, *self._of_bodies()],
         )
+
+    def _of_bodies(self) -> Iterator[str]:
+        """Return the columns in the file that are decoded from bodies."""
+        return _leaves(field for field in self._schema if field.name not in ARCHIVE_COLUMNS)
 
     def close(self) -> DataFile:
         self._flush()
@@ -289,10 +295,26 @@ def shrinks(bodies: Any) -> bool:
     return tried.size < _TOO_FEW_BYTES or bool(pa.compress(tried, codec="zstd").size < tried.size * _WORTH_WHILE)
 
 
-def _leaves(schema: Any) -> Iterator[str]:
+def _leaves(fields: Iterable[Any], before: str = "") -> Iterator[str]:
     """Return the column names in a Parquet file."""
-    for field in schema:
-        if pa.types.is_map(field.type):
-            yield from (f"{field.name}.key_value.key", f"{field.name}.key_value.value")
-        else:
-            yield field.name
+    for field in fields:
+        yield from _leaves_of(field.type, f"{before}{field.name}")
+
+
+def _leaves_of(kind: Any, path: str) -> Iterator[str]:
+    if pa.types.is_map(kind):
+        yield f"{path}.key_value.key"
+        yield from _leaves_of(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from _leaves_of(kind.value_type, f"{path}.list.element")
+    elif pa.types.is_struct(kind):
+        yield from _leaves(kind, f"{path}.")
+    else:
+        yield path
+
+
+def _bad_bodies(batch: Any) -> int:
+    """Count messages whose bodies could not be decompressed or, in a table with columns from bodies, decoded."""
+    errors = batch.schema.get_field_index(ERROR_COLUMN.name)
+    count: int = batch.column("body").null_count if errors < 0 else batch.num_rows - batch.column(errors).null_count
+    return count

@@ -41,6 +41,7 @@ from cometmq.spark.archives.iceberg_tables import (
     demand_partitions,
     partition_spec,
     take_over,
+    update_body_columns,
 )
 from cometmq.spark.archives.table import ICEBERG, ICEBERG_POINTER, TableFormat
 from cometmq.spark.archives.versioned import CommitConflictError, CommitUnknownError, VersionedTable
@@ -395,7 +396,10 @@ def demand_same_snapshot(version: IcebergVersion) -> None:
 def _stage(change: Any, table: Any, before: IcebergVersion, commit: Commit) -> None:
     """Add a commit to a transaction: the table's properties, and one snapshot."""
     info = msgspec.structs.replace(commit, files=[], removed=[], covered=[])
-    properties = {NAMES: table.schema().name_mapping.model_dump_json()}  # files know no ids of columns
+    last = before.last()
+    update_body_columns(change, table, [] if last is None else last.body_columns, commit.body_columns)
+    # files know no ids of columns
+    properties = {NAMES: change.table_metadata.schema().name_mapping.model_dump_json()}
     properties[_COMMIT] = msgspec.json.encode(info).decode()
     if commit.kind == APPENDED:
         properties[_BATCH + commit.query_id] = str(commit.batch_id)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from cometmq.archive.commits import BodyColumn
 from cometmq.spark.archives.iceberg_files import COUNTED, archive_schema
 from cometmq.spark.errors import ArchiveError
+from cometmq.spark.records.body_columns.types import arrow_fields
 
 RETRIES: Final = "commit.retry.num-retries"
 NAMES: Final = "schema.name-mapping.default"
@@ -114,6 +116,37 @@ def add_columns(table: Any) -> None:
         with table.update_schema() as change:
             for field in missing:
                 change.add_column(field.name, field.field_type)
+
+
+def update_body_columns(change: Any, table: Any, known: Sequence[BodyColumn], columns: Sequence[BodyColumn]) -> None:
+    """Add the columns of a commit that are decoded from bodies to a transaction, and widen types.
+
+    :param known: the columns of the last commit.
+
+    :raises ArchiveError: somebody has added a column with the same name and another type, or has dropped a column.
+    """
+    import pyarrow as pa
+    from pyiceberg.exceptions import ValidationError
+
+    there = {field.name for field in table.schema().fields}
+    before = {field.name for schema in table.schemas().values() for field in schema.fields}
+    gone = [column.name for column in columns if column.name in before - there]
+    if gone:
+        raise ArchiveError(
+            f"somebody has altered the table {table.name()[-1]}: the column {gone[0]} was dropped or renamed",
+            next_step="add it again (ALTER TABLE … ADD COLUMN) or rename it back; the files still contain it",
+        )
+    missing = [column for column in columns if column not in known]
+    if not missing:
+        return
+    try:
+        with change.update_schema() as update:
+            update.union_by_name(pa.schema(arrow_fields(missing)))
+    except (ValidationError, ValueError) as error:
+        raise ArchiveError(
+            f"the table {table.name()[-1]} cannot have the columns {', '.join(of.name for of in missing)}: {error}",
+            next_step="drop or rename the table's own column of this name, or continue in a new table",
+        ) from error
 
 
 def demand_partitions(table: Any, name: str) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.archive.chain import COMMITS, Writer
 from cometmq.archive.changes import Batch, batch_commit, file_change, holds
-from cometmq.archive.commits import COMPACTED, EXPIRED, Commit, QueueTotals
+from cometmq.archive.commits import COMPACTED, EXPIRED, BodyColumn, Commit, QueueTotals
 from cometmq.archive.files import DataFile
 from cometmq.archive.leftovers import leftovers, now_of
 from cometmq.archive.locks import COMMIT_LOCK, UPKEEP_LOCK, local_directory, locked, locked_if_free
@@ -34,6 +34,7 @@ from cometmq.spark.archives.table import DELTA, DELTA_LOG, ICEBERG, ICEBERG_POIN
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.object_stores import parse_storage, storage_options
 from cometmq.spark.options import demand_present
+from cometmq.spark.records.body_columns.types import ddl_of
 from cometmq.spark.records.columns import ARCHIVE_DDL, milliseconds
 from cometmq.spark.records.queues import Mark, Marks, Offsets, Queue
 from cometmq.storage import Location, Storage, check_conditional_writes, open_storage
@@ -127,6 +128,11 @@ class ArchiveLog:
         """Return each queue's totals over all commits."""
         last = self.last()
         return [] if last is None else last.queues
+
+    def body_columns(self) -> list[BodyColumn]:
+        """Return the table's columns that are decoded from bodies; none for an archive without such columns."""
+        last = self.last()
+        return [] if last is None else last.body_columns
 
     def next_offsets(self) -> Offsets:
         """Return the offset after each queue's last archived message."""
@@ -366,7 +372,8 @@ def differing(marks: Marks, there: Marks) -> list[Queue]:
 def read_archive(spark: SparkSession, directory: Place, storage: Mapping[str, str] | None = None) -> DataFrame:
     """Return an archive's messages as a DataFrame with every column of the source. All archive formats are supported.
 
-    The DataFrame contains the commits made before the call. Call this function again to read later commits.
+    The DataFrame contains the commits made before the call. Call this function again to read later commits. It also has
+    the columns of a table that are decoded from bodies.
 
     :param storage: options of the object store, such as ``endpoint``.
     :raises OptionError: there is no archive.
@@ -374,20 +381,29 @@ def read_archive(spark: SparkSession, directory: Place, storage: Mapping[str, st
     """
     log = ArchiveLog(directory, storage=storage)
     log.demand_any()
-    return read_files(spark, log, log.files())
+    return read_files(spark, log, log.files(), body_columns=log.body_columns())
 
 
-def read_files(spark: SparkSession, log: ArchiveLog, files: Iterable[DataFile], *, name: str = "") -> DataFrame:
+def read_files(
+    spark: SparkSession,
+    log: ArchiveLog,
+    files: Iterable[DataFile],
+    *,
+    name: str = "",
+    body_columns: Sequence[BodyColumn] = (),
+) -> DataFrame:
     """Read the messages in the given files of an archive.
 
     :param name: column for the name of a message's file; none by default.
+    :param body_columns: columns of a table that are decoded from bodies; none by default.
     """
     wanted = list(files)
+    ddl = ", ".join(filter(None, [ARCHIVE_DDL, ddl_of(body_columns)]))
     if not wanted:
-        return spark.createDataFrame([], f"{ARCHIVE_DDL}, {name} string" if name else ARCHIVE_DDL)
+        return spark.createDataFrame([], f"{ddl}, {name} string" if name else ddl)
     if local_directory(log.storage) is None:
-        return read_rows(spark, log.storage, wanted, name)
-    frame = spark.read.schema(ARCHIVE_DDL).parquet(*(log.storage.describe(file.path) for file in wanted))
+        return read_rows(spark, log.storage, wanted, name, body_columns)
+    frame = spark.read.schema(ddl).parquet(*(log.storage.describe(file.path) for file in wanted))
     return frame.selectExpr("*", f"_metadata.file_name AS {name}") if name else frame
 
 

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from cometmq.archive.commits import BodyColumn
 from cometmq.archive.files import DataFile
-from cometmq.spark.records.columns import ARCHIVE_COLUMNS, ARCHIVE_DDL, arrow_schema
+from cometmq.spark.records.body_columns.types import ddl_of
+from cometmq.spark.records.columns import ARCHIVE_DDL
 from cometmq.storage import Storage
 
 if TYPE_CHECKING:
@@ -24,29 +26,41 @@ _ROWS: Final = 8192
 """Maximum number of messages in a batch."""
 
 
-def read_rows(spark: SparkSession, storage: Storage, files: Sequence[DataFile], name: str) -> DataFrame:
+def read_rows(
+    spark: SparkSession,
+    storage: Storage,
+    files: Sequence[DataFile],
+    name: str,
+    body_columns: Sequence[BodyColumn] = (),
+) -> DataFrame:
     """Return the messages in data files.
 
     :param name: column for the name of a message's file; none if it is empty.
+    :param body_columns: columns of a table that are decoded from bodies.
     """
-    ddl = f"{ARCHIVE_DDL}, {name} string" if name else ARCHIVE_DDL
+    ddl = ", ".join(filter(None, [ARCHIVE_DDL, ddl_of(body_columns), f"{name} string" if name else ""]))
     numbers = spark.range(0, len(files), 1, min(len(files), _TASKS_MAX))
-    return numbers.mapInArrow(partial(_rows, storage, files, name), ddl)
+    return numbers.mapInArrow(partial(_rows, storage, files, name, body_columns), ddl)
 
 
 def _rows(
-    storage: Storage, files: Sequence[DataFile], name: str, batches: Iterable[pa.RecordBatch]
+    storage: Storage,
+    files: Sequence[DataFile],
+    name: str,
+    body_columns: Sequence[BodyColumn],
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     from cometmq.spark.archives.files import read_batches
+    from cometmq.spark.records.body_columns.conforming import conform, table_schema
 
-    schema = arrow_schema(ARCHIVE_COLUMNS)
+    schema = table_schema(body_columns)
     for numbers in batches:
         for number in numbers.column(0).to_pylist():
             file = files[number]
             for batch in read_batches(storage, file, rows=_ROWS):
-                found = batch.cast(schema)
+                found = conform(batch, schema)
                 if name:
                     names = pa.array([file.path.rpartition("/")[2]] * found.num_rows, pa.string())
                     found = found.append_column(pa.field(name, pa.string()), names)

@@ -20,6 +20,7 @@ import msgspec
 from cometmq.archive.chain import FORMAT, Writer
 from cometmq.archive.changes import Snapshot, next_commit
 from cometmq.archive.commits import APPENDED, OPENED, Commit
+from cometmq.archive.errors import TakenOverError
 from cometmq.archive.files import DataFile
 from cometmq.spark.archives.table import ArchiveTable, Decide
 from cometmq.spark.errors import ArchiveError
@@ -102,7 +103,7 @@ class VersionedTable(ArchiveTable, Generic[V]):
             last = before.last()
             if last is None or last.writer != writer.id:
                 by = "another job" if last is None or last.writer else "an older version of CometMQ"
-                raise ArchiveError(
+                raise TakenOverError(
                     f"{by} has taken over {self} since; this job has committed nothing more",
                     next_step="let only one job write to an archive; messages are neither lost nor doubled",
                 )

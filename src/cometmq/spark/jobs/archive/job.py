@@ -22,20 +22,21 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.archive.commits import Commit
+from cometmq.archive.commits import Commit, Covered
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.options.forms import DURATION
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.errors import ArchiveError, SparkSourceError
+from cometmq.spark.jobs.archive.body_columns import settle_columns
 from cometmq.spark.jobs.archive.checkpoint import STARTING_OFFSETS, Checkpoint
 from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, dry_run_report
 from cometmq.spark.jobs.archive.writer import (
@@ -48,6 +49,7 @@ from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveOptions
 from cometmq.spark.jobs.run import cause_of
 from cometmq.spark.options import parse_option
+from cometmq.spark.records.body_columns.formats import Bodies
 from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
 from cometmq.spark.security_options import server_options
 from cometmq.spark.session.environment import driver_session, is_connect
@@ -75,6 +77,24 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     :raises ArchiveError: another job holds the archive, or the archive was continued with another checkpoint.
     :raises SparkSourceError: the query failed; committed messages are kept.
     """
+    return run_archive(options)
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """What a run does in addition to an archive of messages."""
+
+    bodies: Bodies | None = None
+    """How bodies become columns."""
+    beside: Callable[[SparkSession, ArchiveLog, ArchiveRun], AbstractContextManager[object]] | None = None
+    """Work beside the query, from its start to its end."""
+
+
+def run_archive(options: ArchiveOptions, work: TableWork = TableWork()) -> ArchiveReport:
+    """Archive topics, with columns that are decoded from bodies.
+
+    :raises CometMQError: see :func:`archive`.
+    """
     trigger = options.trigger
     named = [options.topics] if isinstance(options.topics, str) else list(options.topics)
     servers = server_options(options.namesrv, options.access)
@@ -94,6 +114,7 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
     parse_options(given)
     timing = _timing(trigger)
     log = ArchiveLog(options.to, options.table_format, storage=options.storage)
+    _demand_columns(log, work.bodies)
     demand_same_queues(log.url, Cluster(parse_options(given)).changed_queues(log.marks()))
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
@@ -110,8 +131,24 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
             place = log.storage if options.checkpoint is None else checkpoint.storage
             given["startingOffsets"] = kept_starting_offsets_in(place, STARTING_OFFSETS, given)
         with driver_session(options.spark, options.master, "cometmq archive") as session:
-            run = _Run(session, log, checkpoint, given, options.on_batch)
+            run = _Run(session, log, checkpoint, given, options.on_batch, work)
             return run.run(timing, options.stop)
+
+
+def _demand_columns(log: ArchiveLog, bodies: Bodies | None) -> None:
+    """Check that this job can fill the columns of the table.
+
+    :raises OptionError: a column has another type.
+    :raises ArchiveError: the table has columns that are decoded from bodies, and the job decodes none.
+    """
+    columns = log.body_columns()
+    if bodies is not None:
+        bodies.columns(columns)
+    elif columns:
+        raise ArchiveError(
+            f"{log.url} is a table with columns that are decoded from bodies",
+            next_step="continue it with cometmq pipeline table",
+        )
 
 
 @contextmanager
@@ -187,8 +224,11 @@ class _Run:
         checkpoint: Checkpoint,
         options: Mapping[str, str],
         on_batch: Callable[[ArchivedBatch], object] | None,
+        work: TableWork,
     ) -> None:
         self._spark = spark
+        self._work = work
+        self._opened = OpenedArchive.of(log, work.bodies)
         self._log = log
         self._checkpoint = checkpoint
         self._options = options
@@ -196,7 +236,7 @@ class _Run:
         self._mailbox = CommitMailbox(log.storage)
         self._elsewhere = is_connect(spark)
         on_commit = self._mailbox.post if self._elsewhere else self._done.add_commit
-        self._commits = BatchCommits(OpenedArchive.of(log), checkpoint, on_commit)
+        self._commits = BatchCommits(self._opened, checkpoint, on_commit)
         self._failure: Exception | None = None
 
     def run(self, timing: Mapping[str, Any], stop: threading.Event | None) -> ArchiveReport:
@@ -204,7 +244,7 @@ class _Run:
 
         if self._elsewhere:
             self._mailbox.clear()
-        source = source_for(OpenedArchive.of(self._log))
+        source = source_for(self._opened)
         self._spark.dataSource.register(source)
         writer = (
             self._spark.readStream.format(source.name())
@@ -220,12 +260,14 @@ class _Run:
         except PySparkException as error:
             raise self._query_error(error) from error
         stopped = False
+        beside = self._work.beside
         try:
-            while not query.awaitTermination(_POLL_SECONDS):
-                self._collect()
-                if stop is not None and stop.is_set():
-                    stopped = True
-                    query.stop()
+            with nullcontext() if beside is None else beside(self._spark, self._log, self._done):
+                while not query.awaitTermination(_POLL_SECONDS):
+                    self._collect()
+                    if stop is not None and stop.is_set():
+                        stopped = True
+                        query.stop()
         except KeyboardInterrupt:
             stopped = True
             query.stop()
@@ -259,7 +301,7 @@ class _Run:
 
     def _commit(self, frame: DataFrame, batch_id: int) -> None:
         try:
-            self._commits(frame, batch_id)
+            self._commits(frame, batch_id, self._done.add_read)
         except (OSError, CometMQError) as error:  # Spark would only hand on its text
             self._failure = error
             raise
@@ -289,15 +331,21 @@ class BatchCommits:
     def _log(self) -> ArchiveLog:
         return self._given[0].open_log()
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+    def __call__(
+        self, frame: DataFrame, batch_id: int, on_read: Callable[[list[Covered]], object] = lambda _: None
+    ) -> None:
         """Commit the files that a batch's tasks have written, unless the batch is already committed.
 
+        :param on_read: called with what the tasks have read, before the commit.
         :raises ArchiveError: the batch overlaps archived offsets.
         """
         query_id = self._checkpoint.query_id()
         assert query_id is not None, "Spark writes the checkpoint's metadata before the first batch"
         manifests = [msgspec.json.decode(row[0], type=Manifest) for row in frame.collect()]
-        commit = commit_manifests(self._log, query_id, batch_id, manifests)
+        on_read([of.covered for of in manifests if of.covered])
+        settled = settle_columns(frame.sparkSession, self._log, self._given[0], manifests)
+        commit = commit_manifests(self._log, query_id, batch_id, settled.manifests, settled.columns)
+        self._log.storage.delete(settled.replaced)
         if commit is not None:
             self._on_commit(commit)
 

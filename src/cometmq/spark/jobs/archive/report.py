@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
-from cometmq.archive.commits import Commit, QueueTotals
+from cometmq.archive.commits import Commit, Covered, QueueTotals
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.quantity import quantity
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.jobs.report.parts import Part, Table, per_second
 from cometmq.spark.jobs.report.plots import Plot, bars
 from cometmq.spark.jobs.report.report import RunReport, Step
-from cometmq.spark.records.queues import OffsetRange
+from cometmq.spark.records.queues import OffsetRange, Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ArchiveReport(RunReport):
     """The messages that one run of the archive job wrote, and those that the archive now contains."""
 
     TITLE = "Archive {0.directory}"
-    COMPUTED = ("total_rows", "complete")
+    COMPUTED: ClassVar[tuple[str, ...]] = ("total_rows", "complete")
 
     directory: str
     rows: int
@@ -127,6 +127,18 @@ class ArchiveRun:
         self._began = SYSTEM_CLOCK.monotonic()
         self._rows = self._bytes = self._files = self._batches = self._bad_bodies = self._gap_count = 0
         self._gaps: list[str] = []
+        self.read_ends: Offsets = {}
+        """The offset after each queue's last message that tasks have read, also before its commit."""
+
+    def add_read(self, covered: Iterable[Covered]) -> None:
+        """Record what tasks have read."""
+        for part in covered:
+            self.read_ends[part.queue] = max(part.end, self.read_ends.get(part.queue, 0))
+
+    @property
+    def bad_bodies(self) -> int:
+        """The number of bodies that could not be decompressed or decoded."""
+        return self._bad_bodies
 
     def add_commit(self, commit: Commit) -> None:
         """Add a commit to the totals, and call ``on_batch`` with it."""
@@ -150,11 +162,16 @@ class ArchiveRun:
                 )
             )
 
-    def report(self, *, finished: bool) -> ArchiveReport:
-        """Build the run's report."""
+    def gap_warnings(self) -> list[str]:
+        """Return a warning for each gap, up to a limit."""
         warnings = [f"messages {gap} were gone before they were read" for gap in self._gaps]
         if self._gap_count > len(self._gaps):
             warnings.append(f"{self._gap_count - len(self._gaps):,} more gaps: see gaps in the archive's commits")
+        return warnings
+
+    def report(self, *, finished: bool) -> ArchiveReport:
+        """Build the run's report."""
+        warnings = self.gap_warnings()
         if self._bad_bodies:
             words = f"{self._bad_bodies} bodies could not be unpacked; they are kept as stored in column storedBody"
             warnings.append(words)

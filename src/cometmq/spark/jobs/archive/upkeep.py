@@ -10,13 +10,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.archive.commits import BodyColumn
 from cometmq.archive.files import DataFile, hour_ended_ms, place_of
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.quantity import quantity
@@ -29,6 +31,9 @@ from cometmq.spark.jobs.report.plots import Bars, Plot, bars
 from cometmq.spark.jobs.report.report import PARTLY_DONE, Report
 from cometmq.spark.jobs.run import job_session, run_tasks
 from cometmq.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COMPACT: Final = "compact"
 EXPIRE: Final = "expire"
@@ -229,15 +234,32 @@ def compact(options: CompactOptions) -> UpkeepReport:
                 work.add_change(joining.files, (joining.bytes,))
             return work.report(finished=True)
         with job_session(options, "cometmq archive compact") as session:
-            for step in _divide_into_commits(planned):
-                if options.stop is not None and options.stop.is_set():
-                    return work.report(finished=False)
-                made = run_tasks(session, step, partial(_join_in_task, log.storage), DataFile)
-                log.replace([file for joining in step for file in joining.files], made)
-                for joining, file in zip(step, made, strict=True):
-                    work.add_change(joining.files, (file.bytes,))
-                work.add_commit()
-    return work.report(finished=True)
+            return work.report(finished=join_planned(session, log, planned, work, options.stop))
+
+
+def join_planned(
+    spark: SparkSession,
+    log: ArchiveLog,
+    planned: Iterable[Joining],
+    work: Upkeep,
+    stop: threading.Event | None,
+    *,
+    commit_bytes: int = COMMIT_BYTES,
+) -> bool:
+    """Join files, commit by commit. Return False if the run was stopped before its end.
+
+    :param commit_bytes: number of bytes after which the joined files are committed.
+    :raises ArchiveError: a file is damaged, or was removed meanwhile.
+    """
+    for step in _divide_into_commits(planned, commit_bytes):
+        if stop is not None and stop.is_set():
+            return False
+        made = run_tasks(spark, step, partial(_join_in_task, log.storage, log.body_columns()), DataFile)
+        log.replace([file for joining in step for file in joining.files], made)
+        for joining, file in zip(step, made, strict=True):
+            work.add_change(joining.files, (file.bytes,))
+        work.add_commit()
+    return True
 
 
 def planned_joinings(files: Iterable[DataFile], target_bytes: int, ended_before_ms: int) -> list[Joining]:
@@ -260,32 +282,34 @@ def planned_joinings(files: Iterable[DataFile], target_bytes: int, ended_before_
     return [joining for joining in planned if len(joining.files) > 1]
 
 
-def _divide_into_commits(planned: Iterable[Joining]) -> Iterator[list[Joining]]:
+def _divide_into_commits(planned: Iterable[Joining], commit_bytes: int) -> Iterator[list[Joining]]:
     step: list[Joining] = []
     for joining in planned:
         step.append(joining)
-        if sum(of.bytes for of in step) >= COMMIT_BYTES:
+        if sum(of.bytes for of in step) >= commit_bytes:
             yield step
             step = []
     if step:
         yield step
 
 
-def _join_in_task(storage: Storage, joining: Joining) -> list[DataFile]:
-    return [join_files(storage, joining.files)]
+def _join_in_task(storage: Storage, body_columns: Sequence[BodyColumn], joining: Joining) -> list[DataFile]:
+    return [join_files(storage, joining.files, body_columns)]
 
 
-def join_files(storage: Storage, files: Sequence[DataFile]) -> DataFile:
+def join_files(storage: Storage, files: Sequence[DataFile], body_columns: Sequence[BodyColumn] = ()) -> DataFile:
     """Join files with one queue's messages from one hour: write the messages into one file, in offset order.
 
+    :param body_columns: the table's columns that are decoded from bodies. Older files may lack some, or have narrower
+        types.
     :raises ArchiveError: the files do not contain the number of messages that the table states.
     """
     import numpy as np
 
     from cometmq.spark.archives.files import QueueWriter, Uploads, read_batches
-    from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
+    from cometmq.spark.records.body_columns.conforming import conform, table_schema
 
-    schema = arrow_schema(ARCHIVE_COLUMNS)
+    schema = table_schema(body_columns)
     with Uploads(storage, None) as uploads:
         writer = QueueWriter(uploads, files[0].queue, schema)
         for file in files:
@@ -294,7 +318,7 @@ def join_files(storage: Storage, files: Sequence[DataFile]) -> DataFile:
                 offsets = np.concatenate(([last], batch.column("queueOffset").to_numpy()))
                 _demand_sound(bool((np.diff(offsets) > 0).all()), file)
                 rows, last = rows + batch.num_rows, int(offsets[-1])
-                writer.add(batch.cast(schema))
+                writer.add(conform(batch, schema))
             _demand_sound((rows, last + 1) == (file.rows, file.end), file)
         made = writer.close()
         _demand_sound(len(made) == 1, files[0])
@@ -327,19 +351,18 @@ def expire(options: ExpireOptions) -> UpkeepReport:
     work = Upkeep(EXPIRE, log, dry_run)
     before_ms = clock.now_ms() - keep_ms
     with log.locked_for_upkeep():
-        old = [
-            file
-            for file in log.files()
-            if hour_ended_ms(file.path) <= before_ms
-            and file.max_store_ms < before_ms
-            and (not topics or file.topic in topics)
-        ]
+        old = expired_files([file for file in log.files() if not topics or file.topic in topics], before_ms)
         if old and not dry_run:
             log.expire(old)
             work.commits += 1
         for file in sorted(old, key=lambda file: file.path):
             work.add_change((file,))
     return work.report(finished=True)
+
+
+def expired_files(files: Iterable[DataFile], before_ms: int) -> list[DataFile]:
+    """Return the files whose hour ended and whose messages were all stored before a time."""
+    return [file for file in files if hour_ended_ms(file.path) <= before_ms and file.max_store_ms < before_ms]
 
 
 @job(VacuumOptions)

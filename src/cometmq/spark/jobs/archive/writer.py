@@ -7,25 +7,29 @@ only one row for each file and each offset range. The driver commits these files
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
 
 from cometmq.archive.chain import Writer
 from cometmq.archive.changes import Batch
-from cometmq.archive.commits import Commit, Covered
+from cometmq.archive.commits import BodyColumn, Commit, Covered
 from cometmq.archive.files import DataFile
 from cometmq.spark.archives.files import QueueWriter, Uploads
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import TableFormat
 from cometmq.spark.errors import OptionError
+from cometmq.spark.records.body_columns.changes import merged
+from cometmq.spark.records.body_columns.formats import Bodies
+from cometmq.spark.records.body_columns.types import arrow_fields, columns_of
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
-from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange, Offsets
+from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange, Offsets, Queue
 from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.source.options import SourceOptions, parse_options
 from cometmq.spark.source.reader import RangePartition
@@ -44,11 +48,13 @@ class OpenedArchive(NamedTuple):
     wanted: TableFormat | None = None
     in_catalog: bool = False
     """True if the archive is found by the name of its table, not by its storage."""
+    bodies: Bodies | None = None
+    """How bodies become columns; None for an archive without such columns."""
 
     @classmethod
-    def of(cls, log: ArchiveLog) -> OpenedArchive:
+    def of(cls, log: ArchiveLog, bodies: Bodies | None = None) -> OpenedArchive:
         """Return the archive that this job has opened."""
-        return cls(log.storage, log.writer, log.wanted, log.in_catalog)
+        return cls(log.storage, log.writer, log.wanted, log.in_catalog, bodies)
 
     def open_log(self) -> ArchiveLog:
         """Open the archive in another process of the job."""
@@ -56,20 +62,29 @@ class OpenedArchive(NamedTuple):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One result of a task. Exactly one of the three fields is set."""
+    """One result of a task. Exactly one of the first three fields is set."""
 
     file: DataFile | None = None
     covered: Covered | None = None
     lost: Covered | None = None
+    wanted: list[BodyColumn] = []
+    """Columns that the file's bodies need and that the table does not have yet."""
 
     def to_row(self) -> tuple[str]:
         """Encode the result as JSON text, which is the source's only column."""
         return (msgspec.json.encode(self).decode(),)
 
 
-def commit_manifests(log: ArchiveLog, query_id: str, batch_id: int, manifests: Sequence[Manifest]) -> Commit | None:
+def commit_manifests(
+    log: ArchiveLog,
+    query_id: str,
+    batch_id: int,
+    manifests: Sequence[Manifest],
+    body_columns: Sequence[BodyColumn] = (),
+) -> Commit | None:
     """Commit the files that a batch's tasks have written. Return None if the batch is already committed.
 
+    :param body_columns: all columns of the table that are decoded from bodies.
     :raises ArchiveError: the batch overlaps archived offsets, or one of its files is missing.
     """
     return log.append(
@@ -79,6 +94,7 @@ def commit_manifests(log: ArchiveLog, query_id: str, batch_id: int, manifests: S
             covered=[manifest.covered for manifest in manifests if manifest.covered],
             files=[manifest.file for manifest in manifests if manifest.file],
             lost=[manifest.lost for manifest in manifests if manifest.lost],
+            body_columns=body_columns,
         )
     )
 
@@ -92,6 +108,7 @@ class ArchivePartition(InputPartition):
     ranges: tuple[OffsetRange, ...]
     marks: Marks
     archived: Offsets
+    body_columns: Sequence[BodyColumn]
 
 
 class ArchiveWriterSource(DataSource):
@@ -147,11 +164,15 @@ class ArchiveStreamReader(RocketMQStreamReader):
         """Divide a batch into tasks that know the archived ends. If the batch is already committed, the tasks read
         nothing.
         """
-        archived = self._log.next_offsets()
+        archived, bodies = self._log.next_offsets(), self._archive.bodies
+        columns = [] if bodies is None else bodies.columns(self._log.body_columns())
         dealt = super().partitions(start, end)
         return [
             ArchivePartition(
-                part.ranges, part.marks, {of.queue: archived[of.queue] for of in part.ranges if of.queue in archived}
+                part.ranges,
+                part.marks,
+                {of.queue: archived[of.queue] for of in part.ranges if of.queue in archived},
+                columns,
             )
             for part in dealt
             if isinstance(part, RangePartition)
@@ -165,15 +186,53 @@ class ArchiveStreamReader(RocketMQStreamReader):
             archived, ranges = partition.archived, partition.ranges
             new = [part for part in ranges if part.first >= archived.get(part.queue, part.first)]
             with lasting_worker():
-                for manifest in write_ranges(self._options, new, self._archive, partition.marks):
+                for manifest in write_ranges(
+                    self._options, new, self._archive, partition.marks, partition.body_columns
+                ):
                     yield manifest.to_row()
             for part in ranges:
                 if part not in new:
                     yield Manifest(covered=Covered(*part.queue, part.first, part.end)).to_row()
 
 
+class RowWriter:
+    """Writes messages to files, with columns that are decoded from their bodies."""
+
+    def __init__(self, archive: OpenedArchive, body_columns: Sequence[BodyColumn] = ()) -> None:
+        self._archive = archive
+        self._fields = arrow_fields(body_columns)
+        self._decoder = None if archive.bodies is None else archive.bodies.decoder(body_columns)
+        self.schema = pa.schema([*arrow_schema(ARCHIVE_COLUMNS), *self._fields])
+
+    def uploads(self) -> Uploads:
+        """Return the uploads of one task."""
+        return Uploads(self._archive.storage, self._archive.writer.epoch)
+
+    def write(self, uploads: Uploads, queue: Queue, batches: Iterable[pa.RecordBatch]) -> list[Manifest]:
+        """Write one queue's messages. The files are complete at the end of the uploads' block.
+
+        :param batches: messages in the columns of an archive.
+        """
+        writer, wanted = QueueWriter(uploads, queue, self.schema), dict[str, pa.DataType]()
+        for batch in batches:
+            if self._decoder is None:
+                writer.add(batch)
+                continue
+            decoded = self._decoder.decode(batch.column("body"))
+            writer.add(pa.RecordBatch.from_arrays([*batch.columns, *decoded.columns], schema=self.schema))
+            for name, kind in decoded.wanted.items():
+                committed = next((of.type for of in self._fields if of.name == name), None)
+                wanted[name] = merged(committed, wanted.get(name, pa.null()), kind)
+        columns = list(columns_of(pa.field(name, kind) for name, kind in wanted.items()))
+        return [Manifest(file=file, wanted=columns) for file in writer.close()]
+
+
 def write_ranges(
-    options: SourceOptions, ranges: Sequence[OffsetRange], archive: OpenedArchive, marks: Marks = NO_MARKS
+    options: SourceOptions,
+    ranges: Sequence[OffsetRange],
+    archive: OpenedArchive,
+    marks: Marks = NO_MARKS,
+    body_columns: Sequence[BodyColumn] = (),
 ) -> Iterator[Manifest]:
     """Read ranges and write their messages to files. Yield the files, and each range when it is complete."""
     from cometmq.spark.records.bad_messages import bad_bodies
@@ -181,20 +240,20 @@ def write_ranges(
     from cometmq.spark.source.fetch import Fetcher
 
     schema = arrow_schema(ARCHIVE_COLUMNS)
-    fetcher = Fetcher(options)
-    files: list[DataFile] = []
+    fetcher, rows = Fetcher(options), RowWriter(archive, body_columns)
+    files: list[Manifest] = []
     with (
-        Uploads(archive.storage, archive.writer.epoch) as uploads,
+        rows.uploads() as uploads,
         bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
     ):
         for queue, chunks in groupby(fetcher.fetch(ranges, marks), key=lambda chunk: chunk.queue):
-            writer = QueueWriter(uploads, queue, schema)
-            for chunk in chunks:
-                for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body):
-                    writer.add(batch)
-            files += writer.close()
-    for file in files:
-        yield Manifest(file=file)
+            batches = (
+                batch
+                for chunk in chunks
+                for batch in decode(Records(chunk.data), schema, broker_name=queue.broker, on_bad_body=on_bad_body)
+            )
+            files += rows.write(uploads, queue, batches)
+    yield from files
     for part in ranges:
         yield Manifest(covered=Covered(*part.queue, part.first, part.end))
     for part in fetcher.lost:

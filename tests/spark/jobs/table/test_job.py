@@ -1,0 +1,231 @@
+"""Fresh tables: columns from bodies, changes of the schema, kills, upkeep beside the commits."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.pace import Patience
+from tests.spark.archives.catalog_servers import Lake, start_catalog
+from tests.spark.drivers import PATIENCE_S, await_kill
+from tests.spark.jobs.table.tabling import driver, place
+from tests.spark.topics import Topics
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+
+from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.archive.job import archive
+from cometmq.spark.jobs.table.job import fresh_table
+from cometmq.spark.jobs.table.report import TableReport
+
+pytestmark = pytest.mark.spark
+
+
+def orders(topics: Topics, topic: str, queue_id: int, *bodies: Any) -> None:
+    """Send bodies, as JSON unless they are bytes."""
+    topics.send(topic, queue_id, [body if isinstance(body, bytes) else json.dumps(body).encode() for body in bodies])
+
+
+def columns_of(to: Path) -> dict[str, str]:
+    return {column.name: column.type for column in ArchiveLog(to).body_columns()}
+
+
+def test_a_table_with_given_columns_stays_fresh(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic, to = topics.create(2), tmp_path / "orders"
+    orders(topics, topic, 0, {"id": 1, "amount": 2.5, "note": "first"}, b"oops", {"id": "x", "amount": 3})
+    orders(topics, topic, 1, {"id": 2, "items": [{"sku": "a"}]})
+    metrics, status = tmp_path / "orders.prom", tmp_path / "orders.json"
+    given = {"schema": "id bigint, amount double", "once": True, "metrics": metrics, "status": status, "spark": spark}
+    done = fresh_table(topic, topics.namesrv, to, **given)
+    assert (done.rows, done.bad_bodies, done.committed_behind, done.table_files) == (4, 2, 0, 2)
+    assert columns_of(to) == {
+        "bodyError": "string",
+        "id": "bigint",
+        "amount": "double",
+        "note": "string",
+        "items": "array<struct<sku:string>>",
+    }
+    rows = read_archive(spark, to).orderBy("queueId", "queueOffset").collect()
+    assert [(row.id, row.amount, row.note) for row in rows] == [
+        (1, 2.5, "first"),
+        (None, None, None),
+        (None, 3.0, None),
+        (2, None, None),
+    ]
+    assert [row.bodyError and row.bodyError[:9] for row in rows] == [None, "not JSON:", "id: a tex", None]
+    assert bytes(rows[1].body) == b"oops"
+    assert rows[3]["items"][0].sku == "a"
+
+    orders(topics, topic, 0, {"id": 3})
+    again = fresh_table(topic, topics.namesrv, to, **given)
+    assert (again.rows, again.total_rows, again.files_joined) == (1, 5, 2)
+    assert {row.id for row in read_archive(spark, to).where("id IS NOT NULL").collect()} == {1, 2, 3}
+    shown = json.loads(status.read_text())
+    assert (shown["total_rows"], shown["running"], shown["exit_code"]) == (5, False, 0)
+    text = metrics.read_text()
+    assert f'cometmq_table_rows{{table="{to}"}} 5' in text
+    assert 'queue="0",stage="committed"' in text
+    with pytest.raises(OptionError, match="column id of the table is bigint, which cannot become string"):
+        fresh_table(topic, topics.namesrv, to, **(given | {"schema": "id string"}))
+    with pytest.raises(ArchiveError, match="is a table with columns"):
+        archive(topics.namesrv, topic, to, spark=spark)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(4 * PATIENCE_S)
+@pytest.mark.parametrize("kind", ["parquet", "iceberg"])
+def test_kills_beside_changes_of_the_columns_lose_and_double_nothing(
+    spark: Any, topics: Topics, tmp_path: Path, kind: str
+) -> None:
+    """Every commit brings a new field; runs are killed before and after such commits."""
+    topic, to = topics.create(2), tmp_path / "orders"
+    bodies = [{"id": number, "wide": 1 if number < 700 else 2**40, f"f{number // 300}": "x"} for number in range(1500)]
+    for queue_id in range(2):
+        orders(topics, topic, queue_id, *bodies[queue_id::2])
+    given = place(to, kind) | {"schema": "id bigint, wide int", "spark": spark, "once": True}
+    for point, batch in (("before-commit", 1), ("after-commit", 1), ("before-commit", 0)):
+        await_kill(driver(topics, topic, to, point, batch, kind), PATIENCE_S)
+    done = fresh_table(topic, topics.namesrv, **given)
+    assert (done.total_rows, done.committed_behind) == (1500, 0)
+    assert {of.name: of.type for of in done.columns} == {
+        "bodyError": "string",
+        "id": "bigint",
+        "wide": "bigint",
+        **{f"f{number}": "string" for number in range(5)},
+    }
+    if kind == "iceberg":
+        table = Lake("lake", given["table_format"].catalog_options, "shop.orders").load()
+        rows = table.scan().to_arrow().to_pylist()
+        assert str(table.schema().find_type("wide")) == "long"
+    else:
+        rows = [row.asDict() for row in read_archive(spark, to).collect()]
+    assert sorted(row["id"] for row in rows) == list(range(1500))
+    for row in rows:
+        number = row["id"]
+        assert row["bodyError"] is None
+        assert row["wide"] == (1 if number < 700 else 2**40)
+        assert [row[f"f{of}"] for of in range(5)] == ["x" if number // 300 == of else None for of in range(5)]
+
+
+def test_another_program_reads_a_table_in_a_rest_catalog(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(1)
+    with start_catalog("rest", tmp_path) as catalog:
+        lake = catalog.named("shop.orders")
+        given: dict[str, Any] = {"table_format": lake.format, "once": True, "spark": spark}
+        orders(topics, topic, 0, {"id": 1, "at": 1_700_000_000_000}, {"id": 2, "lines": [{"sku": "a", "n": 1}]})
+        fresh_table(topic, topics.namesrv, schema="at timestamp, price float", **given)
+        before = lake.load().current_snapshot().snapshot_id
+        orders(topics, topic, 0, {"id": 3, "price": 1e300, "lines": [{"sku": "b", "gift": {"to": "x"}}]}, b"oops")
+        done = fresh_table(topic, topics.namesrv, **given)
+        assert done.warnings == ()
+        table = lake.load()
+        rows = table.scan().to_arrow().sort_by("queueOffset").select(["id", "at", "price", "lines"]).to_pylist()
+        at = datetime.datetime.fromtimestamp(1_700_000_000, datetime.UTC)
+        none: dict[str, Any] = {"id": None, "at": None, "price": None, "lines": None}
+        for row in rows:  # pyiceberg 0.12 reads a null list as an empty one
+            row["lines"] = row["lines"] or None
+        assert rows == [
+            none | {"id": 1, "at": at},
+            none | {"id": 2, "lines": [{"sku": "a", "n": 1, "gift": None}]},
+            none | {"id": 3, "price": 1e300, "lines": [{"sku": "b", "n": None, "gift": {"to": "x"}}]},
+            none,
+        ]
+        log = ArchiveLog("iceberg://rest/shop.orders", lake.format)
+        ours = read_files(spark, log, log.files(), body_columns=log.body_columns()).orderBy("queueOffset")
+        assert [row["lines"] is None for row in ours.collect()] == [True, False, False, True]
+        # A reader of the version before the new columns still sees its own schema.
+        assert "gift" not in str(table.scan(snapshot_id=before).to_arrow().schema)
+        assert done.files_joined == 2
+
+
+def test_a_newer_run_takes_over_without_a_gap(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """The upgrade of a job: the new run starts while the old one still runs, and the old one then ends by itself."""
+    topic = topics.create(1)
+    orders(topics, topic, 0, {"id": 1})
+    with start_catalog("rest", tmp_path) as catalog:
+        take_over(spark, topics, topic, catalog.named("shop.orders"))
+
+
+def take_over(spark: Any, topics: Topics, topic: str, lake: Lake) -> None:
+    given: dict[str, Any] = {"table_format": lake.format}
+    ends: list[TableReport] = []
+    first = threading.Event()
+    old = threading.Thread(
+        target=lambda: ends.append(
+            fresh_table(topic, topics.namesrv, interval="1s", spark=spark, on_batch=lambda _: first.set(), **given)
+        ),
+        daemon=True,
+    )
+    old.start()
+    assert first.wait(60)
+    orders(topics, topic, 0, {"id": 2})
+    fresh_table(topic, topics.namesrv, once=True, spark=spark.newSession(), **given)
+    orders(topics, topic, 0, {"id": 3})  # the old run reads it, and may not commit it
+    old.join(60)
+    assert [end.taken_over for end in ends] == [True]
+    assert "taken over by a newer run" in ends[0].render()
+    done = fresh_table(topic, topics.namesrv, once=True, spark=spark, **given)
+    assert done.total_rows == 3
+    rows = lake.load().scan().to_arrow()
+    assert sorted(rows["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_files_are_joined_beside_many_commits(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic, to, stop = topics.create(2), tmp_path / "orders", threading.Event()
+    commits: list[int] = []
+    status = tmp_path / "orders.json"
+    ends: list[TableReport] = []
+    running = threading.Thread(
+        target=lambda: ends.append(
+            fresh_table(
+                topic,
+                topics.namesrv,
+                to,
+                interval="100ms",
+                join_every_ms=1000,
+                keep_versions_ms=0,
+                status=status,
+                on_batch=lambda batch: commits.append(batch.messages),
+                stop=stop,
+                spark=spark,
+            )
+        ),
+        daemon=True,
+    )
+    running.start()
+    patience = Patience(120)
+    sent = 0
+    while len(commits) < 15:
+        assert not patience.is_over
+        assert running.is_alive()
+        for queue_id in range(2):
+            orders(topics, topic, queue_id, {"id": sent}, {"id": sent + 1, f"field{sent // 40}": 1})
+            sent += 2
+    stop.set()
+    running.join(60)
+    (end,) = ends
+    assert (end.upkeep_failures, end.warnings) == (0, ())
+    assert end.files_joined > 10
+    assert fresh_table(topic, topics.namesrv, to, once=True, spark=spark).total_rows == sent
+    assert sorted(row.id for row in read_archive(spark, to).collect()) == list(range(sent))
+    assert len(ArchiveLog(to).files()) == 2
+
+
+def test_a_job_may_keep_its_columns_or_stop(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic, to = topics.create(1), tmp_path / "orders"
+    orders(topics, topic, 0, {"id": 1, "new": 1})
+    given: dict[str, Any] = {"schema": "id bigint", "once": True, "spark": spark}
+    with pytest.raises(ArchiveError, match="need other columns: new bigint is new"):
+        fresh_table(topic, topics.namesrv, to, schema_change="stop", **given)
+    assert fresh_table(topic, topics.namesrv, to, schema_change="keep", **given).total_rows == 1
+    assert set(columns_of(to)) == {"bodyError", "id"}
+    (row,) = read_archive(spark, to).collect()
+    assert bytes(row.body) == b'{"id": 1, "new": 1}', "the raw body has all fields"
+    plain = tmp_path / "plain"
+    fresh_table(topic, topics.namesrv, plain, body="none", once=True, spark=spark)
+    assert columns_of(plain) == {}
