@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,23 @@ def test_a_console_without_reports_says_how_to_make_some(surfer: Surfer, seen: S
     page = seen.get("/pipeline")
     assert "-o json > DIR/skew.json" in page.words
     assert "--reports" not in page.words
+
+
+def test_a_running_job_is_seen_until_its_report_is_no_longer_renewed(seen: Surfer, reports: Path) -> None:
+    live = {
+        "exit_code": 0,
+        "title": "Table /lake/orders",
+        "verdict": "running; 3 messages and 2 s behind",
+        "running": True,
+    }
+    (reports / "live.json").write_text(json.dumps(live | {"table_files": 48}))
+    assert "live.json Table /lake/orders" in seen.get("/pipeline").words
+    page = seen.get("/pipeline/live.json").words
+    assert "running · running; 3 messages and 2 s behind ·" in page
+    assert "table files 48" in page
+    os.utime(reports / "live.json", (time.time() - 600, time.time() - 600))
+    assert "no longer renewed: the job may have died" in seen.get("/pipeline/live.json").words
+    (reports / "live.json").unlink()
 
 
 def test_reports_are_listed_with_their_state_and_shown_as_figures_and_tables(seen: Surfer, reports: Path) -> None:

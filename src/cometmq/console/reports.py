@@ -10,7 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -31,11 +31,16 @@ _SUFFIX: Final = ".json"
 _CELL_CHARS: Final = 200
 _NOT_FIGURES: Final = frozenset({"title", "verdict", "exit_code", "warnings"})
 
+RUNNING: Final = "running"
+SILENT: Final = "silent"
+"""State of a report that a running job has not renewed for :data:`_SILENT_MS`."""
 DONE: Final = "done"
 LOOK: Final = "look"
 FAILED: Final = "failed"
 DAMAGED: Final = "damaged"
 _PARTLY_DONE: Final = 3
+_SILENT_MS: Final = 120_000
+"""A running job renews its report every ten seconds."""
 
 
 class ReportError(CometMQError):
@@ -52,6 +57,7 @@ class _Head(msgspec.Struct):
     verdict: str = ""
     seconds: float | None = None
     warnings: list[str] = []
+    running: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,10 @@ class ShownReport:
     tables: Sequence[ReportTable]
 
 
-def reports_in(directory: Path) -> list[ReportLine]:
+def reports_in(directory: Path, now_ms: float) -> list[ReportLine]:
     """Return the newest reports, newest first.
 
+    :param now_ms: the time in ms since 1970.
     :raises ReportError: the directory cannot be read.
     """
     found: list[tuple[float, str, int]] = []
@@ -109,15 +116,19 @@ def reports_in(directory: Path) -> list[ReportLine]:
             next_step="start the console with --reports and a directory that it may read",
         ) from error
     newest = sorted(found, reverse=True)[:MAX_REPORTS]
-    return [_line(str(directory), name, modified, size) for modified, name, size in newest]
+    lines = [_line(str(directory), name, modified, size) for modified, name, size in newest]
+    return [
+        replace(line, state=SILENT) if line.state == RUNNING and now_ms - line.modified_ms > _SILENT_MS else line
+        for line in lines
+    ]
 
 
-def report_of(directory: Path, name: str) -> ShownReport | None:
+def report_of(directory: Path, name: str, now_ms: float) -> ShownReport | None:
     """Read one report, or return ``None`` if the directory contains no report with this name.
 
     :raises ReportError: the file is too large, or is not a report.
     """
-    line = next((one for one in reports_in(directory) if one.name == name), None)
+    line = next((one for one in reports_in(directory, now_ms) if one.name == name), None)
     if line is None:
         return None
     try:
@@ -152,6 +163,8 @@ def _line(directory: str, name: str, modified: float, size: int) -> ReportLine:
     except (msgspec.MsgspecError, RecursionError, ValueError, ReportError):
         return ReportLine(name, modified * 1000, size, DAMAGED)
     state = DONE if head.exit_code == 0 else LOOK if head.exit_code == _PARTLY_DONE else FAILED
+    if head.running and state == DONE:
+        state = RUNNING
     texts = str(_cell(head.title)), str(_cell(head.verdict))
     return ReportLine(name, modified * 1000, size, state, *texts, head.seconds, len(head.warnings))
 

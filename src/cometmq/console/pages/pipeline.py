@@ -13,7 +13,7 @@ from cometmq.threads import in_thread
 async def show_list(ask: Ask) -> Response:
     """Show the newest reports whose names contain a text."""
     directory = ask.console.options.reports
-    lines = [] if directory is None else await in_thread(reports_in, directory)
+    lines = [] if directory is None else await in_thread(reports_in, directory, ask.console.clock.now_ms())
     wanted = ask.text("q").casefold()
     found = [line for line in lines if wanted in line.name.casefold()]
     return ask.page("pipeline/list.html", directory=directory, lines=found, total=len(lines), most=MAX_REPORTS)
@@ -23,7 +23,7 @@ async def show_report(ask: Ask) -> Response:
     """Show one report."""
     directory, name = ask.console.options.reports, ask.path("name")
     try:
-        report = None if directory is None else await in_thread(report_of, directory, name)
+        report = None if directory is None else await in_thread(report_of, directory, name, ask.console.clock.now_ms())
     except ReportError as error:
         raise FormError(error.message, next_step=error.next_step) from error
     if report is None:

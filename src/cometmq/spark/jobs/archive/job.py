@@ -82,10 +82,10 @@ def archive(options: ArchiveOptions) -> ArchiveReport:
 
 @dataclass(frozen=True)
 class TableWork:
-    """What a run does in addition to an archive of messages."""
+    """The work of a run in addition to an archive of messages."""
 
     bodies: Bodies | None = None
-    """How bodies become columns."""
+    """The way in which bodies become columns."""
     beside: Callable[[SparkSession, ArchiveLog, ArchiveRun], AbstractContextManager[object]] | None = None
     """Work beside the query, from its start to its end."""
 

@@ -49,7 +49,7 @@ class OpenedArchive(NamedTuple):
     in_catalog: bool = False
     """True if the archive is found by the name of its table, not by its storage."""
     bodies: Bodies | None = None
-    """How bodies become columns; None for an archive without such columns."""
+    """The way in which bodies become columns; None for an archive without such columns."""
 
     @classmethod
     def of(cls, log: ArchiveLog, bodies: Bodies | None = None) -> OpenedArchive:

@@ -44,7 +44,7 @@ class UpkeepRules:
 
 @dataclass
 class UpkeepTotals:
-    """What the upkeep of one run has done."""
+    """The results of one run's upkeep."""
 
     files_joined: int = 0
     files_deleted: int = 0

@@ -174,7 +174,7 @@ _QUICK: Final[Mapping[pa.DataType, frozenset[type]]] = {
 
 @dataclass(slots=True)
 class Findings:
-    """What the conversion of one value has found."""
+    """The findings of one value's conversion."""
 
     misfits: list[str]
     """A sentence for each part that does not fit."""

@@ -27,7 +27,7 @@ ADD: Final = "add"
 KEEP: Final = "keep"
 STOP: Final = "stop"
 CHANGES: Final = (ADD, KEEP, STOP)
-"""What a job does about fields that the columns do not hold: add columns, keep the columns, or stop."""
+"""Ways to treat fields that the columns do not hold: add columns, keep the columns, or stop."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _read(file: str) -> bytes:
 
 @dataclass(frozen=True)
 class Bodies:
-    """How a table's columns are made from bodies. It is pickled for the executors."""
+    """The way in which bodies become columns. It is pickled for the executors."""
 
     format: JsonBodies | CodecBodies
     given: Sequence[BodyColumn] = ()
