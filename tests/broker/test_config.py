@@ -206,8 +206,8 @@ def test_configurations_of_real_brokers(golden: Path, tmp_path: Path, store: str
     assert unknown <= {"enablePropertyFilter"}
 
 
-def test_a_sync_master_that_waits_for_no_slave_is_warned_of(tmp_path: Path) -> None:
+def test_a_sync_master_that_needs_no_slave_is_warned_of(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.conf", "brokerRole=SYNC_MASTER\ninSyncReplicas=1\n")
-    assert any("sends wait for no slave" in line for line in load_broker_config(path)[1])
+    assert any("only this broker has the messages" in line for line in load_broker_config(path)[1])
     path.write_text("brokerRole=SYNC_MASTER\ninSyncReplicas=2\n")
     assert not load_broker_config(path)[1]

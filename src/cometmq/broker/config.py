@@ -272,18 +272,16 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         32_768, "Maximum size of one transfer to a slave, in bytes.", minimum=1_024, maximum=MAX_TRANSFER_BYTES
     )
     ha_slave_fallbehind_max: int = option(
-        268_435_456,
-        "SYNC_MASTER: a slave that is this many bytes behind is not in sync, and sends do not wait for it.",
-        minimum=1,
+        268_435_456, "A slave that is so many bytes behind is not in sync, and sends do not wait for it.", minimum=1
     )
     in_sync_replicas: int = option(
         2,
-        "SYNC_MASTER: number of brokers, including this one, that must have a message before it is acknowledged. "
-        "1 waits for no slave, 2 for one slave, 3 for two.",
+        "SYNC_MASTER: minimum number of brokers, including this one, that must have a message before it is "
+        "acknowledged. 2 requires one slave in sync, 3 requires two. Sends wait for every slave in sync.",
         minimum=1,
     )
     enable_auto_in_sync_replicas: bool = option(
-        False, "SYNC_MASTER: if fewer than inSyncReplicas brokers are in sync, wait only for those that are."
+        False, "SYNC_MASTER: if fewer than inSyncReplicas brokers are in sync, minInSyncReplicas are enough."
     )
     min_in_sync_replicas: int = option(
         1,
@@ -395,6 +393,11 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     """Apache's keys that are configured but have no effect in CometMQ, with their values as text."""
 
     @property
+    def slaves_required(self) -> int:
+        """Return the minimum number of slaves that must have a message before a SYNC_MASTER acknowledges it."""
+        return (self.min_in_sync_replicas if self.enable_auto_in_sync_replicas else self.in_sync_replicas) - 1
+
+    @property
     def advertised(self) -> dict[str, Advertised]:
         """Addresses for clients by listener name. The empty name stands for all other clients, if their address is
         configured.
@@ -470,8 +473,8 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
     config = _checked(loaded)
     if config.broker_role == SYNC_MASTER and config.in_sync_replicas == 1:
         warnings.append(
-            "brokerRole=SYNC_MASTER with inSyncReplicas=1: sends wait for no slave; set inSyncReplicas=2 to wait for "
-            "one"
+            "brokerRole=SYNC_MASTER with inSyncReplicas=1: while no slave is in sync, only this broker has the "
+            "messages that it acknowledges; set inSyncReplicas=2 to require a slave"
         )
     return config, warnings
 

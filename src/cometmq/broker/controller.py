@@ -66,7 +66,8 @@ from cometmq.broker.tables.deletions import Deletions
 from cometmq.broker.transaction.transactions import TransactionalMessageService
 from cometmq.broker.turn.answers import SendAnswers
 from cometmq.broker.turn.failed_messages import FailedMessages
-from cometmq.broker.turn.group_transfer import GroupTransferService, InSync
+from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.in_sync_set import InSyncSet
 from cometmq.broker.turn.inner_message import Detour
 from cometmq.broker.turn.plain_sends import PlainSends
 from cometmq.broker.turn.store_turn import StoreTurn
@@ -361,8 +362,7 @@ class Broker:
         transfers = GroupTransferService(
             clock=clock,
             timeout_s=config.slave_timeout / 1000,
-            fall_behind_max=config.ha_slave_fallbehind_max,
-            in_sync=InSync(config.in_sync_replicas, config.enable_auto_in_sync_replicas, config.min_in_sync_replicas),
+            in_sync=InSyncSet(config.slaves_required, config.ha_slave_fallbehind_max),
         )
         guard = None if self.access is None else self.access.guard
         self.ha = HAService(config, store, transfers, self._access.tls, guard)
@@ -417,7 +417,7 @@ class Broker:
             RecallMessageProcessor(context, self.timer),
             TransactionAdmin(self.transactions.open),
             TimerAdmin(self.timer),
-            HaStatusAdmin(context, self.ha),
+            HaStatusAdmin(self.ha),
             *self.pops.parts,
         ]
 

@@ -98,6 +98,13 @@ ALERTS: Final = (
         "slave {{ $labels.slave }} of {{ $labels.node_id }} is far behind",
     ),
     Alert(
+        "CometMQSlaveNotInSync",
+        "cometmq_slave_in_sync == 0",
+        5,
+        "warning",
+        "slave {{ $labels.slave }} of {{ $labels.node_id }} may lack acknowledged messages",
+    ),
+    Alert(
         "CometMQGroupBehind",
         'rocketmq_consumer_lag_latency_milliseconds{is_system="false"} > 600000',
         10,

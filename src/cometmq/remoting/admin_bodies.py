@@ -41,6 +41,9 @@ class HAClientRuntimeInfo(Body):
     """The time of the last transfer in milliseconds since 1970, or 0 if there was none."""
     is_activated: bool = False
     """True if the slave is connected to its master."""
+    in_sync_timestamp: int = 0
+    """The time at which the master last said that this slave is in sync, in milliseconds since 1970, or 0 if it never
+    has since this slave started. Only CometMQ's slaves set this field."""
 
 
 class HARuntimeInfo(Body):

@@ -105,12 +105,14 @@ async def test_it_is_answered_when_the_slave_has_it_and_not_before(
     assert await sender.codes() == [ResponseCode.SUCCESS]
 
 
-async def test_one_slave_of_several_is_enough(master: Broker, sender: Sender, connect_slave: ConnectSlave) -> None:
+async def test_every_slave_in_sync_is_waited_for(master: Broker, sender: Sender, connect_slave: ConnectSlave) -> None:
     slow, quick = await connect_slave(master), await connect_slave(master)
     await slow.report(0)
     await quick.report(0)
     await sender.post()
     await in_sync(quick, master)
+    assert await sender.codes() == [], "the slow one may be promoted, and it does not have the message"
+    await in_sync(slow, master)
     assert await sender.codes() == [ResponseCode.SUCCESS]
 
 
@@ -203,6 +205,7 @@ async def test_a_message_that_goes_back_waits_for_the_slave_but_goes_back_withou
     assert (await sender.wire.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == ResponseCode.SUCCESS
     slave = await connect_slave(master)
     await slave.report(0)
+    await in_sync(slave, master)
     back = sender.wire.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
     sender.posted = [back.opaque]
     sender.wire.post(back)

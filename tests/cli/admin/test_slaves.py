@@ -31,3 +31,4 @@ def test_slaves_whose_master_is_away_say_up_to_where_they_have_the_log() -> None
     assert {row["slave"]: row["has_up_to"] for row in done.json()} == ends
     assert len(set(ends.values())) == 2
     assert {row["state"] for row in done.json()} == {"its master is away"}
+    assert all("in_sync_at" in row for row in done.json())

@@ -29,8 +29,10 @@ from tests.interop.systems import Deployment, Server, System
 from cometmq.broker.replication.frames import encode_report
 from cometmq.client import ConsumeFromWhere, Message, MessageExt, PushConfig, SendStatus
 from cometmq.client.sync import SyncAdmin, SyncProducer, SyncPushConsumer
+from cometmq.remoting.admin_bodies import HARuntimeInfo
 from cometmq.remoting.blocking import BlockingConnection, BlockingConnectionError
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.bodies import decode_body
+from cometmq.remoting.codes import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.interop
 
@@ -193,10 +195,21 @@ def test_producers_are_told_what_is_missing(
     for name in names:
         sent = clients(name).produce(deployment.address, Series(f"Alone-{name}"))
         assert [event["status"] for event in sent] == ["SLAVE_NOT_AVAILABLE"]
-    with socket.create_connection(("127.0.0.1", deployment.broker.port + 1)) as silent:
-        silent.sendall(encode_report(0))
+    with (
+        socket.create_connection(("127.0.0.1", deployment.broker.port + 1)) as silent,
+        BlockingConnection(deployment.broker.address, PATIENCE_S) as connection,
+    ):
+
+        def is_in_sync() -> bool:
+            status = decode_body(HARuntimeInfo, connection.invoke(RequestCode.GET_BROKER_HA_STATUS).body)
+            ends = [slave.slave_ack_offset + slave.diff for slave in status.ha_connection_info]
+            silent.sendall(encode_report(*ends or (0,)))
+            return status.in_sync_slave_nums == 1
+
         for name in names:
+            wait_for(is_in_sync, "the slave has reported what it lacked")
             sent = clients(name).produce(deployment.address, Series(f"Late-{name}"))
             assert [event["status"] for event in sent] == ["FLUSH_SLAVE_TIMEOUT"]
+        wait_for(is_in_sync, "the slave has reported what it lacked")
         with SyncProducer("late", deployment.address) as producer:
             assert producer.send(Message("Late", b"x")).status is SendStatus.FLUSH_SLAVE_TIMEOUT

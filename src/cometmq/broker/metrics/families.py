@@ -256,6 +256,15 @@ ARCHIVE_RESTARTS: Final = Family(
 ARCHIVE_WAITING: Final = Family(
     "cometmq_archive_waiting_requests", Kind.GAUGE, "Requests that wait for the archive reader."
 )
+SLAVE_IN_SYNC: Final = Family(
+    "cometmq_slave_in_sync",
+    Kind.GAUGE,
+    "1 if a slave has every message that was acknowledged with SYNC_MASTER, otherwise 0.",
+    ("slave",),
+)
+SLAVE_REMOVALS: Final = Family(
+    "cometmq_slave_in_sync_losses_total", Kind.COUNTER, "Times that a connected slave has fallen out of sync."
+)
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
 _OF_ALL_SERVERS: Final = (access, process, rpc_latency)
 FAMILIES: Final = tuple(

@@ -31,7 +31,7 @@ from cometmq.broker.replication.frames import (
     encode_report,
 )
 from cometmq.errors import CometMQError, reason_of
-from cometmq.message.hosts import parse_address
+from cometmq.message.hosts import format_address, parse_address, unmapped
 from cometmq.periodic import Alarm
 from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
@@ -178,6 +178,13 @@ class HAClient:
         """Time at which the master's last bytes arrived, or 0 if nothing has arrived."""
         self.trouble: str | None = None
         """The reason why the slave is not following the master, or ``None`` if it is."""
+
+    @property
+    def local_address(self) -> str:
+        """Return the ``host:port`` of this side of the connection to the master, by which the master knows this slave,
+        or an empty text if there is no connection.
+        """
+        return "" if self._connection is None else self._connection.local_address
 
     def start(self) -> None:
         """Start following the master, on the running loop."""
@@ -402,6 +409,12 @@ class _Connection(asyncio.Protocol):
         """Keep the transport; nothing is sent before :meth:`begin`."""
         # uvloop's transports implement asyncio.Transport without inheriting from it.
         self._transport = cast(asyncio.Transport, transport)
+
+    @property
+    def local_address(self) -> str:
+        """Return ``host:port`` of this side, or an empty text before the connection is open."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return format_address(unmapped(str(name[0])), int(name[1])) if name else ""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Record the reason why the connection ended."""

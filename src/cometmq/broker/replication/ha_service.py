@@ -15,8 +15,8 @@ with the master's last file, or with its first file if the slave requests that
 (:mod:`cometmq.broker.replication.ha_client`).
 * ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it. If the slave uses
 SYNC_FLUSH, all of this is on the slave's disk.
-* With SYNC_MASTER a send is answered as stored once ``inSyncReplicas`` - 1 slaves have acknowledged it
-  (:mod:`cometmq.broker.turn.group_transfer`).
+* With SYNC_MASTER a send is answered as stored once every slave in sync has acknowledged it, and at least
+``inSyncReplicas`` - 1 of them (:mod:`cometmq.broker.turn.in_sync_set`).
 * Data that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A file
 with a log offset takes effect at the slave once the slave's log up to that offset is on disk.
 
@@ -41,7 +41,6 @@ from typing import Final, cast
 from cometmq.auth.guard import AccessGuard, fields_of
 from cometmq.auth.model import DeniedError
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
     MAX_PORT,
     MAX_SIGN_IN_BYTES,
@@ -53,6 +52,7 @@ from cometmq.broker.limits import (
 )
 from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
 from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.in_sync_set import State
 from cometmq.errors import reason_of
 from cometmq.message.hosts import format_address, stored_ip, unmapped
 from cometmq.periodic import Alarm
@@ -101,6 +101,9 @@ class HAConnection(asyncio.Protocol):
         self.bytes_per_s = 0
         """Number of log bytes sent in the second before the last sweep."""
         self.read_at = self.wrote_at = service.clock.monotonic()
+
+    def __str__(self) -> str:
+        return self.address
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -187,6 +190,11 @@ class HAConnection(asyncio.Protocol):
         return self._service.store.max_physical_offset - self.ack_offset if self.has_begun else 0
 
     @property
+    def is_in_sync(self) -> bool:
+        """Return whether the slave has every message that was answered as stored."""
+        return self._service.in_sync.state_of(self) is State.IN_SYNC
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """Return a value that changes whenever the slave gets closer to the end of the log."""
         return self.next_offset, self.ack_offset, self.unsent_bytes
@@ -269,6 +277,7 @@ class HAService:
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
         self._transfers = transfers
+        self.in_sync: Final = transfers.in_sync
         self._listener = Listener(self._accepted, clock=store.clock)
         self._openings = OpeningConnections(
             lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._housekeeping_s
@@ -365,6 +374,7 @@ class HAService:
         """Register a connection after its first bytes have arrived."""
         self.slaves[slave] = None
         if not self._sweeper.is_set:
+            self._transfers.marked(self.store.max_physical_offset)
             self._sweeper.after(_SWEEP_SECONDS)
 
     def admit(self, slave: HAConnection, signed_in: bytes | None) -> None:
@@ -400,7 +410,7 @@ class HAService:
         if is_first:
             for other in self.slaves:
                 if other is not slave and other.peer_ip == slave.peer_ip:
-                    self._transfers.ignore_until_report(other)
+                    self._transfers.doubt(other, other.next_offset)
         self._transfers.reported(slave, slave.ack_offset)
 
     def lost(self, slave: HAConnection) -> None:
@@ -408,7 +418,13 @@ class HAService:
         if slave in self.slaves:
             del self.slaves[slave]
             if slave.has_begun:
-                _log.info("slave %s disconnected; it has the log up to %d", slave.address, slave.ack_offset)
+                state = self.in_sync.state_of(slave)
+                _log.info(
+                    "slave %s disconnected; it has the log up to %d and was %s",
+                    slave.address,
+                    slave.ack_offset,
+                    "not in sync" if state is None else state.value,
+                )
                 self._transfers.remove_slave(slave)
             if not self.slaves:
                 self._sweeper.cancel()
@@ -421,6 +437,7 @@ class HAService:
     # --- housekeeping ---------------------------------------------------------------------------
     def _sweep(self) -> None:
         now = self.clock.monotonic()
+        self._transfers.marked(self.store.max_physical_offset)
         for slave in list(self.slaves):
             slave.bytes_per_s, slave.sent_bytes = slave.sent_bytes, 0
             if now - slave.read_at > self._housekeeping_s:
@@ -435,8 +452,7 @@ class HAService:
 class HaStatusAdmin:
     """Handles requests for the slaves' progress (``DefaultHAService.getRuntimeInfo``)."""
 
-    def __init__(self, broker: BrokerContext, ha: HAService) -> None:
-        self._live = broker.live
+    def __init__(self, ha: HAService) -> None:
         self._ha = ha
 
     @answers(RequestCode.GET_BROKER_HA_STATUS, permission=needs_cluster(Action.GET))
@@ -459,7 +475,7 @@ class HaStatusAdmin:
             addr=slave.address,
             slave_ack_offset=slave.ack_offset,
             diff=slave.behind,
-            in_sync=slave.behind < self._live.current.ha_slave_fallbehind_max,
+            in_sync=slave.is_in_sync,
             transferred_byte_in_second=slave.bytes_per_s,
             transfer_from_where=slave.next_offset,
         )

@@ -141,6 +141,7 @@ class Slave:
             max_offset=self.follower.end,
             last_read_timestamp=self.follower.read_at_ms,
             is_activated=self.follower.is_following,
+            in_sync_timestamp=self.tables.in_sync_at_ms,
         )
         info = HARuntimeInfo(
             master=False, master_commit_log_max_offset=0, in_sync_slave_nums=0, ha_client_runtime_info=followed

@@ -1,12 +1,12 @@
 """Copies the master's tables to a slave (``SlaveSynchronize``).
 
 From a CometMQ master the slave copies the changes of topics, groups and consumer offsets every second
-(:mod:`cometmq.broker.replication.table_changes`). From Apache's master it copies the complete tables every ten seconds
-(request codes 21, 201 and 43), but topics and groups only if their data versions differ. Every ten seconds it also
-copies the message request modes (402; brokers of 4.9 have none). From Apache's master it also copies the progress of
-delay levels (45). From a CometMQ master it copies the exact files of this progress, the deletions of topics, and
-everything else that is not in the log (:mod:`cometmq.broker.replication.store_files`,
-:mod:`cometmq.broker.replication.timer_copy`).
+(:mod:`cometmq.broker.replication.table_changes`), and asks whether it is in sync
+(:mod:`cometmq.broker.turn.in_sync_set`). From Apache's master it copies the complete tables every ten seconds (request
+codes 21, 201 and 43), but topics and groups only if their data versions differ. Every ten seconds it also copies the
+message request modes (402; brokers of 4.9 have none). From Apache's master it also copies the progress of delay levels
+(45). From a CometMQ master it copies the exact files of this progress, the deletions of topics, and everything else
+that is not in the log (:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from cometmq.limits import MAX_FRAME_BYTES
 from cometmq.loop import in_rounds
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.periodic import Alarm
+from cometmq.remoting.admin_bodies import HARuntimeInfo
 from cometmq.remoting.bodies import (
     BodyError,
     ConsumerOffsetSerializeWrapper,
@@ -126,6 +127,8 @@ class SlaveSynchronize:
         self._lives_version = ""
         self._lives_of: tuple[DataVersion, DataVersion] | None = None
         """The versions of topics and groups at the last copy of deletions, or ``None`` if a copy is due."""
+        self.in_sync_at_ms = 0
+        """Time at which the master last said that this slave is in sync, or 0 if it never has."""
         self._ended: dict[str, int] = {}
         """Log offset up to which topic deletions have been applied to this broker's queues."""
         modes = Path(store.config.root) / "config" / "messageRequestMode.json"
@@ -208,6 +211,7 @@ class SlaveSynchronize:
             ("ends of queues", self._copy_ends, True),
             ("consumer offsets", self._copy_offsets, True),
             ("groups", self._copy_groups, True),
+            ("the state of this slave", self._ask_whether_in_sync, True),
             ("message request modes", self._copy_modes, is_all_due),
             ("files", self._copy_files, is_all_due and is_placed),
         ):
@@ -324,6 +328,20 @@ class SlaveSynchronize:
             gone = before - self._groups.table.keys()
         for group in gone:
             self._deletions.end_group(group)
+
+    async def _ask_whether_in_sync(self, master: str) -> None:
+        """Remember the last time at which this slave had everything that the master had answered as stored.
+
+        Once the master is lost, this tells an operator which slaves may be promoted. Apache's master does not wait for
+        every slave in sync, so its answer would say nothing.
+        """
+        if not self._marks:
+            return
+        asked_at_ms = self._store.clock.now_ms()
+        status = decode_body(HARuntimeInfo, await self._request_table(master, RequestCode.GET_BROKER_HA_STATUS))
+        here = self._follower.local_address
+        if any(slave.in_sync and slave.addr == here for slave in status.ha_connection_info):
+            self.in_sync_at_ms = asked_at_ms
 
     async def _copy_modes(self, master: str) -> None:
         answer = await self._client.invoke(

@@ -1,120 +1,155 @@
-"""SYNC_MASTER: responses wait until enough slaves have replicated their messages (``GroupTransferService``).
+"""SYNC_MASTER: responses wait until the slaves in sync have replicated their messages (``GroupTransferService``).
 
-``inSyncReplicas`` is the number of brokers, including this one, that must have a message before its send is answered: 2
-means one slave, 3 means two slaves. A slave counts once, even if it reconnects while its old connection is still open.
-A position that enough slaves have reported remains confirmed, since their logs only grow.
+:mod:`cometmq.broker.turn.in_sync_set` decides which slaves are waited for. A response ends with SUCCESS once its
+position is confirmed, with SLAVE_NOT_AVAILABLE if too few slaves are in sync, and with FLUSH_SLAVE_TIMEOUT after
+``slaveTimeout``. A slave for which a response has waited for two thirds of this time is no longer waited for.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from cometmq.clock import Clock, TimerHandle
+from cometmq.broker.turn.in_sync_set import InSyncSet, State
+from cometmq.clock import Clock
+from cometmq.periodic import Alarm
 from cometmq.remoting.codes import ResponseCode
+
+_log = logging.getLogger(__name__)
 
 Replicated = Callable[[ResponseCode], None]
 """Callback with SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
 
+_LATE: Final = 2 / 3
+"""The part of the timeout after which a slave is late: the rest is left for the response to be on time."""
+_SOON_S: Final = 0.001
+"""Times that are less apart are the same, so that no rounding makes the alarm ring twice."""
 
-@dataclass(frozen=True)
-class InSync:
-    """The number of brokers that must have a message, including this one (``CommitLog.calcNeedAckNums``)."""
 
-    replicas: int = 2
-    adapts: bool = False
-    """True if, while fewer brokers are in sync, these are enough, as long as they are at least ``least``."""
-    least: int = 1
+class _Waiter(NamedTuple):
+    """A pending response, with the time at which its waiting began, in seconds."""
+
+    position: int
+    callback: Replicated
+    since: float
 
 
 class GroupTransferService:
-    """The reports from slaves, and the responses that are waiting for them.
+    """The responses that wait for slaves.
 
     :param timeout_s: maximum time to wait for slaves.
-    :param fall_behind_max: maximum number of bytes that an in-sync slave may be behind.
+    :param in_sync: the slaves; only this service changes it.
     """
 
-    def __init__(self, *, clock: Clock, timeout_s: float, fall_behind_max: int, in_sync: InSync | None = None) -> None:
+    def __init__(self, *, clock: Clock, timeout_s: float, in_sync: InSyncSet) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        self._fall_behind_max = fall_behind_max
-        self._in_sync = in_sync or InSync()
-        self._reports: dict[Hashable, int] = {}
-        """The last report from each connected slave that has sent one."""
-        self._doubtful: set[Hashable] = set()
-        """Connections whose slave may have reconnected over another connection; they count again after their next
-        report.
-        """
-        self._offsets: dict[int, int] = {}
-        """The highest position that a given number of slaves have confirmed (``push2SlaveMaxOffset``)."""
-        self._waiting: dict[int, deque[_Waiter]] = {}
-        """Pending responses by the number of slaves that they require, sorted by position."""
+        self._late_s = timeout_s * _LATE
+        self.in_sync: Final = in_sync
+        self._young: deque[_Waiter] = deque()
+        """Responses that have not waited long, sorted by position and time."""
+        self._old: deque[_Waiter] = deque()
+        """Earlier responses, which wait for enough slaves, since every late slave has stopped counting."""
+        self._alarm = Alarm(self._judge, clock=clock)
+        self._is_enough = True
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
-        """Call ``callback`` once enough slaves have replicated the log up to ``position``, or with the reason for
-        giving up.
+        """Call ``callback`` once the log is confirmed up to ``position``, or with the reason for giving up.
 
         Positions are added in ascending order. A lower position that is added later, after its flush, is answered after
         those added before.
         """
-        in_sync = sum(position - offset < self._fall_behind_max for offset in self._reports.values())
-        needed = self._in_sync.replicas - 1
-        if self._in_sync.adapts:
-            needed = max(min(needed, in_sync), self._in_sync.least - 1)
-        if needed <= 0 or position <= self._offsets.get(needed, 0):
+        members = self.in_sync
+        members.stored(position)
+        self._settle()
+        if position <= members.confirmed:
             callback(ResponseCode.SUCCESS)
-        elif in_sync < needed:
+        elif members.waited_for < members.minimum:
+            self._note(is_enough=False)
             callback(ResponseCode.SLAVE_NOT_AVAILABLE)
         else:
-            waiting = self._waiting.setdefault(needed, deque())
-            while waiting and waiting[0].is_over:
-                waiting.popleft()
-            waiting.append(_Waiter(position, callback, self._clock, self._timeout_s))
+            self._note(is_enough=True)
+            self._young.append(_Waiter(position, callback, self._clock.monotonic()))
+            if not self._alarm.is_set:
+                self._alarm.after(self._late_s)
 
-    def ignore_until_report(self, slave: Hashable) -> None:
-        """Ignore a slave until its next report, since it may have just reconnected over another connection."""
-        self._doubtful.add(slave)
+    # --- events of slaves -----------------------------------------------------------------------
+    def marked(self, end: int) -> None:
+        """Remember the end of the log, about once per second."""
+        self.in_sync.marked(end)
+        self._settle()
 
     def reported(self, slave: Hashable, offset: int) -> None:
         """Record that a slave has the log up to ``offset``."""
-        self._reports[slave] = offset
-        self._doubtful.discard(slave)
-        counted = sorted((at for one, at in self._reports.items() if one not in self._doubtful), reverse=True)
-        for slaves, furthest in enumerate(counted, 1):
-            if furthest <= self._offsets.get(slaves, 0):
-                continue
-            self._offsets[slaves] = furthest
-            waiting = self._waiting.get(slaves)
-            while waiting and (waiting[0].is_over or waiting[0].position <= furthest):
-                waiting.popleft().end(ResponseCode.SUCCESS)
+        self.in_sync.reported(slave, offset)
+        self._settle()
+
+    def doubt(self, slave: Hashable, sent: int) -> None:
+        """Count a slave again once it reports more than the ``sent`` bytes, since it may have just reconnected over
+        another connection.
+        """
+        self.in_sync.doubted(slave, sent)
 
     def remove_slave(self, slave: Hashable) -> None:
-        """Remove a slave; responses that require more slaves than are connected stop waiting."""
-        self._reports.pop(slave, None)
-        self._doubtful.discard(slave)
-        for needed in [number for number in self._waiting if number > len(self._reports)]:
-            for waiter in self._waiting.pop(needed):
-                waiter.end(ResponseCode.SLAVE_NOT_AVAILABLE)
+        """Remove a slave; if fewer slaves than required are connected, responses stop waiting."""
+        self.in_sync.removed(slave)
+        self._settle()
+        if self.in_sync.connected < self.in_sync.minimum:
+            waiting = [*self._old, *self._young]
+            self._old.clear()
+            self._young.clear()
+            for waiter in waiting:
+                waiter.callback(ResponseCode.SLAVE_NOT_AVAILABLE)
 
+    # --- responses ------------------------------------------------------------------------------
+    def _settle(self) -> None:
+        """Answer what is confirmed now, and log which slaves have come into sync or fallen out of it."""
+        confirmed = self.in_sync.confirmed
+        for waiting in (self._old, self._young):
+            while waiting and waiting[0].position <= confirmed:
+                waiting.popleft().callback(ResponseCode.SUCCESS)
+        for change in self.in_sync.take_changes():
+            if change.after is State.IN_SYNC:
+                _log.info("slave %s is in sync", change.slave)
+            elif change.after is State.CATCHING_UP:
+                _log.warning(
+                    "slave %s is not in sync any more: %s. Check its disk and the network, and promote it only once it "
+                    "is in sync again",
+                    change.slave,
+                    change.event.value,
+                )
 
-class _Waiter:
-    """A pending response. It is sent after a slave's report, after the timeout or when a slave leaves."""
+    def _note(self, *, is_enough: bool) -> None:
+        """Log when sends begin and end to be answered with SLAVE_NOT_AVAILABLE."""
+        if is_enough == self._is_enough:
+            return
+        self._is_enough = is_enough
+        if is_enough:
+            _log.info("enough slaves are in sync: sends wait for them")
+        else:
+            _log.warning(
+                "sends return SLAVE_NOT_AVAILABLE: %d of at least %d slaves are in sync. Start the missing slaves, or "
+                "see why they are behind (cometmq cluster slaves)",
+                self.in_sync.waited_for,
+                self.in_sync.minimum,
+            )
 
-    __slots__ = ("_callback", "_timer", "position")
-
-    def __init__(self, position: int, callback: Replicated, clock: Clock, timeout_s: float) -> None:
-        self.position: Final = position
-        self._callback: Replicated | None = callback
-        self._timer: TimerHandle = clock.call_later(timeout_s, self.end, ResponseCode.FLUSH_SLAVE_TIMEOUT)
-
-    @property
-    def is_over(self) -> bool:
-        return self._callback is None
-
-    def end(self, code: ResponseCode) -> None:
-        callback, self._callback = self._callback, None
-        self._timer.cancel()
-        if callback is not None:
-            callback(code)
+    def _judge(self) -> None:
+        """End the responses that have waited too long, and stop waiting for slaves that are late."""
+        now = self._clock.monotonic()
+        late_at = None
+        while self._young and now - self._young[0].since > self._late_s - _SOON_S:
+            self._old.append(self._young.popleft())
+            late_at = self._old[-1].position
+        if late_at is not None:
+            self.in_sync.waited(late_at)
+            self._settle()
+        while self._old and now - self._old[0].since > self._timeout_s - _SOON_S:
+            self._old.popleft().callback(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+        ends = [self._old[0].since + self._timeout_s] if self._old else []
+        if self._young:
+            ends.append(self._young[0].since + self._late_s)
+        if ends:
+            self._alarm.after(max(min(ends) - now, 0.0))

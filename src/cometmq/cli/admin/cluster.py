@@ -10,6 +10,7 @@ import click
 
 from cometmq.cli.connection import administer, namesrv_option
 from cometmq.cli.failures import DONE, FAILED, PARTLY_DONE
+from cometmq.cli.moments import local_time
 from cometmq.cli.output import Column, output_option, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.broker_status import BrokerStatus
@@ -17,6 +18,7 @@ from cometmq.client.admin.several import asked_masters, gathered
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.message.names import MASTER_ID
 from cometmq.quantity import duration_text
+from cometmq.remoting.admin_bodies import HAClientRuntimeInfo
 
 _LIST: Final = (
     Column("cluster", "Cluster"),
@@ -42,6 +44,7 @@ _SLAVES: Final = (
     Column("slave", "Slave"),
     Column("state", "State", prose=True, state=True),
     Column("has_up_to", "Copied up to", right=True),
+    Column("in_sync_at", "In sync at", time=True),
     Column("behind_bytes", "Behind", right=True),
     Column("bytes_per_s", "Bytes/s", right=True),
 )
@@ -90,7 +93,9 @@ def status(namesrv: str, output: str) -> int:
 def slaves(namesrv: str, output: str) -> int:
     """Show how far slaves are behind (except RocketMQ 4 slaves).
 
-    If a master is absent, its slaves report how much of the log they have copied.
+    A slave in sync has every message that its SYNC_MASTER acknowledged. If a master is absent, its slaves report how
+    much of the log they have copied, and when they were last in sync. Promote the slave with the longest log, if it was
+    in sync as late as the others; without an answer from a slave that was in sync later, messages may be missing.
 
     The exit code is 3 if a master is absent or does not answer.
     """
@@ -117,7 +122,7 @@ async def _slaves(admin: Admin, name: str, addresses: Mapping[int, str]) -> list
         {
             "broker": name,
             "slave": slave.addr,
-            "state": "in sync" if slave.in_sync else "far behind",
+            "state": "in sync" if slave.in_sync else "catching up",
             "has_up_to": slave.slave_ack_offset,
             "behind_bytes": slave.diff,
             "bytes_per_s": slave.transferred_byte_in_second,
@@ -134,10 +139,17 @@ async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str])
         row: dict[str, Any] = {"broker": name, "slave": address, "state": "its master is away"}
         try:
             followed = (await admin.ha_status(address)).ha_client_runtime_info
-            rows.append(row | ({} if followed is None else {"has_up_to": followed.max_offset}))
+            rows.append(row | _own_state(followed))
         except (BrokerError, RemotingError) as error:
             rows.append(row | {"state": error.message})
     return rows
+
+
+def _own_state(followed: HAClientRuntimeInfo | None) -> dict[str, Any]:
+    """Return what a slave without a master says of itself."""
+    if followed is None:
+        return {}
+    return {"has_up_to": followed.max_offset, "in_sync_at": local_time(followed.in_sync_timestamp)}
 
 
 async def _statuses(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
