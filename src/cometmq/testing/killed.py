@@ -15,8 +15,7 @@ async def stop_as_killed(broker: Broker, root: Path) -> None:
     left = root.with_name(f"{root.name}.killed")
     try:
         # No request is answered from here on, but worker threads finish the work that they have begun. A kill ends all
-        # of
-        # them at one moment, so the copy is repeated until nothing has changed while it was made.
+        # threads at one moment, so the copy is repeated until nothing has changed while it was made.
         while True:
             before = _state(root)
             shutil.copytree(root, left, ignore=shutil.ignore_patterns("*.tmp"), copy_function=_copy_if_there)

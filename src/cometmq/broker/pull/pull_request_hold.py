@@ -149,7 +149,7 @@ class PullRequestHoldService:
                 if header.queue_offset != queue.committed or only_pull.topic_was_deleted:
                     try:
                         self._answer_pull(only_pull)
-                    except Exception:  # as below
+                    except Exception:  # the messages are stored: answer their producers
                         _log.exception("cannot wake a waiting pull from %s queue %d", *waiting.key)
                 if waiting.groups:
                     self._grown[waiting] = None

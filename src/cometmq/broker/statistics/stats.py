@@ -313,7 +313,7 @@ class BrokerStats:
             "getMissTps": self._per_second(3),
             "getTotalTps": self._per_second(2, 3),
             "getTransferedTps": self._per_second(4),
-            "getTransferredTps": self._per_second(4),  # the spelling of tools of 5.x
+            "getTransferredTps": self._per_second(4),  # as the tools of 5.x spell it
             "msgPutTotalYesterdayMorning": str(self.put_yesterday_morning),
             "msgPutTotalTodayMorning": str(self.put_today_morning),
             "msgPutTotalTodayNow": str(self.put_messages),

@@ -96,7 +96,7 @@ class Uploads:
                     failure = problem
             for stack in self._open.values():
                 reason = failure or AssertionError("a file was neither completed nor discarded")
-                with suppress(BaseException):  # the error of the block is the one that counts
+                with suppress(BaseException):  # the block's own error is raised
                     stack.__exit__(type(reason), reason, traceback)
         if failure is not None and error is None:
             raise failure

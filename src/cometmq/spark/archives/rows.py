@@ -1,4 +1,4 @@
-"""Reads data files in object stores by Python workers, which need no jars and no credentials in Spark's configuration.
+"""Lets Python workers read data files in object stores, without jars or credentials in Spark's configuration.
 
 A session that reads ``s3a://`` itself needs ``hadoop-aws`` and Amazon's SDK of several hundred megabytes. Python
 workers read as fast with the library that writes archives.
