@@ -328,7 +328,7 @@ class IcebergArchive(VersionedTable[IcebergVersion]):
             if not self._wanted.take_over:
                 raise ArchiveError(
                     f"the catalog has a table {name} already, which is not the archive in {self.url}",
-                    next_step="choose another name with --table, or continue in this one with --take-over",
+                    next_step="choose another name with --table, or continue in this table with --take-over",
                 )
             self._catalog.ask(lambda: take_over(table, name))
         if self._directory is not None:

@@ -158,7 +158,7 @@ def _demand_master(master: str) -> None:
     if not _MASTER.match(master):
         raise SparkSourceError(
             f"Spark does not start on {master}: invalid master",
-            next_step="use local[*], spark://HOST:PORT, k8s://HOST:PORT, yarn, and sc://HOST:PORT for Connect",
+            next_step="use local[*], spark://HOST:PORT, k8s://HOST:PORT or yarn; for Connect, use sc://HOST:PORT",
         )
     if not master.startswith(_STANDALONE_SCHEME):
         return

@@ -100,7 +100,7 @@ def _lost(error: Exception) -> SessionLostError | None:
         if SparkContext._active_spark_context is not None and _is_stopped():
             return SessionLostError(
                 "Spark ended the session while it was in use",
-                next_step=f"check the master's log whether it was stopped or the application was killed; {_AGAIN}",
+                next_step=f"look in the master's log whether it was stopped or the application was killed; {_AGAIN}",
             )
     return None
 
