@@ -233,7 +233,9 @@ class WriteBatch:
         return at
 
     def _drop_refused(self, before: BatchMark | None) -> None:
-        """Undo the changes for a refused record: the start of the batch, or a log file that was added since a mark."""
+        """Undo the changes for a refused record: the start of the batch, or a log file that was added after the
+        mark.
+        """
         if not self._chunks and not self._parts:
             self.rollback()
         elif before is not None:

@@ -113,7 +113,7 @@ def delivered_since(progress: DelayProgress, store: MessageStore) -> dict[int, i
 
     An offset is wrong if it is past the end of its queue, or past a message that is not due yet and was not moved into
     the timer. The deliveries are then read from the entire log. The same happens for all levels if the log has lost its
-    end, and with it deliveries, since the offsets were saved.
+    end, and with it deliveries that the saved offsets already count.
     """
     if store.lost_from is not None and progress.position > store.lost_from:
         progress = DelayProgress({}, 0)

@@ -99,7 +99,7 @@ class PopState:
         return queues
 
     def find(self, topic: str, group: str, queue_id: int) -> PopQueue | None:
-        """Return the state of a queue if the group has popped from it."""
+        """Return the group's state in a queue, or ``None`` if the group has never popped from the queue."""
         queues = self._queues.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 

@@ -60,7 +60,8 @@ class TopicLives:
     def load(self, end: int) -> list[str]:
         """Load the file; return a line for each problem.
 
-        :param end: the end of the log. Recorded ends past it are set to it, because the log has lost its last records.
+        :param end: the end of the log. Recorded ends beyond this end are set to it, because the log has lost its last
+            records.
         """
         table = self._file.load_body(DeletedTopics) or DeletedTopics()
         self._deleted, self._groups = _oldest_first(table.topics), _oldest_first(table.groups)

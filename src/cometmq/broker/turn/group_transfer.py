@@ -105,7 +105,7 @@ class GroupTransferService:
 
     # --- responses ------------------------------------------------------------------------------
     def _settle(self) -> None:
-        """Answer what is confirmed now, and log which slaves have come into sync or fallen out of it."""
+        """Answer what is confirmed now, and log which slaves are newly in sync or no longer in sync."""
         confirmed = self.in_sync.confirmed
         for waiting in (self._old, self._young):
             while waiting and waiting[0].position <= confirmed:

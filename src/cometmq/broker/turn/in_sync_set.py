@@ -3,7 +3,7 @@
 Theory of operation. A slave counts, or it does not. A slave that counts is waited for: a position of the log is
 *confirmed* once every slave that counts has reported it, and at least ``minimum`` of them. Only confirmed messages are
 answered with ``SEND_OK``. A slave that cannot keep up stops counting, so that nobody waits for it for long. It counts
-again once it has what was confirmed without it.
+again once it also has the messages that were confirmed without it.
 
 =========== =================================================================== ===========
 state       event                                                               next state
@@ -15,7 +15,7 @@ in sync     BEHIND, LATE or SHORTER                                             
 =========== =================================================================== ===========
 
 BEHIND: it lacks ``fall_behind_max`` bytes or more. LATE: a send has waited too long for it. SHORTER: its log has become
-shorter. A slave begins as catching up, and its connection may end in every state.
+shorter. A slave starts in the state *catching up*, and its connection may end in every state.
 
 The slaves in sync are the confirmed set. Those that join are a change of this set that is not confirmed yet; sends
 already wait for both. The steps are in this order because messages are confirmed all the time: if sends waited for a
@@ -23,13 +23,14 @@ slave only after it has everything, then it would lack what was confirmed in bet
 
 Invariants.
 
-* A slave in sync has every confirmed byte: promoted, it loses no message that returned ``SEND_OK``.
+* A slave in sync has every confirmed byte: if it is promoted, no message that returned ``SEND_OK`` is lost.
 * The confirmed position never goes back.
 * A slave with two connections, one of which the master believes to be open, is waited for on both, and counts once
   towards the minimum.
 
 Source of the rule: Kafka's in-sync replicas, ``AutoSwitchHAService.getSyncStateSet`` of RocketMQ 5 with
-``allAckInSyncStateSet``. RocketMQ without a controller answers when any slaves, as many as required, have reported.
+``allAckInSyncStateSet``. RocketMQ without a controller answers when the required number of slaves, no matter which
+ones, have reported.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ TRANSITIONS: Final = {
 
 @dataclass(frozen=True)
 class Change:
-    """A slave that has come into sync or fallen out of it."""
+    """A change of a slave's state."""
 
     slave: Hashable
     before: State
@@ -92,7 +93,7 @@ class _Slave:
         self.doubted_until = -1
         """The log offset that a report must exceed, if this may be the old connection of a slave that counts already.
 
-        Such a report answers bytes that were sent later, so somebody reads them.
+        Such a report shows that the slave receives what is sent on this connection.
         """
 
 

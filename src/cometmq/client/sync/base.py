@@ -139,7 +139,7 @@ class _Call(Generic[T]):
         return self._task.result()
 
     def interrupted(self, error: BaseException, undelivered: Callable[[T], object] | None) -> None:
-        """Cancel the coroutine, unless ``error`` came from it; pass a result that it still returns to
+        """Cancel the coroutine, unless the coroutine raised ``error``; pass a result that it still returns to
         ``undelivered``.
         """
         if error is self._error:

@@ -329,8 +329,8 @@ class ConsumeQueue:
         return self._written, bytes(self.pending[: count * CQ_UNIT_BYTES])
 
     def wrote(self, offset: int, count: int, starts: Iterable[int]) -> None:
-        """Record that units were written to the files that begin at ``starts``. More units may have been added since.
-        Retention may have deleted the first of these files since.
+        """Record that units were written to the files that begin at ``starts``. In the meantime, more units may have
+        been added, and retention may have deleted the first of these files.
         """
         for start in starts:
             if not self.files or start >= self.files[0]:
