@@ -16,7 +16,7 @@ from cometmq.storage.options import StorageOptions
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-_RETRIES: Final = {
+_RETRIES: Final[dict[str, Any]] = {
     "max_retries": 30,
     "retry_timeout": timedelta(minutes=3),
     "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=15), "base": 2},
@@ -51,21 +51,74 @@ def connect(location: Location, options: StorageOptions, headers: Mapping[str, s
     return AzureStore(container_name=location.container, **_azure(location, options), **common)
 
 
+def object_store_texts(location: Location, options: StorageOptions) -> dict[str, str]:
+    """Return the settings of a location as texts, as other programs with Rust's ``object_store`` read them, such as
+    deltalake. Those of a directory and of HDFS are empty.
+
+    Short-lived credentials of a profile are in them, so call this function again before they expire.
+
+    :raises MissingPackageError: boto3, for a profile, is not installed.
+    :raises StorageError: such a program cannot use the option ``caFile``.
+    """
+    if location.kind not in ("s3", "gcs", "azure"):
+        return {}
+    ca_file = _ca_file(options)
+    if ca_file and os.environ.get("SSL_CERT_FILE") != ca_file:
+        raise StorageError(
+            f"{location}: the certificate file {ca_file} is named by an option or by AWS_CA_BUNDLE, but the table's "
+            "library reads only SSL_CERT_FILE",
+            next_step=f"export SSL_CERT_FILE={ca_file}",
+        )
+    found = {"s3": _s3, "gcs": _gcs}[location.kind](options) if location.kind != "azure" else _azure(location, options)
+    provider = found.pop("credential_provider", None)
+    if provider is not None:
+        issued = provider()
+        found |= _set(
+            access_key_id=issued["access_key_id"],
+            secret_access_key=issued["secret_access_key"],
+            session_token=issued.get("token"),
+        )
+    backoff: Any = _RETRIES["backoff"]
+    found |= {
+        "allow_http": _allows_http(options),
+        "timeout": _seconds(_REQUEST_TIMEOUT),
+        "connect_timeout": _seconds(_CONNECT_TIMEOUT),
+        "max_retries": _RETRIES["max_retries"],
+        "retry_timeout": _seconds(_RETRIES["retry_timeout"]),
+        "backoff_config.init_backoff": _seconds(backoff["init_backoff"]),
+        "backoff_config.max_backoff": _seconds(backoff["max_backoff"]),
+        "backoff_config.base": backoff["base"],
+    }
+    return {name: "true" if value is True else str(value) for name, value in found.items() if value is not False}
+
+
+def _seconds(duration: Any) -> str:
+    return f"{round(duration.total_seconds() * 1000)}ms"
+
+
 def _client_options(options: StorageOptions, headers: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "timeout": _REQUEST_TIMEOUT,
         "connect_timeout": _CONNECT_TIMEOUT,
-        "allow_http": options.endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") == "true",
+        "allow_http": _allows_http(options),
     }
     if headers:
         found["default_headers"] = headers
-    ca_file = options.ca_file or next((os.environ[name] for name in _CA_VARIABLES if os.environ.get(name)), "")
+    ca_file = _ca_file(options)
     if ca_file:
         try:
             found["root_certificate"] = Path(ca_file).read_bytes()
         except OSError as error:
             raise StorageError(f"certificate file {ca_file}: {reason_of(error)}") from error
     return found
+
+
+def _allows_http(options: StorageOptions) -> bool:
+    return options.endpoint.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP") == "true"
+
+
+def _ca_file(options: StorageOptions) -> str:
+    return options.ca_file or next((os.environ[name] for name in _CA_VARIABLES if os.environ.get(name)), "")
 
 
 def _set(**values: Any) -> dict[str, Any]:
@@ -84,6 +137,7 @@ def _s3(options: StorageOptions) -> dict[str, Any]:
         virtual_hosted_style_request=options.virtual_host,
         server_side_encryption=options.encryption,
         sse_kms_key_id=options.kms_key,
+        conditional_put="etag",  # the environment could turn it off
     )
     if (
         not (options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))

@@ -15,6 +15,9 @@ from cometmq.storage.errors import ObjectNotFoundError, StorageError, StorageUna
 _LONGEST_DETAIL: Final = 300
 _SIGNATURES: Final = re.compile(r"((?:sig|signature|X-Amz-[A-Za-z-]+|Signature|AWSAccessKeyId)=)[^&\s\"'<>)]+")
 
+_DECORATION: Final = re.compile(r"\x1b\[\d*m|↳")
+"""Colours and arrows in the errors of deltalake."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
@@ -129,7 +132,7 @@ def _detail(text: str, secrets: list[str]) -> str:
     if code is not None:
         text = f"{code[1]}, {message[1]}" if message else code[1]
     else:
-        text = text.partition("Debug source")[0]
+        text = _DECORATION.sub("", text).partition("Debug source")[0]
     for secret in secrets:
         text = text.replace(secret, "***")
     text = " ".join(_SIGNATURES.sub(r"\1***", text).split()).rstrip(".")

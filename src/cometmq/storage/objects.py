@@ -39,6 +39,11 @@ class ObjectStorage(Storage):
         """The URL of the prefix that holds the objects."""
         return str(self._location)
 
+    @property
+    def options(self) -> StorageOptions:
+        """The options of the store."""
+        return self._options
+
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """Read an object or a range of it; see :meth:`Storage.read`."""
         with self._failures(key):

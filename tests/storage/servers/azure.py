@@ -1,17 +1,20 @@
-"""Azurite, Microsoft's emulator of Azure's storage."""
+"""Azurite, Microsoft's emulator of Azure's storage, with a proxy for the one parameter that it does not know."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
+import re
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from tests.storage.servers.builds import azurite
+from tests.storage.servers.faults import faulty
 from tests.storage.servers.process import server
 
 from cometmq.storage import StorageOptions
@@ -34,10 +37,22 @@ def azure(directory: Path) -> Iterator[StorageOptions]:
         "node", str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(directory),
         "--skipApiVersionCheck", "--disableTelemetry", "--silent",
     ]  # fmt: skip
-    with server(command, directory, [port]):
-        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    with server(command, directory, [port]), faulty(f"http://127.0.0.1:{port}") as (front, faults):
+        faults.edit = _start_from
+        endpoint = f"{front}/{ACCOUNT}"
         _create_container(endpoint)
         yield StorageOptions(endpoint=endpoint, account_access_key=KEY)
+
+
+def _start_from(path: str, content: bytes) -> bytes:
+    """Leave out the names before the parameter ``startFrom``, as Azure does; deltalake relies on it."""
+    first = parse_qs(urlsplit(path).query).get("startFrom", [""])[0]
+    return re.sub(
+        rb"<Blob><Name>(.*?)</Name>.*?</Blob>",
+        lambda match: match[0] if match[1].decode() >= first else b"",
+        content,
+        flags=re.DOTALL,
+    )
 
 
 def _create_container(endpoint: str) -> None:

@@ -32,12 +32,16 @@ class Faults:
     code: bytes = b""
     """Body of the answer with a status, if not SlowDown."""
     seen: list[str] = field(default_factory=list)
+    client_port: int = 0
+    """Of the last request."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of the last request, by their names in lower case."""
     sent_bytes: int = 0
     """Bytes in the bodies of all answers."""
     delay_s: float = 0.0
     """Pause before each answer."""
+    edit: Callable[[str, bytes], bytes] = lambda path, content: content
+    """Of path with query and content of the server's answer: returns the content to send."""
 
     def fail(self, kind: str, times: int, matches: Callable[[str, str], bool] | None = None, code: bytes = b"") -> None:
         """Let the next requests fail."""
@@ -67,6 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         faults = self.server.faults
         with self.server.lock:
             faults.seen.append(f"{self.command} {self.path}")
+            faults.client_port = self.client_address[1]
             faults.headers = {name.lower(): value for name, value in self.headers.items()}
             if faults.left <= 0 or not faults.matches(self.command, self.path):
                 return ""
@@ -100,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._hang_up()
         found = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP_BY_HOP]
         size = answer.getheader("Content-Length") if self.command == "HEAD" else None
-        return self._answer(answer.status, content, found, size)
+        return self._answer(answer.status, self.server.faults.edit(self.path, content), found, size)
 
     do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = _forward  # noqa: N815  # the names of http.server
 

@@ -89,12 +89,12 @@ class IcebergVersion:
         text = None if self.table is None else self.table.properties.get(_BATCH + query_id)
         return None if text is None else int(text)
 
-    def has(self, token: str) -> bool:
-        """Return whether the last commit or a remaining snapshot has this token."""
+    def has(self, commit: Commit) -> bool:
+        """Return whether the last commit or a remaining snapshot has the commit's token."""
         last = self.last()
-        if last is not None and last.token == token:
+        if last is not None and last.token == commit.token:
             return True
-        return self.table is not None and any(_summary_value(of, _TOKEN) == token for of in self._snapshots())
+        return self.table is not None and any(_summary_value(of, _TOKEN) == commit.token for of in self._snapshots())
 
     def files(self) -> list[DataFile]:
         """List the files named in the current snapshot's manifests."""

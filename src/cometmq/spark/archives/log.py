@@ -204,7 +204,7 @@ class ArchiveLog:
         """
         self._table.prepare()
         with locked(self.storage):
-            if self.format == PARQUET and self.last() is None and local_directory(self.storage) is None:
+            if self.format != ICEBERG and self.last() is None and local_directory(self.storage) is None:
                 check_conditional_writes(self.storage)
             self._writer = self._table.open_writer(self._clock.now_ms())
             yield

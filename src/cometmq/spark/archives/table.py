@@ -5,14 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Final
 
 from cometmq.archive.chain import Writer
 from cometmq.archive.changes import Snapshot
 from cometmq.archive.commits import Commit
 from cometmq.archive.files import DataFile
-from cometmq.archive.locks import local_directory
 from cometmq.spark.errors import OptionError
 from cometmq.storage import Storage
 
@@ -66,20 +64,6 @@ class TableFormat:
                 f"unknown partitions {self.partition!r}",
                 next_step=f"use topic, queueId and one of {', '.join(sorted(PERIODS))}, as in --partition topic,day",
             )
-
-
-def demand_local(storage: Storage, name: str) -> Path:
-    """Return the directory of a table whose format needs one.
-
-    :raises OptionError: the storage is not local.
-    """
-    directory = local_directory(storage)
-    if directory is None:
-        raise OptionError(
-            f"archives of format {name} are supported in local directories only, not in {storage.url}",
-            next_step=f"use the format {PARQUET}",
-        )
-    return directory
 
 
 Decide = Callable[[Snapshot], Commit | None]

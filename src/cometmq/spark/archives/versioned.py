@@ -27,6 +27,8 @@ from cometmq.spark.errors import ArchiveError
 
 ATTEMPTS: Final = 20
 """Maximum number of times that a commit is computed."""
+PATIENCE_S: float = 180
+"""Time after which a commit is not sent again if none of its requests had an answer."""
 _PAUSE_S: Final = 0.5
 """Pause after the first commit without an answer. Each further pause is twice as long, up to half a minute."""
 
@@ -34,8 +36,8 @@ _PAUSE_S: Final = 0.5
 class Version(Snapshot, Protocol):
     """One version of a table."""
 
-    def has(self, token: str) -> bool:
-        """Return True if this version or an earlier one was made by the commit with this token."""
+    def has(self, commit: Commit) -> bool:
+        """Return True if this version or an earlier one was made by the commit, which its token identifies."""
 
 
 V = TypeVar("V", bound=Version)
@@ -127,10 +129,13 @@ class VersionedTable(ArchiveTable, Generic[V]):
         token = uuid.uuid4().hex
         tried: Commit | None = None
         unknown: CommitUnknownError | None = None
+        began = time.monotonic()
         for attempt in range(ATTEMPTS):
             before = self.load()
-            if tried is not None and before.has(token):
+            if tried is not None and before.has(tried):
                 return tried
+            if unknown is not None and time.monotonic() - began > PATIENCE_S:
+                break
             decided = decide(before)
             if decided is None:
                 return None

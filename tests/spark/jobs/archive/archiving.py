@@ -58,7 +58,7 @@ def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: 
         None if checkpoint == "-" else checkpoint,
         max_offsets_per_trigger=MOST,
         table_format=table_format,
-        master="local[2]",
+        master="local[2,3]",  # Spark repeats a task whose worker was killed
     )
     print(report.rows)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+pytest.importorskip("deltalake", reason="deltalake is not installed (pip install cometmq[delta])")
 
 from click.testing import CliRunner
 from tests.helpers.waiting import wait_for
@@ -20,6 +22,7 @@ from tests.spark.drivers import await_kill, end_group
 from tests.spark.jobs.archive.archiving import MOST, driver
 from tests.spark.topics import Topics
 from tests.storage.conftest import s3 as s3
+from tests.storage.conftest import servers as servers
 from tests.storage.servers.faults import Faults, faulty
 from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -33,9 +36,12 @@ from cometmq.spark.jobs.archive.job import archive
 from cometmq.spark.jobs.archive.upkeep import compact, expire, vacuum
 from cometmq.spark.jobs.audit.job import audit
 from cometmq.spark.jobs.replay.job import replay
+from cometmq.storage import Storage
+from cometmq.storage.objects import ObjectStorage
 
 pytestmark = pytest.mark.spark
 PATIENCE_S = 120
+FORMATS = ("parquet", "delta")
 
 
 @pytest.fixture
@@ -54,6 +60,15 @@ def options(s3: S3Server) -> dict[str, str]:
     return {"endpoint": s3.endpoint, "accessKeyId": ACCESS_KEY, "secretAccessKey": SECRET_KEY}
 
 
+def by_deltalake(lake: str, s3: S3Server) -> list[tuple[int, int]]:
+    """Queue and offset of each message of a Delta table, as its own package reads them."""
+    from deltalake import DeltaTable
+
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "region": "us-east-1", "allow_http": "true"}
+    rows = DeltaTable(lake, storage_options={"endpoint": s3.endpoint, **keys}).to_pyarrow_table()
+    return sorted(zip(rows["queueId"].to_pylist(), rows["queueOffset"].to_pylist(), strict=True))
+
+
 def demand_exactly(spark: Any, lake: str, storage: dict[str, str], counts: dict[int, int]) -> None:
     """Every offset of every queue is in the archive once, by the log and by the files."""
     log = ArchiveLog(lake, storage=storage)
@@ -66,11 +81,14 @@ def demand_exactly(spark: Any, lake: str, storage: dict[str, str], counts: dict[
     ]
 
 
+@pytest.mark.parametrize("name", FORMATS)
 def test_an_archive_is_continued_read_compared_joined_and_sent_again(
-    spark: Any, topics: Topics, s3: S3Server, lake: str, tmp_path: Path
+    spark: Any, topics: Topics, s3: S3Server, lake: str, tmp_path: Path, name: str
 ) -> None:
     topic, keys = topics.fill(3000, queues=2), options(s3)
-    report = archive(topics.namesrv, topic, lake, max_offsets_per_trigger=2000, storage=keys, spark=spark)
+    report = archive(
+        topics.namesrv, topic, lake, max_offsets_per_trigger=2000, table_format=name, storage=keys, spark=spark
+    )
     assert (report.rows, report.batches, report.finished, report.directory) == (3000, 2, True, lake)
     topics.send(topic, 1, [b"more"] * 10)
     assert archive(topics.namesrv, topic, lake, storage=keys, dry_run=True).rows == 10
@@ -93,7 +111,12 @@ def test_an_archive_is_continued_read_compared_joined_and_sent_again(
     target = topics.create(queues=2)
     sent = replay(lake, topics.namesrv, tmp_path / "ledger", topic=topic, to=target, storage=keys, spark=spark)
     assert sent.messages == 3010
-    assert sum(of.rows for of in open_archive(lake).queues().values()) == 3010
+    if name == "delta":
+        assert by_deltalake(lake, s3) == [(queue, offset) for queue in (0, 1) for offset in range(1500 + 10 * queue)]
+        with pytest.raises(ArchiveError, match="contains a Delta table"):
+            open_archive(lake)
+    else:
+        assert sum(of.rows for of in open_archive(lake).queues().values()) == 3010
 
 
 def test_credentials_of_a_session_reach_tasks_and_nobody_else(
@@ -121,20 +144,21 @@ def test_credentials_of_a_session_reach_tasks_and_nobody_else(
 
 @pytest.mark.crash
 @pytest.mark.timeout(4 * PATIENCE_S)
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
-    spark: Any, topics: Topics, s3: S3Server, lake: str
+    spark: Any, topics: Topics, s3: S3Server, lake: str, name: str
 ) -> None:
     topic = topics.fill(12_000, queues=3)
-    first = driver(topics, topic, (lake, "-"), "before-commit", 1)
+    first = driver(topics, topic, (lake, "-"), "before-commit", 1, name)
     await_kill(first, PATIENCE_S)
     assert sum(of.rows for of in ArchiveLog(lake).queues()) == MOST
-    second = driver(topics, topic, (lake, "-"), "after-commit", 0)
+    second = driver(topics, topic, (lake, "-"), "after-commit", 0, name)
     await_kill(second, PATIENCE_S)
     assert sum(of.rows for of in ArchiveLog(lake).queues()) == 2 * MOST
     left = vacuum(lake)
     assert left.files_before > 0, "the files of the first driver, whose epoch is over"
 
-    third = driver(topics, topic, (lake, "-"), "never", 0)
+    third = driver(topics, topic, (lake, "-"), "never", 0, name)
     try:
         wait_for(lambda: sum(of.rows for of in ArchiveLog(lake).queues()) > 2 * MOST, "it commits", PATIENCE_S)
     finally:
@@ -148,11 +172,12 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
 
 @pytest.mark.crash
 @pytest.mark.timeout(4 * PATIENCE_S)
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_paused_driver_that_wakes_up_ends_with_a_sentence(
-    spark: Any, topics: Topics, s3: S3Server, lake: str
+    spark: Any, topics: Topics, s3: S3Server, lake: str, name: str
 ) -> None:
     topic = topics.fill(12_000, queues=3)
-    paused = driver(topics, topic, (lake, "-"), "never", 0)
+    paused = driver(topics, topic, (lake, "-"), "never", 0, name)
     try:
         wait_for(lambda: sum(of.rows for of in ArchiveLog(lake).queues()) > 0, "it commits", PATIENCE_S)
         os.killpg(paused.pid, signal.SIGSTOP)
@@ -162,6 +187,49 @@ def test_a_paused_driver_that_wakes_up_ends_with_a_sentence(
     finally:
         end_group(paused)
     demand_exactly(spark, lake, options(s3), {0: 4000, 1: 4000, 2: 4000})
+
+
+def process_of(port: int) -> int:
+    """The process that has connected from a port of this machine."""
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    [inode] = [words[9] for words in sockets if words[1].endswith(f":{port:04X}")]
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if link.readlink().name == f"socket:[{inode}]":
+                return int(link.parts[2])
+    raise LookupError(f"no process has the port {port}")
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_a_python_worker_killed_while_it_uploads_a_file(
+    spark: Any, topics: Topics, s3: S3Server, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark repeats its task, whose files have other names; the driver notices nothing."""
+    topic = topics.create(queues=2)
+    for queue_id in (0, 1):
+        for _ in range(5):
+            topics.send(topic, queue_id, [os.urandom(100_000) for _ in range(30)])  # together an upload in parts
+    killed: list[int] = []
+
+    def kill(method: str, path: str) -> bool:
+        if method != "PUT" or "partNumber=" not in path or killed:
+            return False
+        killed.append(process_of(faults.client_port))
+        os.kill(killed[0], signal.SIGKILL)
+        return True
+
+    with faulty(s3.endpoint) as (endpoint, faults):
+        monkeypatch.setenv("AWS_ENDPOINT", endpoint)
+        faults.fail("cut", 1, kill)
+        process = driver(topics, topic, (lake, "-"), "never", 0)
+        try:
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            end_group(process)
+    assert killed
+    assert killed != [process.pid]
+    demand_exactly(spark, lake, options(s3), {0: 150, 1: 150})
 
 
 @pytest.fixture
@@ -175,8 +243,9 @@ def _is_method(wanted: str, method: str, _path: str) -> bool:
     return method == wanted
 
 
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_server_that_fails_for_a_while_costs_only_time(
-    spark: Any, topics: Topics, proxied: tuple[dict[str, str], Faults]
+    spark: Any, topics: Topics, proxied: tuple[dict[str, str], Faults], name: str
 ) -> None:
     storage, faults = proxied
     lake = f"s3://lake/archive-{uuid.uuid4().hex}"
@@ -187,7 +256,7 @@ def test_a_server_that_fails_for_a_while_costs_only_time(
             topics.send(topic, 0, [os.urandom(100_000) for _ in range(30)])
         sent += 120
         faults.fail(kind, times, partial(_is_method, method))
-        report = archive(topics.namesrv, topic, lake, storage=storage, spark=spark)
+        report = archive(topics.namesrv, topic, lake, table_format=name, storage=storage, spark=spark)
         assert faults.left == 0, f"{kind} was met"
         assert report.finished
     demand_exactly(spark, lake, storage, {0: sent})
@@ -210,14 +279,32 @@ def test_the_command_archives_into_a_bucket(
         done = CliRunner().invoke(command, [*words, "--to", lake], standalone_mode=False)
         assert (done.exception, done.return_value) == (None, 0), done.output
         assert lake in done.stdout
-        for format_name, reason in (("delta", "local directories only"), ("iceberg", "needs the name of a catalog")):
-            refused = CliRunner().invoke(command, [*words, "--to", f"{lake}-2", "--format", format_name])
-            assert (refused.exit_code, reason in refused.output) == (2, True), refused.output
+        table = CliRunner().invoke(command, [*words, "--to", f"{lake}-2", "--format", "delta"], standalone_mode=False)
+        assert (table.exception, table.return_value) == (None, 0), table.output
+        assert len(by_deltalake(f"{lake}-2", s3)) == 30
+        refused = CliRunner().invoke(command, [*words, "--to", f"{lake}-3", "--format", "iceberg"])
+        assert (refused.exit_code, "needs the name of a catalog" in refused.output) == (2, True), refused.output
     finally:
         for name in names:
             hadoop.unset(name)
     wrong = CliRunner().invoke(command, [*words, "--to", lake, "--storage", "secretAccessKey=x"])
     assert wrong.exit_code == 2
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("kind", ["gcs", "azure", "hdfs"])
+def test_the_job_in_stores_of_other_kinds(
+    spark: Any, topics: Topics, servers: Callable[[str], Storage], kind: str, name: str
+) -> None:
+    storage = servers(kind).below(f"archive-{uuid.uuid4().hex}")
+    keys = storage.options.texts() if isinstance(storage, ObjectStorage) else {}
+    topic = topics.fill(200, queues=2)
+    for expected in (200, 3):
+        done = archive(topics.namesrv, topic, storage.url, table_format=name, storage=keys, spark=spark)
+        assert (done.rows, done.finished) == (expected, True)
+        topics.send(topic, 1, [b"more"] * (3 if expected == 200 else 0))
+    demand_exactly(spark, storage.url, keys, {0: 100, 1: 103})
+    assert audit(topics.namesrv, topic, archive=storage.url, storage=keys, spark=spark).disagreements == ()
 
 
 def test_two_runs_at_once_end_with_one_archive(spark: Any, topics: Topics, s3: S3Server, lake: str) -> None:
