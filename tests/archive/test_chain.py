@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.archive.memory import MemoryStorage
+from tests.storage.servers.faults import faulty
+from tests.storage.servers.seaweed import S3Server
 
 from cometmq.archive import Archive, open_archive
 from cometmq.archive import chain as chains
@@ -133,6 +139,50 @@ def test_a_commit_that_vanished_is_named(lost: int, monkeypatch: pytest.MonkeyPa
     storage.delete([f"{COMMITS}/{lost:020d}.json"])
     with pytest.raises(ArchiveError, match=rf"{lost:020d}\.json is missing"):
         CommitChain(storage).refresh()
+
+
+_COMMITTING = """
+import sys
+from cometmq.archive import chain
+from cometmq.storage import StorageOptions, open_storage
+from tests.archive.test_chain import append, batch
+chain.CHECKPOINT_EVERY = 3
+job = chain.CommitChain(open_storage(sys.argv[1], StorageOptions.from_texts(dict(zip(sys.argv[2::2], sys.argv[3::2])))))
+writer = job.open_writer(0)
+for number in range(6):
+    append(job, writer, batch(number, number, number + 1))
+"""
+
+
+@pytest.mark.crash
+def test_a_job_killed_while_it_writes_a_checkpoint_leaves_a_whole_one_or_none(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"s3://lake/chain-{uuid.uuid4().hex}"
+    options = s3.options.texts()
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def kill(method: str, path: str) -> bool:
+        if method != "PUT" or CHECKPOINTS not in path:
+            return False
+        jobs[0].kill()
+        return True
+
+    with faulty(s3.endpoint) as (endpoint, faults):
+        faults.fail("cut", 1, kill)
+        words = [word for option in (options | {"endpoint": endpoint}).items() for word in option]
+        jobs.append(subprocess.Popen([sys.executable, "-c", _COMMITTING, url, *words]))
+        assert jobs[0].wait(60) == -signal.SIGKILL
+    storage = open_storage(url, s3.options)
+    assert (numbers(storage), numbers(storage, CHECKPOINTS)) == ([0, 1, 2], [])
+    monkeypatch.setattr(chains, "CHECKPOINT_EVERY", 3)
+    chain = CommitChain(storage)
+    writer = chain.open_writer(0)
+    assert append(chain, writer, batch(1, 1, 2)) is None
+    for number in range(2, 5):
+        assert append(chain, writer, batch(number, number, number + 1))
+    assert numbers(storage, CHECKPOINTS) != []
+    assert CommitChain(storage).refresh().queues() == [QueueTotals(*ORDERS, 0, 5, 5)]
 
 
 def test_a_damaged_commit_or_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.spark.archives.catalog_servers import Lake
 from tests.spark.archives.test_catalogs import ORDERS, add, offsets, opened
 
 from cometmq.spark.archives import catalogs, iceberg_tables
-from cometmq.spark.archives.iceberg_files import archive_schema
+from cometmq.spark.archives.iceberg_files import archive_schema, iceberg_file
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import ICEBERG, TableFormat
 from cometmq.spark.errors import ArchiveError, OptionError
@@ -110,6 +110,44 @@ def test_a_table_that_somebody_has_rolled_back(sqlite: Lake) -> None:
     sqlite.load().manage_snapshots().set_current_snapshot(later).commit()
     add(log, 2, 9, 12)
     assert offsets(sqlite) == list(range(12))
+
+
+def rewrite(lake: Lake) -> None:
+    """What another engine's ``rewrite_data_files`` does: the same rows in a file that has its own kind of name."""
+    table = lake.load()
+    [old] = [task.file for task in table.scan().plan_files()]
+    location = old.file_path.replace("/part-", "/00000-1-").replace("-e1-", "-rewritten-")
+    path = Path(location.removeprefix("file://"))
+    path.write_bytes(Path(old.file_path.removeprefix("file://")).read_bytes())
+    with table.transaction() as change, change.update_snapshot().overwrite() as snapshot:
+        snapshot.delete_data_file(old)
+        snapshot.append_data_file(iceberg_file(table.io, change.table_metadata, location))
+
+
+def test_a_table_whose_files_somebody_has_rewritten(sqlite: Lake) -> None:
+    log = opened(sqlite)
+    add(log, 0, 0, 5)
+    before = sqlite.load().current_snapshot().snapshot_id
+    rewrite(sqlite)
+    add(log, 1, 5, 9)
+    assert offsets(sqlite) == list(range(9)), "the job goes on, and other programs read everything"
+    for use in (log.files, log.sweep):
+        with pytest.raises(ArchiveError, match=r"which an archive job did not write|lies outside of"):
+            use()
+    sqlite.load().manage_snapshots().set_current_snapshot(before).commit()
+    with pytest.raises(ArchiveError, match="earlier snapshot"):
+        add(log, 2, 9, 12)
+
+
+def test_a_table_that_was_rewritten_and_set_back_at_once(sqlite: Lake) -> None:
+    log = opened(sqlite)
+    add(log, 0, 0, 5)
+    before = sqlite.load().current_snapshot().snapshot_id
+    rewrite(sqlite)
+    sqlite.load().manage_snapshots().set_current_snapshot(before).commit()
+    add(log, 1, 5, 9)
+    assert offsets(sqlite) == list(range(9))
+    assert [file.rows for file in log.files()] == [5, 4]
 
 
 def test_a_table_that_somebody_has_partitioned_otherwise(sqlite: Lake) -> None:
