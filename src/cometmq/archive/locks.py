@@ -1,7 +1,7 @@
 """Locks of archives in local directories, which earlier versions rely on.
 
-The chain of commits needs no lock. But versions before it wrote commits without a condition, and only these locks keep
-them out. They also refuse a second job at its start instead of at its first commit.
+The chain of commits needs no lock. But earlier versions write commits without checking for others, and only these locks
+stop them. They also refuse a second job at its start instead of at its first commit.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _parse_url(kind: Kind, scheme: str, url: str) -> Location:
     assert match is not None
     authority, path = match[1], match[2]
     if "?" in path or "#" in path:
-        raise PathError(f"{_redact(url)}: a URL of storage has no query", next_step=f"use {FORMS}")
+        raise PathError(f"{_redact(url)}: the URL must not contain ? or #", next_step=f"use {FORMS}")
     account = ""
     if kind == "azure":
         authority, _, account = authority.rpartition("@")
@@ -107,7 +107,7 @@ def _parse_url(kind: Kind, scheme: str, url: str) -> Location:
         raise PathError(f"{url}: invalid bucket name {authority!r}", next_step=f"use {FORMS}")
     parts = path.strip("/").split("/") if path.strip("/") else []
     if any(part in ("", ".", "..") for part in parts):
-        raise PathError(f"{url}: a path of storage has no empty parts and no ..", next_step=f"use {FORMS}")
+        raise PathError(f"{url}: the path must not contain empty parts, '.' or '..'", next_step=f"use {FORMS}")
     return Location(kind, scheme, authority, "/".join(parts), account)
 
 

@@ -96,8 +96,8 @@ def made_rows(changes: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 class TableJournal:
     """The journals of one table.
 
-    ``name_base``, ``note_replacement`` and ``forget_before`` may be called in another thread than the other methods,
-    but only after a first file has been named.
+    ``name_base``, ``note_replacement`` and ``forget_before`` may run in a different thread from the other methods, but
+    only once ``NAME.bases`` contains a file.
 
     :param path: the table's file, ``config/NAME.json``.
     """

@@ -103,7 +103,10 @@ class OrderedMessages:
 
     # --- changes --------------------------------------------------------------------------------
     def counts(self, offsets: Sequence[int], attempt_id: str) -> list[int]:
-        """Return the number of earlier deliveries of each message; repetitions of an attempt do not count."""
+        """Return the number of earlier deliveries of each message.
+
+        A pop that repeats the attempt id of the last delivery is the same delivery.
+        """
         found = map(self.messages.get, offsets)
         return [
             0 if handed is None else handed.times + (not self._is_same_attempt(handed, attempt_id)) for handed in found

@@ -228,7 +228,7 @@ def rules_from_options(texts: Iterable[str], *, subject: str | None = None, not_
         if equals and action == MASK and rest:
             first, _, last = rest.partition(":")
             if not (first.isdecimal() and (not last or last.isdecimal())):
-                raise OptionError(f"rule {text!r}: mask:FIRST:LAST needs two numbers of characters to keep")
+                raise OptionError(f"rule {text!r}: FIRST and LAST in mask:FIRST:LAST must be whole numbers")
             given = {"keep_first": int(first), "keep_last": int(last or 0)}
         elif equals and action == ENCRYPT and rest:
             given = {"subject": rest}

@@ -75,7 +75,7 @@ def record_starts(buffer: bytes | memoryview) -> Positions:
     except struct.error:
         at = -1
     if at != end:
-        raise RecordError(f"the record at byte {starts[-1]} does not end within its {end} bytes")
+        raise RecordError(f"the record at byte {starts[-1]} extends beyond the end of the {end} bytes")
     return np.array(starts, np.int64)
 
 

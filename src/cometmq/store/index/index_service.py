@@ -105,7 +105,10 @@ class IndexService:
         del self.pending[count:]
 
     def add_hashed(self, hashes: bytes, offsets: bytes, timestamp: int, messages: int) -> None:
-        """Add the hashed keys of a batch of messages, as native int32 and int64."""
+        """Add the hashed keys of a batch of messages: an int32 of ``hashes`` and an int64 of ``offsets`` for each key.
+
+        Both are in the byte order of the machine.
+        """
         self.add_keys(Keys(hashes, offsets, _LONG(timestamp) * (len(hashes) // 4)), messages)
 
     def add_keys(self, keys: Keys, messages: int) -> None:

@@ -50,7 +50,7 @@ class Findings:
         self._quarantine = root / "comet" / "quarantine"
 
     def add(self, line: str) -> None:
-        """Add a message about a finding and its repair."""
+        """Add a line to the report: a problem that was found, and how it was repaired."""
         self.lines.append(line)
 
     def name(self, path: Path) -> str:
