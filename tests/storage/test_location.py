@@ -51,7 +51,7 @@ def test_paths_are_local(text: str) -> None:
         ("s3://bu cket/x", "invalid bucket name"),
         ("s3://bucket/a//b", "must not contain empty parts"),
         ("s3://bucket/../other", "must not contain empty parts"),
-        ("s3://bucket/x?versionId=1", "must not contain ? or #"),
+        ("s3://bucket/x?versionId=1", "must not contain"),
         ("abfss://account.dfs.core.windows.net/x", "a container is missing"),
         ("hdfs:///data", "a name node is missing"),
         ("file://host/data", "not a file on this machine"),

@@ -462,7 +462,7 @@ def test_rules_from_a_file_and_from_options_are_the_same(tmp_path: Path) -> None
         ("phone=hash", "is not a field"),
         ("property:=hash", "is not a field"),
         ("property:KEYS=hash", "write keys instead"),
-        ("$.a=mask:x", "two numbers"),
+        ("$.a=mask:x", "must be whole numbers"),
         ("$.a=mask:65", "keep 0 to 64"),
         ("$.a=encrypt", "whose key"),
         ("$.a=encrypt:$.b[*].id", "other arrays"),
