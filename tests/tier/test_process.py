@@ -74,6 +74,16 @@ def test_it_reports_the_queues_answers_and_ends_with_the_socket(tmp_path: Path) 
     assert reader.process.returncode == 0
 
 
+def test_it_ends_quietly_with_a_broker_that_has_not_read_its_answers(tmp_path: Path) -> None:
+    write_archive(tmp_path, [make_records(1_000)])
+    with started(str(tmp_path)) as reader:
+        reader.receive()
+        for number in range(100):
+            reader.send(Read(number, "orders", 0, 0, 1_000, 1_000, 1 << 20))
+        reader.receive()
+    assert reader.process.returncode == 0
+
+
 def test_it_says_what_is_missing(tmp_path: Path) -> None:
     with started(str(tmp_path / "absent")) as reader:
         message, _ = reader.receive()

@@ -91,6 +91,12 @@ MAX_ARCHIVE_QUESTIONS: Final = 4_096
 """Maximum number of requests that wait for the archive reader, whose responses have up to a megabyte each."""
 ARCHIVE_FILTERED_RECORDS: Final = 800
 """Maximum number of archived records that a filtered pull reads (3 ms)."""
+ARCHIVE_FILTER_SECONDS: Final = 0.01
+"""Time after which no more archived records are filtered for one request in one round of the loop."""
+MAX_ARCHIVE_WINDOWS_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size of the archived messages that are loaded for pops."""
+MAX_ARCHIVE_LOADS_OF_POP: Final = 4
+"""Maximum number of queues whose archived messages one pop lets load at the same time."""
 MAX_HELD_PULLS_OF_CONNECTION: Final = 16_384
 """Maximum number of held pulls on one connection. A client has one for each queue."""
 MAX_POP_MESSAGES: Final = 32
@@ -119,6 +125,8 @@ POP_REVIVE_MESSAGES: Final = 128
 """Maximum number of popped messages that are stored again in one round of the loop (about 5 ms)."""
 POP_RETRY_SECONDS: Final = 0.1
 """Pause before another attempt to store popped messages that the store refused."""
+POP_LOAD_SECONDS: Final = 2.0
+"""Time after which an expired message is checked again if it must be loaded from the archive first."""
 POP_SCAN_MESSAGES_PER_MS: Final = 20_000
 """Number of invisible messages that lengthen the pause between two checks of a queue by one millisecond."""
 POP_SCAN_PAUSE_MS: Final = 50

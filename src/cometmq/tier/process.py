@@ -141,11 +141,14 @@ class ReaderProcess:
 
     def _receive(self) -> Open | Question | None:
         """Return the next request, or None at the end."""
-        lengths = self._incoming.read(LENGTHS.size)
-        if len(lengths) < LENGTHS.size:
+        try:
+            lengths = self._incoming.read(LENGTHS.size)
+            if len(lengths) < LENGTHS.size:
+                return None
+            size, _ = LENGTHS.unpack(lengths)
+            encoded = self._incoming.read(size)
+        except ConnectionError:  # the broker has ended without reading all answers
             return None
-        size, _ = LENGTHS.unpack(lengths)
-        encoded = self._incoming.read(size)
         return decode_request(encoded) if len(encoded) == size else None
 
     def _send(self, message: Message, payload: bytes | memoryview = b"") -> None:

@@ -19,7 +19,6 @@ from tests.broker.archived.archiving import (
 )
 from tests.broker.archived.conftest import Archived, MakeArchived
 from tests.broker.conftest import ConnectTo, StartBroker
-from tests.broker.pop.popping import pop_command
 from tests.broker.wire import pull_header, records
 from tests.helpers.waiting import until
 
@@ -139,11 +138,6 @@ async def test_without_an_archive_there_is_the_brokers_own_first_offset(
     await until(lambda: "create one: cometmq pipeline archive" in caplog.text)
     answer = await wire.pull("T", queue_offset=0)
     assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, archived.low)
-
-
-async def test_a_pop_starts_at_the_first_message_of_the_store(archived: Archived) -> None:
-    popped = await archived.wire.ask(pop_command(archived.wire, archived.clock.now_ms(), "T", queue_id=0))
-    assert [record.queue_offset for record in records(popped)][:1] == [archived.low]
 
 
 async def test_an_attribute_excludes_a_topic(archived: Archived) -> None:

@@ -12,7 +12,9 @@ import pytest
 from tests.broker.access.test_access import ask as request
 from tests.broker.archived.archiving import MESSAGES
 from tests.broker.archived.conftest import Archived, MakeArchived
+from tests.broker.send.retrying import RETRY, hand_back
 from tests.broker.wire import pull_header, records
+from tests.helpers.contents import stored
 
 from cometmq.message.record import StoredRecord, decode_record
 from cometmq.remoting.admin_headers import GetTopicStatsInfoRequestHeader, ResetOffsetRequestHeader
@@ -170,3 +172,17 @@ async def test_an_account_gets_only_what_the_broker_would_give_it(make_archived:
                 absent.code,
                 (absent.remark or "").replace(str(position + 1), str(position)),
             )
+
+
+async def test_a_consumer_sends_back_a_message_that_only_the_archive_has(archived: Archived) -> None:
+    """It gets the message again after the delay of its first retry, as for a message in the store."""
+    wire, broker = archived.wire, archived.broker
+    await wire.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"workers"}')
+    failed = decoded(archived)[7]
+    assert (await hand_back(wire, failed.physical_offset)).code == ResponseCode.SUCCESS
+    await archived.clock.run_for(11)
+    (again,) = stored(broker, RETRY)
+    assert (again.body, again.reconsume_times) == (failed.body, 1)
+    assert again.properties["RETRY_TOPIC"] == "T"
+    absent = await hand_back(wire, failed.physical_offset + 1)
+    assert (absent.code, "look message by offset failed" in (absent.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)

@@ -27,6 +27,7 @@ from cometmq.broker.pop.entries import Acked, Changed
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
 from cometmq.broker.pop.pop_message import check_queue, has_too_many_in_flight
+from cometmq.broker.pop.reads import PopReads
 from cometmq.broker.pop.state import PopQueue
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
@@ -82,7 +83,7 @@ def batch_needs(body: bytes) -> Iterator[Need]:
 class AckMessageProcessor:
     """Acknowledges popped messages and changes their invisible time."""
 
-    def __init__(self, broker: BrokerContext, log: PopLog, polling: PopLongPollingService) -> None:
+    def __init__(self, broker: BrokerContext, log: PopLog, polling: PopLongPollingService, reads: PopReads) -> None:
         self._topics = broker.topics
         self._offsets = broker.offsets
         self._store = broker.store
@@ -90,6 +91,7 @@ class AckMessageProcessor:
         self._clock = broker.clock
         self._log = log
         self._polling = polling
+        self._reads = reads
 
     @answers(RequestCode.ACK_MESSAGE, header=AckMessageRequestHeader, permission=needs_popped(Action.SUB))
     def ack(self, connection: ServerConnection, request: Request[Any], _body: bytes) -> Response | None:
@@ -212,7 +214,7 @@ class AckMessageProcessor:
     def _check_offset(self, connection: ServerConnection, topic: str, queue_id: int, offset: int) -> None:
         self._check_queue(connection, topic, queue_id)
         queue = self._store.queue(topic, queue_id)
-        low, high = queue.min_offset(), queue.max_offset()
+        low, high = self._reads.first_offset(queue, offset), queue.max_offset()
         if not low <= offset <= high:
             raise RefusedError(
                 ResponseCode.NO_MESSAGE,

@@ -112,6 +112,8 @@ class NotificationProcessor:
     def _count_unwanted(self, queue: ConsumeQueue, group: str, wanted: MessageFilter) -> int | None:
         """Return the number of messages if the filter rejects all of them, or ``None`` if it may accept some."""
         begin = offset = self._pops.offset(group, queue)
+        if offset < queue.min_offset():  # archived messages would have to be loaded first
+            return None
         if wanted.wants_all or offset == queue.max_offset():
             return None if offset < queue.max_offset() else 0
         for _ in range(POP_READS_MAX):
@@ -147,7 +149,7 @@ class NotificationProcessor:
         count = size = rest = 0
         most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory
         for queue in queues:
-            offset = self._pops.offset(group, queue)
+            offset = max(self._pops.offset(group, queue), queue.min_offset())  # archived messages are not loaded
             rest += queue.max_offset() - offset
             if offset < queue.max_offset() and count < header.max_msg_nums and size < most_bytes:
                 own = own_retries(EVERYTHING, retry, group).predicate if queue.topic == retry else None

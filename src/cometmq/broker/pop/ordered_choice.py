@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from cometmq.broker.limits import MAX_ORDERED_MESSAGES, MAX_POP_MESSAGES, POP_READS_MAX
 from cometmq.broker.pop.order import OrderedMessages
 from cometmq.broker.pop.popped_records import Chunks, iterate_records, record_offsets
+from cometmq.broker.pop.reads import NotLoadedError, Place, PopReads
 from cometmq.broker.pull.filters import MessageFilter
 from cometmq.message.properties import SHARDING_KEY
 from cometmq.message.record import RecordError, decode_record
-from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult, MessageStore
+from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, GetResult
 
 
 class OrderedChoice:
@@ -18,9 +22,9 @@ class OrderedChoice:
     """
 
     def __init__(
-        self, store: MessageStore, queue: ConsumeQueue, ordered: OrderedMessages, *, most: int, most_bytes: int
+        self, reads: PopReads, queue: ConsumeQueue, ordered: OrderedMessages, *, most: int, most_bytes: int
     ) -> None:
-        self._store = store
+        self._reads = reads
         self._queue = queue
         self._ordered = ordered
         self._most = most
@@ -30,6 +34,10 @@ class OrderedChoice:
         self.chunks: Chunks = []
         self.waiting: list[int] = []
         """New messages that are waiting for their message group."""
+        self.not_loaded: list[Place] = []
+        """Archived messages that must be loaded before this choice can go on."""
+        self.lost: list[int] = []
+        """Messages that were handed out, and that neither the store nor the archive has any longer."""
         self.next_offset = ordered.next_offset
         """The offset after all messages that were chosen or are waiting."""
 
@@ -39,6 +47,23 @@ class OrderedChoice:
 
     def by_queue(self, wanted: MessageFilter) -> None:
         """Choose messages in queue order; the queue must not be locked."""
+        with self._until_not_loaded():
+            self._choose_by_queue(wanted)
+
+    def by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
+        """Choose messages from all message groups that are not locked."""
+        with self._until_not_loaded():
+            self._choose_by_group(wanted, now_ms, attempt_id)
+
+    @contextmanager
+    def _until_not_loaded(self) -> Iterator[None]:
+        """End a choice at the first message that is not loaded: those before it are handed out, and none after it."""
+        try:
+            yield
+        except NotLoadedError as missing:
+            self.not_loaded.append(missing.place)
+
+    def _choose_by_queue(self, wanted: MessageFilter) -> None:
         if not self._choose_again(frozenset()):
             return
         for _ in range(POP_READS_MAX):
@@ -51,8 +76,7 @@ class OrderedChoice:
                 self.chunks += result.chunks
                 return
 
-    def by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
-        """Choose messages from all message groups that are not locked."""
+    def _choose_by_group(self, wanted: MessageFilter, now_ms: int, attempt_id: str) -> None:
         ordered = self._ordered
         locked = ordered.find_locked_groups(now_ms, attempt_id, self._group_at)
         if not self._choose_again(locked):
@@ -77,11 +101,14 @@ class OrderedChoice:
                 continue
             if self._is_full:
                 return False
-            result = self._store.get_message(self._queue, offset, 1, max_bytes=self._most_bytes)
-            if result.status is not GetMessageStatus.FOUND:  # this message cannot be read
+            chunks = self._reads.get_one(self._queue, offset)
+            if not chunks and offset < self._queue.min_offset():
+                self.lost.append(offset)
+                continue
+            if not chunks:  # this message cannot be read
                 goes_on = False
                 continue
-            if not self._choose(offset, result.chunks):
+            if not self._choose(offset, chunks):
                 return False
         return goes_on
 
@@ -106,22 +133,13 @@ class OrderedChoice:
         return True
 
     def _read(self, wanted: MessageFilter, most: int, most_bytes: int) -> GetResult:
-        return self._store.get_message(
-            self._queue,
-            self.next_offset,
-            most,
-            tag_codes=wanted.codes,
-            predicate=wanted.predicate,
-            choose=wanted.choose,
-            max_bytes=most_bytes,
-        )
+        return self._reads.get(self._queue, self.next_offset, most, wanted, most_bytes)
 
     def _group_at(self, offset: int) -> str:
         groups = self._ordered.groups
         found = groups.get(offset)
         if found is None:
-            result = self._store.get_message(self._queue, offset, 1)
-            found = groups[offset] = message_group(b"".join(result.chunks))
+            found = groups[offset] = message_group(b"".join(self._reads.get_one(self._queue, offset)))
         return found
 
 

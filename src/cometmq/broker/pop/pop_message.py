@@ -17,6 +17,7 @@ from typing import Any, Final
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
+    MAX_ARCHIVE_LOADS_OF_POP,
     MAX_POP_INVISIBLE_MS,
     MAX_POP_MESSAGES,
     MAX_POP_WAIT_MS,
@@ -30,6 +31,7 @@ from cometmq.broker.pop.own_retries import own_retries
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
 from cometmq.broker.pop.popped_records import Chunks, record_offsets, to_original_topic
+from cometmq.broker.pop.reads import NotLoadedError, Place, PopReads
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
@@ -73,8 +75,8 @@ class PopResult:
     """The messages that one pop has collected so far."""
 
     __slots__ = (
-        *("chunks", "count", "is_cut", "moves", "offsets", "order_counts", "pop_time", "rest", "retries"),
-        *("retries_size", "size", "skipped", "starts"),
+        *("chunks", "count", "is_cut", "moves", "not_loaded", "offsets", "order_counts", "pop_time", "rest"),
+        *("retries", "retries_size", "size", "skipped", "starts"),
     )
 
     def __init__(self, pop_time: int) -> None:
@@ -90,6 +92,8 @@ class PopResult:
         """Number of messages that the filter rejected."""
         self.is_cut = False
         """True if some messages were left unread; the next attempt continues after those that the filter rejected."""
+        self.not_loaded: list[Place] = []
+        """Places from which archived messages must be loaded before they can be popped."""
         self.starts: list[str] = []
         self.offsets: list[str] = []
         self.order_counts: list[str] = []
@@ -106,7 +110,12 @@ class PopMessageProcessor:
     """Answers pops or holds them until messages arrive."""
 
     def __init__(
-        self, broker: BrokerContext, filters: PullFilters, log: PopLog, polling: PopLongPollingService
+        self,
+        broker: BrokerContext,
+        filters: PullFilters,
+        log: PopLog,
+        polling: PopLongPollingService,
+        reads: PopReads,
     ) -> None:
         self._live = broker.live
         self._topics = broker.topics
@@ -120,6 +129,7 @@ class PopMessageProcessor:
         self._log = log
         self._state = log.state
         self._polling = polling
+        self._reads = reads
         self._turns = itertools.count(random.randrange(1_000))
 
     @answers(
@@ -236,6 +246,9 @@ class PopMessageProcessor:
         except RefusedError:
             if not collected.count:
                 raise
+        key = header.topic, header.consumer_group
+        for missing in collected.not_loaded[:MAX_ARCHIVE_LOADS_OF_POP]:
+            self._reads.load(missing, key, partial(self._polling.wake, *key))
         return collected
 
     def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
@@ -272,15 +285,12 @@ class PopMessageProcessor:
         for _ in range(POP_READS_MAX):
             if offset == queue.max_offset():
                 break
-            result = self._store.get_message(
-                queue,
-                offset,
-                most,
-                tag_codes=wanted.codes,
-                predicate=wanted.predicate,
-                choose=wanted.choose,
-                max_bytes=config.max_transfer_bytes_on_message_in_memory - collected.size,
-            )
+            most_bytes = config.max_transfer_bytes_on_message_in_memory - collected.size
+            try:
+                result = self._reads.get(queue, offset, most, wanted, most_bytes)
+            except NotLoadedError as missing:
+                collected.not_loaded.append(missing.place)
+                break
             offset = result.next_begin_offset
             if result.status is GetMessageStatus.FOUND:
                 self._add_popped(header, collected, queue, result)
@@ -327,11 +337,14 @@ class PopMessageProcessor:
             collected.rest += max(queue.max_offset() - ordered.next_offset, 0)
             return
         most_bytes = self._live.current.max_transfer_bytes_on_message_in_memory - collected.size
-        choice = OrderedChoice(self._store, queue, ordered, most=most, most_bytes=most_bytes)
+        choice = OrderedChoice(self._reads, queue, ordered, most=most, most_bytes=most_bytes)
         if header.by_message_group:
             choice.by_group(wanted, now_ms, attempt_id)
         else:
             choice.by_queue(wanted)
+        collected.not_loaded += choice.not_loaded
+        for offset in choice.lost:
+            ordered.remove(offset)
         offsets, next_offset = choice.offsets, choice.next_offset
         collected.rest += max(queue.max_offset() - next_offset, 0)
         if not offsets and not choice.waiting:
@@ -397,12 +410,13 @@ class PopMessageProcessor:
         """Return the offset of a group's next message in a queue (``getPopOffset``)."""
         offset = self._offsets.query(group, queue.topic, queue.queue_id)
         if offset == NO_OFFSET:
-            offset = queue.min_offset()
-            if init_mode != MIN and not queue.topic.startswith(RETRY_PREFIX):
+            offset = low = queue.min_offset()
+            if not queue.topic.startswith(RETRY_PREFIX):
+                offset = self._reads.first_offset(queue, 0)
                 log_bytes = self._store.max_physical_offset - self._store.min_physical_offset
-                if offset > 0 or not is_in_memory(log_bytes, self._live.current):
+                if init_mode != MIN and (low > 0 or not is_in_memory(log_bytes, self._live.current)):
                     offset = max(queue.max_offset() - 1, 0)
-        return min(max(offset, queue.min_offset()), queue.max_offset())
+        return min(max(offset, self._reads.first_offset(queue, offset)), queue.max_offset())
 
     # --- answers ----------------------------------------------------------------------------------
     def _answer_when_stored(self, connection: ServerConnection, request: Request[Any], collected: PopResult) -> None:

@@ -9,6 +9,9 @@ message.
 Messages popped in order are not copied: they are handed out again when their invisible time has ended. After the last
 attempt they become dead letters, so that they do not block the queue forever.
 
+A message that only the archive has is loaded first: until then it is postponed by an entry that changes its due time
+and keeps its pop time, so that its receipt handle stays valid.
+
 A heap contains the time of the next check of each queue with popped messages, and one alarm is set for the earliest.
 """
 
@@ -21,10 +24,17 @@ from functools import partial
 from itertools import count
 
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.limits import POP_RETRY_SECONDS, POP_REVIVE_MESSAGES, POP_SCAN_MESSAGES_PER_MS, POP_SCAN_PAUSE_MS
-from cometmq.broker.pop.entries import AnyEntry, Revived
+from cometmq.broker.limits import (
+    POP_LOAD_SECONDS,
+    POP_RETRY_SECONDS,
+    POP_REVIVE_MESSAGES,
+    POP_SCAN_MESSAGES_PER_MS,
+    POP_SCAN_PAUSE_MS,
+)
+from cometmq.broker.pop.entries import AnyEntry, Changed, Revived
 from cometmq.broker.pop.invisible import NEVER
 from cometmq.broker.pop.pop_log import PopLog
+from cometmq.broker.pop.reads import NotLoadedError, PopReads
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.turn.inner_message import InnerMessage, next_attempt
 from cometmq.broker.turn.targets import RefusedError
@@ -56,7 +66,7 @@ class PopReviveService:
     :param wake: called with topic and group when an ordered queue is unlocked.
     """
 
-    def __init__(self, broker: BrokerContext, log: PopLog, wake: Callable[[str, str], None]) -> None:
+    def __init__(self, broker: BrokerContext, log: PopLog, reads: PopReads, wake: Callable[[str, str], None]) -> None:
         self._live = broker.live
         self._failed = broker.failed
         self._offsets = broker.offsets
@@ -65,6 +75,7 @@ class PopReviveService:
         self._clock = broker.clock
         self._stats = broker.stats
         self._log = log
+        self._reads = reads
         self._wake = wake
         self._checks: list[tuple[int, int, PopQueue]] = []
         self._serials = count()
@@ -166,7 +177,11 @@ class PopReviveService:
         died = 0
         before = None if queue.ordered is None else queue.ordered.committed
         for at, (offset, pop_time, _) in enumerate((*due, *dead)):
-            record = record_at(self._store, queue.topic, queue.queue_id, offset)
+            try:
+                record = self._reads.record_at(queue.topic, queue.queue_id, offset)
+            except NotLoadedError as missing:
+                entries.append(self._postponed(queue, missing, pop_time))
+                continue
             if record is None:
                 _log.error(
                     "popped message %d from %s queue %d is no longer in the log", offset, queue.topic, queue.queue_id
@@ -185,6 +200,12 @@ class PopReviveService:
         ordered = queue.ordered
         if dead and ordered is not None and self._offsets.query(queue.group, queue.topic, queue.queue_id) == before:
             self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, ordered.committed)
+
+    def _postponed(self, queue: PopQueue, missing: NotLoadedError, pop_time: int) -> Changed:
+        """Let an archived message load, and return the entry with which it becomes due again when it is loaded."""
+        self._reads.load(missing.place, queue.key, _do_nothing)
+        due = self._clock.now_ms() + int(POP_LOAD_SECONDS * 1000)
+        return Changed(*queue.key, pop_time, missing.place[2], pop_time, due - pop_time)
 
     def _revived(self, queue: PopQueue, died: int, refusal: RefusedError | None) -> None:
         if refusal is not None:
@@ -209,6 +230,10 @@ class PopReviveService:
     def _dead_letter(self, queue: PopQueue, record: StoredRecord) -> tuple[str, InnerMessage]:
         topic = self._failed.dead_letter_topic(queue.group).topic_name
         return topic, dead_letter(record, topic, original_topic(record.topic, queue.group))
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def record_at(store: MessageStore, topic: str, queue_id: int, offset: int) -> StoredRecord | None:

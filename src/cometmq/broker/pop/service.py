@@ -16,6 +16,7 @@ from cometmq.broker.pop.notification import NotificationProcessor
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import PopLongPollingService
 from cometmq.broker.pop.pop_message import PopMessageProcessor
+from cometmq.broker.pop.reads import PopReads
 from cometmq.broker.pop.request_modes import MessageRequestModeManager
 from cometmq.broker.pop.revive import PopReviveService
 from cometmq.broker.pop.snapshot import PopSnapshot
@@ -41,15 +42,17 @@ class PopService:
         self._broker = broker
         self._snapshot = PopSnapshot(root / "comet" / "pop.bin", broker.store, broker.turn, self.log)
         self._snapshot.load(broker.offsets, self._deletion_found)
-        self._revive = PopReviveService(broker, self.log, self.polling.wake)
+        self.reads: Final = PopReads(broker.store, broker.archived, broker.clock)
+        broker.deletions.on_topic.append(self.reads.forget)
+        self._revive = PopReviveService(broker, self.log, self.reads, self.polling.wake)
         self._apache = ApachePops(broker, self.log)
         self.modes: Final = MessageRequestModeManager(root / "config" / "messageRequestMode.json", clock=broker.clock)
         for finding in self.modes.load():
             _log.warning("%s", finding)
-        pops = PopMessageProcessor(broker, filters, self.log, self.polling)
+        pops = PopMessageProcessor(broker, filters, self.log, self.polling, self.reads)
         self.parts: Final[Iterable[object]] = (
             pops,
-            AckMessageProcessor(broker, self.log, self.polling),
+            AckMessageProcessor(broker, self.log, self.polling, self.reads),
             NotificationProcessor(broker, filters, pops, self.log, self.polling),
             QueryAssignmentProcessor(broker, self.modes, client),
         )

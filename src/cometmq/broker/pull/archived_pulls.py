@@ -14,7 +14,8 @@ from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.archived.searches import records_in
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import ARCHIVE_FILTERED_RECORDS
-from cometmq.broker.pull.filters import MessageFilter, matches_filter
+from cometmq.broker.pull.archived_choice import choose_records
+from cometmq.broker.pull.filters import MessageFilter
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.layout import RECORD
 from cometmq.remoting.codes import ResponseCode
@@ -139,12 +140,8 @@ def filtered(payload: bytes, found: int, wanted: MessageFilter, most: int, next_
     """
     if wanted.wants_all:
         return GetResult(GetMessageStatus.FOUND, next_offset, 0, 0, [payload], found, len(payload))
-    chunks: list[bytes | memoryview] = []
-    for record in records_in(payload):
-        if matches_filter(wanted, record):
-            if len(chunks) == most:
-                next_offset = _OFFSET(record)[0]
-                break
-            chunks.append(record)
+    chunks, rest = choose_records(records_in(payload), wanted, most, len(payload))
+    if rest is not None:
+        next_offset = _OFFSET(rest)[0]
     status = GetMessageStatus.FOUND if chunks else GetMessageStatus.NO_MATCHED_MESSAGE
     return GetResult(status, next_offset, 0, 0, chunks, len(chunks), sum(map(len, chunks)))

@@ -8,13 +8,15 @@ stored and, with SYNC_FLUSH, flushed.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from cometmq.broker.archived.searches import NOT_NOW, find_position
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.send.send_message import BUSY
-from cometmq.broker.stored_access import may_access, not_found
+from cometmq.broker.stored_access import may_access, may_access_archived, not_found
 from cometmq.broker.turn.answers import OneAnswer
 from cometmq.broker.turn.inner_message import InnerMessage, Stored, next_attempt
 from cometmq.broker.turn.targets import RefusedError, existing_queue
@@ -25,12 +27,24 @@ from cometmq.message.sysflag import TOPIC_UNIT_SUB
 from cometmq.remoting.bodies import TopicConfig
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import ConsumerSendMsgBackRequestHeader
-from cometmq.remoting.permissions import Action, needs_group, needs_stored
-from cometmq.remoting.processors import Request, Response, answers
+from cometmq.remoting.permissions import CALLER, Action, needs_group, needs_stored
+from cometmq.remoting.processors import PostponeError, Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 
 FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry; each further retry uses the next level."""
+
+
+class _Asked(NamedTuple):
+    """A request whose message is read from the archive."""
+
+    connection: ServerConnection
+    request: Request[ConsumerSendMsgBackRequestHeader]
+    topic: TopicConfig
+    """The group's retry topic."""
+    may_access: Callable[[StoredRecord], bool]
+    absent: RefusedError
+    """The answer if there is no such message."""
 
 
 class SendBackProcessor:
@@ -41,6 +55,7 @@ class SendBackProcessor:
         self._failed = broker.failed
         self._groups = broker.groups
         self._store = broker.store
+        self._archived = broker.archived
         self._targets = broker.targets
         self._turn = broker.turn
         self._schedule = schedule
@@ -48,6 +63,7 @@ class SendBackProcessor:
 
     @answers(
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        limits=("MAX_ARCHIVE_LOOKUPS",),
         permission=needs_group(Action.SUB, field="group") & needs_stored(Action.SUB),
     )
     def send_back(
@@ -58,7 +74,23 @@ class SendBackProcessor:
         topic = self._retry_topic(connection, header)
         if topic is None:
             return Response()
-        record = self._record(header.offset)
+        if self._archived is not None and 0 <= header.offset < self._store.min_physical_offset:
+            may_access = partial(may_access_archived, CALLER.get(), actions=(Action.SUB,))
+            asked = _Asked(connection, request, topic, may_access, self._absent(header.offset))
+            find_position(self._archived, header.offset, partial(self._archived_found, asked))
+            return None
+        self._put(connection, request, topic, self._record(header.offset))
+        return None
+
+    def _put(
+        self,
+        connection: ServerConnection,
+        request: Request[ConsumerSendMsgBackRequestHeader],
+        topic: TopicConfig,
+        record: StoredRecord,
+    ) -> None:
+        """Store the copy, and answer the request when it is stored."""
+        header = request.header
         failed_topic = record.properties.get(RETRY_TOPIC, record.topic)
         message = self._message(record, topic, header, request.version)
         answer = OneAnswer(connection, request)
@@ -67,7 +99,22 @@ class SendBackProcessor:
             partial(self._stored, answer, request, failed_topic, message.topic),
             late=answer.respond_flush_timeout,
         )
-        return None
+
+    def _archived_found(self, asked: _Asked, found: bytes | None) -> None:
+        """Send back a message that only the archive has."""
+        connection, request = asked.connection, asked.request
+        if found is None:
+            connection.respond(request, Response(ResponseCode.SYSTEM_BUSY, remark=NOT_NOW))
+            return
+        record = decode_record(found) if found else None
+        try:
+            if record is None or not asked.may_access(record):
+                raise asked.absent
+            self._put(connection, request, asked.topic, record)
+        except RefusedError as refused:
+            connection.respond(request, refused.response())
+        except PostponeError as postponed:
+            postponed.when(partial(self._archived_found, asked, found))
 
     def _stored(
         self,
@@ -145,7 +192,11 @@ class SendBackProcessor:
                 return record
         except RecordError:
             pass
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, not_found(f"look message by offset failed, {offset}"))
+        raise self._absent(offset)
+
+    @staticmethod
+    def _absent(offset: int) -> RefusedError:
+        return RefusedError(ResponseCode.SYSTEM_ERROR, not_found(f"look message by offset failed, {offset}"))
 
 
 def _failed_copy(record: StoredRecord, topic: str, *, queue_id: int, level: int) -> InnerMessage:
