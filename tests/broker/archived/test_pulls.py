@@ -76,6 +76,19 @@ async def test_metrics_count_what_was_read(make_archived: MakeArchived) -> None:
     assert {"cometmq_archive_readable 1", "cometmq_archive_messages_read_total 5"} <= set(lines)
 
 
+async def test_a_lag_counts_archived_messages(make_archived: MakeArchived) -> None:
+    archived = await make_archived(metrics_exporter_type="PROM", metrics_prom_exporter_port=0)
+    archived.broker.offsets.set_offset("slow", "T", 0, 3)
+    monitor = archived.broker.monitor
+    assert monitor is not None
+    (lag,) = [
+        line.rpartition(" ")[2]
+        for line in b"".join(monitor.pieces()).decode().splitlines()
+        if line.startswith("rocketmq_consumer_lag_messages") and '"slow"' in line
+    ]
+    assert int(lag) == MESSAGES - 3
+
+
 async def test_nothing_matches_and_the_next_pull_goes_on(archived: Archived) -> None:
     answer = await archived.wire.pull("T", queue_offset=0, subscription="other")
     assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -193,7 +193,8 @@ class GroupLags:
             queue = queues.get(queue_id)
             if queue is not None:
                 end = queue.max_offset()
-                offset = min(max(offset, queue.min_offset()), end)
+                first = queue.min_offset() if broker.archived is None else broker.archived.first_offset(topic, queue_id)
+                offset = min(max(offset, first), end)
                 sent = min(max(pulled.get(queue_id, offset), offset), end)
                 yield _Behind(queue, offset, sent, end, broker.offsets.in_flight(topic, group, queue_id))
 
@@ -201,7 +202,8 @@ class GroupLags:
         """Return the age of a message in milliseconds, 0 for a missing message, or ``None`` if it is not known yet."""
         if offset >= one.end:
             return 0
-        stored_ms = self._times.of(one.queue, offset)
+        # an archived message is at least as old as the first one in the store
+        stored_ms = self._times.of(one.queue, max(offset, one.queue.min_offset()))
         if stored_ms is None:
             return None
         return 0 if stored_ms < 0 else max(self._broker.clock.now_ms() - stored_ms, 0)
