@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,6 +105,26 @@ async def test_a_reader_that_says_nothing_for_minutes_is_replaced(archived: Arch
     while answer.code == ResponseCode.PULL_NOT_FOUND:
         answer = await wire.pull("T", queue_offset=3, max_msg_nums=1)
     assert answer.body == archived.stored[3]
+
+
+async def test_five_hundred_pulls_wait_for_a_stopped_reader_and_get_what_they_asked_for(archived: Archived) -> None:
+    """Of consumers that go back and forth."""
+    chosen = random.Random(7)
+    asked: dict[int, tuple[int, int]] = {}
+    with stopped(archived):
+        for _ in range(500):
+            offset, count = chosen.randrange(archived.low), chosen.randrange(1, 9)
+            header = pull_header("T", queue_offset=offset, max_msg_nums=count)
+            pull = archived.wire.command(RequestCode.PULL_MESSAGE, header)
+            asked[pull.opaque] = offset, count
+            archived.wire.post(pull)
+        assert (await archived.wire.pull("T", queue_offset=archived.low)).code == ResponseCode.SUCCESS
+        assert archived.messages.waiting >= 500
+    for opaque, (offset, count) in asked.items():
+        answer = await archived.wire.answer(opaque)
+        end = header_of(answer)["nextBeginOffset"]
+        assert offset < end <= min(offset + count, archived.low)
+        assert answer.body == b"".join(archived.stored[offset:end])
 
 
 async def test_requests_for_a_reader_that_does_not_read_are_not_kept_without_a_limit(archived: Archived) -> None:
