@@ -16,7 +16,6 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from cometmq.errors import CometMQError
 from cometmq.options import Option
 from cometmq.options.declared import declared
-from cometmq.paths import PathError
 from cometmq.spark import (
     ArchiveLog,
     KeyStore,
@@ -30,14 +29,14 @@ from cometmq.spark import (
 )
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs import options as jobs
-from cometmq.spark.jobs.job import DIRECTORY, FILE, NEW_PLACE, OLD_DIRECTORY, OLD_PLACE
+from cometmq.spark.jobs.job import DIRECTORY, FILE, KEY_STORE, NEW_PLACE, OLD_DIRECTORY, OLD_PLACE
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.source.options import parse_options
 from cometmq.spark.store.options import parse_store_options
 
 URL = "s3://bucket/lake"
 SAID = "the scheme s3 is not supported .*file:///data/lake"
-PLACES = {DIRECTORY, OLD_DIRECTORY, FILE}
+PLACES = {DIRECTORY, OLD_DIRECTORY, FILE, KEY_STORE}
 SAID_OF_PLACES = "unknown scheme ftp .*s3://bucket/path"
 CLASSES = [
     *(of for of in vars(jobs).values() if dataclasses.is_dataclass(of) and isinstance(of, type) and of is not Option),
@@ -60,8 +59,9 @@ def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str
     if said.form not in PLACES:
         return
     needed = {field.name: "x" for field in dataclasses.fields(of) if field.default is dataclasses.MISSING}
+    reason = "a key store is an SQLite database, which cannot be at s3://" if said.form is KEY_STORE else f"s3:.*{SAID}"
     for url in (URL, Path(URL)):
-        with pytest.raises(OptionError, match=f"option {name} is invalid: s3:.*{SAID}"):
+        with pytest.raises(OptionError, match=f"option {name} is invalid: {reason}"):
             of(**needed | {name: url})
     assert getattr(of(**needed | {name: "file:///data/my%20lake"}), name) == Path("/data/my lake")
     assert getattr(of(**needed | {name: "lake"}), name) == "lake"
@@ -70,14 +70,11 @@ def test_every_path_of_every_job_is_one_of_this_machine(of: type[Any], name: str
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: find_by_key("archive", URL, "topic", "key"),
         lambda: KeyStore(URL, master_key_place(None)),
         lambda: master_key_place(URL),
         lambda: kept_starting_offsets(URL, {}),
         lambda: LagListener(URL),
         lambda: rules_from_toml(URL),
-        lambda: parse_store_options({"path": "store", "badRecordsPath": URL}),
-        lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "badBodies": "null", "badRecordsPath": URL}),
         lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "credentialsFile": URL}),
         lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "accessKey": "k", "secretKeyFile": URL}),
         lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "useTLS": "true", "tlsTrustCertPath": URL}),
@@ -92,9 +89,18 @@ def test_every_function_and_option_takes_paths_of_this_machine(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_at_an_unknown_url_is_refused() -> None:
-    with pytest.raises(PathError, match="unknown scheme ftp"):
-        ArchiveLog("ftp://host/lake")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ArchiveLog("ftp://host/lake"),
+        lambda: find_by_key("archive", "ftp://host/index", "topic", "key"),
+        lambda: parse_store_options({"path": "store", "badRecordsPath": "ftp://host/bad"}),
+        lambda: parse_options({"namesrvAddr": "a:1", "topic": "t", "badBodies": "null", "badRecordsPath": "ftp://b/c"}),
+    ],
+)
+def test_a_place_at_an_unknown_url_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(CometMQError, match="unknown scheme ftp"):
+        call()
 
 
 def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(
@@ -102,7 +108,7 @@ def test_an_archive_elsewhere_is_refused_and_one_at_a_url_of_a_file_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     topic = topics.fill(5, queues=1)
-    for to, checkpoint, reason in (("ftp://a/b", "checkpoint", "ftp"), ("lake", "hdfs://n/c", "is not supported")):
+    for to, checkpoint, reason in (("ftp://a/b", "checkpoint", "ftp"), ("lake", "ftp://n/c", "ftp")):
         with pytest.raises(OptionError, match=reason):
             archive(topics.namesrv, topic, to, checkpoint, spark=spark)
     assert list(tmp_path.iterdir()) == []

@@ -24,12 +24,14 @@ class StorageUrl(click.ParamType[str]):
 
     name = "path or URL"
 
-    def __init__(self, *, exists: bool = False) -> None:
+    def __init__(self, *, exists: bool = False, file: bool = False) -> None:
         """Create the type.
 
         :param exists: True if a local path must be a directory that exists.
+        :param file: True if the value names a file, which may exist.
         """
         self._exists = exists
+        self._file = file
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check a value from the command line."""
@@ -37,6 +39,8 @@ class StorageUrl(click.ParamType[str]):
             location = Location.parse(value)
         except PathError as error:
             self.fail(str(error), param, ctx)
+        if self._file and location.kind == "local" and Path(location.path).is_dir():
+            self.fail(f"File {value!r} is a directory.", param, ctx)
         if self._exists and location.kind == "local" and not Path(location.path).is_dir():
             self.fail(f"Directory {value!r} does not exist.", param, ctx)
         return str(location)

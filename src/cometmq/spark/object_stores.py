@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq import options
 from cometmq.options import options_of
+from cometmq.paths import PathError
 from cometmq.spark.errors import OptionError
 from cometmq.spark.options import STORAGE
-from cometmq.storage import Location, StorageOptions
+from cometmq.storage import Location, Storage, StorageOptions, open_storage
 from cometmq.storage.hadoop import options_from_hadoop
 
 if TYPE_CHECKING:
@@ -61,6 +62,29 @@ def storage_options(
     if spark is not None:
         found = found.over(options_from_hadoop(location, _hadoop_lookup(spark)))
     return {f"{STORAGE}{name}": text for name, text in found.texts().items()}
+
+
+def open_place(url: str | os.PathLike[str], given: Mapping[str, str] | None = None) -> Storage:
+    """Open the storage at a path or URL, with the options that :func:`storage_options` returns.
+
+    :raises OptionError: an option is unknown or has an invalid value.
+    :raises PathError: the URL has an unknown scheme, or is incomplete.
+    """
+    return open_storage(url, parse_storage(storage_options(url, given)))
+
+
+def open_file_place(url: str | os.PathLike[str], given: Mapping[str, str] | None = None) -> tuple[Storage, str]:
+    """Open the storage that holds the file at a path or URL. Return it with the file's key.
+
+    :raises OptionError: an option is unknown or has an invalid value.
+    :raises PathError: the URL has an unknown scheme, or names no file.
+    """
+    location = Location.parse(url)
+    directory, _, name = location.path.rpartition("/")
+    if not name:
+        raise PathError(f"{url} names no file", next_step="add the name of a file")
+    options = parse_storage(storage_options(url, given))
+    return open_storage(location.at(directory or ("/" if location.kind == "local" else "")), options), name
 
 
 def _hadoop_lookup(spark: SparkSession) -> Any:

@@ -42,7 +42,9 @@ INSTANT: Final = moment(utc=True, before_1970=True)
 BAD_BODIES: Final = named({"fail": True, "null": False})
 """True if a body that cannot be decompressed fails the query."""
 PATH: Final = Form("a path", lambda text: local_text(text) or None, keeps_blanks=True)
-"""Directory for bad records; None if the text is empty."""
+"""A path on this machine; None if the text is empty."""
+BAD_RECORDS: Final = Form("a path or URL", lambda text: str(Location.parse(text)) if text else None, keeps_blanks=True)
+"""Place for bad records; None if the text is empty."""
 PLACE: Final = Form("a path or URL", lambda text: str(Location.parse(text)) if text else "", keeps_blanks=True)
 """A local path, or a URL of an object store or HDFS; empty if the text is empty."""
 

@@ -33,10 +33,12 @@ from cometmq.spark.jobs.mask.job import MaskReport, mask_to_topic
 from cometmq.spark.jobs.mask_rules import rules_from_options
 from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.jobs.replay.job import replay
+from cometmq.spark.jobs.replay.ledger import OpenedLedger
 from cometmq.spark.jobs.replay.sender import Origin, QueueSender, ReplayTask, Resent, TaskSender
 from cometmq.spark.jobs.skew import skew
 from cometmq.spark.jobs.trace import trace
 from cometmq.spark.records.queues import Queue
+from cometmq.storage import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -106,11 +108,13 @@ def test_a_refusal_is_told_with_its_next_step(spark: Any, options: dict[str, str
     assert "groupPerms" in str(refused.value)
 
 
-def test_a_replay_takes_them_from_the_environment(server: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_takes_them_from_the_environment(
+    server: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in environment(server).items():
         monkeypatch.setenv(name, value)
-    queue = Queue("Orders", "broker-a", 0)
-    task = ReplayTask({"namesrvAddr": server.address}, "replay-1", (queue,), (0,), None, False, 60_000)
+    queue, ledger = Queue("Orders", "broker-a", 0), OpenedLedger(open_storage(tmp_path), 0, "replay-1")
+    task = ReplayTask({"namesrvAddr": server.address}, ledger, (queue,), (0,), None, False, 60_000)
     message = Resent(Origin("old", 0, 7), 1, 0, 0, b"replayed", b"")
     with pytest.raises(SparkSourceError, match="No accessKey is configured"):
         QueueSender(task, 0, Pace(None), TaskSender(task))

@@ -23,6 +23,7 @@ from cometmq.spark.store import scan as store_scan
 from cometmq.spark.store.options import parse_store_options
 from cometmq.spark.store.reader import StoreReader, StoreScan
 from cometmq.spark.store.scan import sound_records, splits
+from cometmq.storage import open_storage
 from cometmq.store.config import StoreConfig
 from cometmq.store.log.commit_log import filler
 from cometmq.store.message_store import MessageStore
@@ -138,7 +139,7 @@ def test_tasks_that_read_the_same_at_once_tell_its_damage_once(tmp_path: Path) -
     [stretch] = splits(parse_store_options({"path": str(tmp_path / "store")}))
 
     def rows(_: int) -> int:
-        return sum(len(records) for records in sound_records(stretch, str(tmp_path / "bad")))
+        return sum(len(records) for records in sound_records(stretch, open_storage(tmp_path / "bad")))
 
     with ThreadPoolExecutor(4) as tasks:
         assert list(tasks.map(rows, range(100))) == [59] * 100

@@ -30,6 +30,7 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs.job import (
     ACCESS,
     CATALOG_SETTINGS,
+    KEY_STORE,
     NAMESRV,
     NEW_PLACE,
     OLD_DIRECTORY,
@@ -58,11 +59,14 @@ _PATHS: Final = {
     DIRECTORY_FORM: DIRECTORY,
     OLD_DIRECTORY: LocalPath(path_type=Path, file_okay=False, exists=True),
     FILE_FORM: FILE,
+    KEY_STORE: FormType(KEY_STORE),
     NEW_PLACE: StorageUrl(),
     OLD_PLACE: StorageUrl(exists=True),
 }
 REPORT_OPTIONS: Final = (
-    click.Option(["--report", "page"], type=FILE, help="Also write the report to this file as HTML."),
+    click.Option(
+        ["--report", "page"], type=StorageUrl(file=True), help="Also write the report to this file or URL as HTML."
+    ),
     click.Option(
         ["-o", "--output"],
         type=click.Choice(["table", "json"]),
@@ -86,7 +90,7 @@ def job_command(
     :param streams: True if the job runs a streaming query, whose end by a signal Spark would report as an error.
     """
 
-    def run(page: Path | None, output: str, **parameters: Any) -> int:
+    def run(page: str | None, output: str, **parameters: Any) -> int:
         if "source" in declared(options):
             demand_one_place()
         with job_running(options, _silence_spark if streams else lambda: None) as running:
@@ -337,8 +341,8 @@ def job_running(options: type, on_signal: Callable[[], object] = lambda: None) -
             signal.signal(signal.SIGTERM, before)
 
 
-def finish_job(done: Report, page: Path | None, output: str, **more: Any) -> int:
-    """Write a job's report to stdout and, if ``page`` is given, to an HTML file. Return the exit code.
+def finish_job(done: Report, page: str | None, output: str, **more: Any) -> int:
+    """Write a job's report to stdout and, if ``page`` is given, to an HTML file or URL. Return the exit code.
 
     :param output: ``table``, or anything else for JSON.
     :param more: additional members for the JSON.
@@ -348,7 +352,7 @@ def finish_job(done: Report, page: Path | None, output: str, **more: Any) -> int
     else:
         click.echo(json.dumps(done.to_dict() | more | {"exit_code": done.exit_code}, indent=2))
     if page is not None:
-        done.write_page(page, _header())
+        done.write_page(page, _header(), storage=click.get_current_context().params.get("storage"))
         click.echo(f"the report was written to {page}", err=True)
     return done.exit_code
 

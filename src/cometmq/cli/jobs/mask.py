@@ -11,7 +11,6 @@ import click
 
 from cometmq.cli.failures import DONE, PARTLY_DONE
 from cometmq.cli.jobs.command import (
-    DIRECTORY,
     FILE,
     REPORT_OPTIONS,
     build_options,
@@ -22,6 +21,7 @@ from cometmq.cli.jobs.command import (
     params_of,
     wrong_use,
 )
+from cometmq.cli.storage_options import StorageUrl, storage_option
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.options import MaskOptions, MaskToTopicOptions
 from cometmq.visible import json_text, visible
@@ -29,6 +29,7 @@ from cometmq.visible import json_text, visible
 if TYPE_CHECKING:
     from cometmq.spark.jobs.mask.keys import KeyStore
     from cometmq.spark.jobs.mask_rules import MaskRules
+    from cometmq.storage.options import StorageOptions
 
 _KEYS: Final = click.option("--keys", type=FILE, required=True, help="File that contains the subjects' keys.")
 _MASTER_KEY: Final = click.option(
@@ -46,7 +47,7 @@ def _copy(
     rule: tuple[str, ...],
     subject: str | None,
     not_json: str | None,
-    page: Path | None,
+    page: str | None,
     output: str,
     **parameters: Any,
 ) -> int:
@@ -152,11 +153,14 @@ def forget(subjects: tuple[str, ...], keys: Path, master_key_file: Path | None, 
 
 
 @command.command("reveal")
-@click.option("--archive", type=DIRECTORY, required=True, help="Directory of the masked copy.")
+@click.option("--archive", type=StorageUrl(exists=True), required=True, help="Directory or URL of the masked copy.")
+@storage_option
 @click.option("--topic", "topics", multiple=True, help="Read only this topic. May be repeated.")
 @_KEYS
 @_MASTER_KEY
-def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: Path | None) -> int:
+def reveal(
+    archive: str, storage: StorageOptions, topics: tuple[str, ...], keys: Path, master_key_file: Path | None
+) -> int:
     """Write the messages in a masked copy with their values decrypted.
 
     Messages are written to stdout, one JSON object per line. If a message's encrypted value was changed, the message is
@@ -179,7 +183,7 @@ def reveal(archive: Path, topics: tuple[str, ...], keys: Path, master_key_file: 
 
     try:
         with wrong_use():
-            for message in revealed_messages(archive, revealer, topics, apart=report):
+            for message in revealed_messages(archive, revealer, topics, apart=report, storage=storage.texts()):
                 click.echo(json_text(message))
     finally:
         store.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -72,7 +71,7 @@ _PATTERN: Final = JobOption(
 _PATTERN.key = "subscribePattern"
 
 
-def _archive(pattern: str | None, vacuum: bool, page: Path | None, output: str, **parameters: Any) -> int:
+def _archive(pattern: str | None, vacuum: bool, page: str | None, output: str, **parameters: Any) -> int:
     ctx = click.get_current_context()
     if ctx.invoked_subcommand is not None:
         return DONE
@@ -134,9 +133,7 @@ _ARCHIVE: Final = click.Group(
 )
 
 
-def _key_index(
-    key: str | None, topic: str | None, limit: int, page: Path | None, output: str, **parameters: Any
-) -> int:
+def _key_index(key: str | None, topic: str | None, limit: int, page: str | None, output: str, **parameters: Any) -> int:
     from cometmq.cli.messages.message import NotFoundError, show_found
 
     with job_running(KeyIndexOptions) as running:
@@ -147,7 +144,9 @@ def _key_index(
             raise WrongUseError("--find requires a topic", next_step="give it with --topic")
         if parameters["dry_run"] or page is not None:
             raise WrongUseError("--dry-run and --report cannot be used with --find")
-        found = load("key_index:find_by_key")(parameters["archive"], parameters["index"], topic, key, limit=limit)
+        found = load("key_index:find_by_key")(
+            parameters["archive"], parameters["index"], topic, key, limit=limit, storage=parameters["storage"]
+        )
     if not found and output == "table":
         raise NotFoundError(f"the archive contains no message of topic {topic} with key {key}")
     show_found(found, key, output)
@@ -189,7 +188,7 @@ def _dead_letters(
     tag: str | None,
     origin_topic: str | None,
     resend: bool,
-    page: Path | None,
+    page: str | None,
     output: str,
     **parameters: Any,
 ) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cometmq.archive.chain import COMMITS, Writer
 from cometmq.archive.changes import Batch, batch_commit, file_change, holds
@@ -231,7 +231,7 @@ class ArchiveLog:
         :raises ArchiveError: the batch overlaps archived offsets, one of its files is missing, or another job has
             opened the archive in the meantime.
         """
-        self._demand_files(batch.files)
+        demand_visible(self.storage, batch.files)
         with locked(self.storage, COMMIT_LOCK, wait=True):
             return self._table.append(self.writer, partial(batch_commit, batch=batch, now_ms=self._clock.now_ms()))
 
@@ -240,7 +240,7 @@ class ArchiveLog:
 
         :raises ArchiveError: the new files contain other messages, or an old file was removed from the archive.
         """
-        self._demand_files(new)
+        demand_visible(self.storage, new)
         self._change_files(COMPACTED, old, new)
 
     def expire(self, old: Sequence[DataFile]) -> None:
@@ -253,19 +253,6 @@ class ArchiveLog:
     def _change_files(self, kind: str, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
         with locked(self.storage, COMMIT_LOCK, wait=True):
             self._table.change(partial(file_change, kind=kind, old=old, new=new, now_ms=self._clock.now_ms()))
-
-    def _demand_files(self, files: Iterable[DataFile]) -> None:
-        """Check that the driver sees the files of its tasks. A storage that all machines share need not be asked."""
-        if local_directory(self.storage) is None:
-            return
-        for file in files:
-            info = self.storage.stat(file.path)
-            if info is None or info.size != file.bytes:
-                raise ArchiveError(
-                    f"an executor wrote {self.storage.describe(file.path)} with {file.bytes} bytes, but the driver "
-                    "sees another size or no file",
-                    next_step="use a directory that driver and executors share, or an object store",
-                )
 
     def sweep(self, *, keep_ms: int = REMOVED_KEPT_MS, dry_run: bool = False) -> list[tuple[str, int]]:
         """Delete data files that the table does not name. Return the deleted files' sizes, keyed by path relative to
@@ -351,6 +338,35 @@ def _format_of(storage: Storage) -> str | None:
     return PARQUET if COMMITS in there else None
 
 
+class WrittenFile(Protocol):
+    """A file that a task has written."""
+
+    @property
+    def path(self) -> str:
+        """Its key."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+
+
+def demand_visible(storage: Storage, files: Iterable[WrittenFile]) -> None:
+    """Check that the driver sees the files of its tasks. A storage that all machines share need not be asked.
+
+    :raises ArchiveError: a file is missing or has another size.
+    """
+    if local_directory(storage) is None:
+        return
+    for file in files:
+        info = storage.stat(file.path)
+        if info is None or info.size != file.bytes:
+            raise ArchiveError(
+                f"an executor wrote {storage.describe(file.path)} with {file.bytes} bytes, but the driver sees another "
+                "size or no file",
+                next_step="use a directory that driver and executors share, or an object store",
+            )
+
+
 def demand_same_queues(place: object, changed: Iterable[Queue]) -> None:
     """Check that no queue has been deleted and recreated since it was archived.
 
@@ -391,18 +407,20 @@ def read_files(
     *,
     name: str = "",
     body_columns: Sequence[BodyColumn] = (),
+    columns: Sequence[str] | None = None,
 ) -> DataFrame:
     """Read the messages in the given files of an archive.
 
     :param name: column for the name of a message's file; none by default.
     :param body_columns: columns of a table that are decoded from bodies; none by default.
+    :param columns: columns to read from files that Spark does not read itself. Spark reads only those that are used.
     """
     wanted = list(files)
     ddl = ", ".join(filter(None, [ARCHIVE_DDL, ddl_of(body_columns)]))
     if not wanted:
         return spark.createDataFrame([], f"{ddl}, {name} string" if name else ddl)
     if local_directory(log.storage) is None:
-        return read_rows(spark, log.storage, wanted, name, body_columns)
+        return read_rows(spark, log.storage, wanted, name, body_columns, columns)
     frame = spark.read.schema(ddl).parquet(*(log.storage.describe(file.path) for file in wanted))
     return frame.selectExpr("*", f"_metadata.file_name AS {name}") if name else frame
 

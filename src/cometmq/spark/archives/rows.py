@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.archive.commits import BodyColumn
 from cometmq.archive.files import DataFile
 from cometmq.spark.records.body_columns.types import ddl_of
-from cometmq.spark.records.columns import ARCHIVE_DDL
+from cometmq.spark.records.columns import ARCHIVE_DDL, BY_NAME
 from cometmq.storage import Storage
 
 if TYPE_CHECKING:
@@ -32,15 +32,18 @@ def read_rows(
     files: Sequence[DataFile],
     name: str,
     body_columns: Sequence[BodyColumn] = (),
+    columns: Sequence[str] | None = None,
 ) -> DataFrame:
     """Return the messages in data files.
 
     :param name: column for the name of a message's file; none if it is empty.
     :param body_columns: columns of a table that are decoded from bodies.
+    :param columns: columns of an archive to read; by default all.
     """
-    ddl = ", ".join(filter(None, [ARCHIVE_DDL, ddl_of(body_columns), f"{name} string" if name else ""]))
+    ddl = ARCHIVE_DDL if columns is None else ", ".join(f"{column} {BY_NAME[column].type}" for column in columns)
+    ddl = ", ".join(filter(None, [ddl, ddl_of(body_columns), f"{name} string" if name else ""]))
     numbers = spark.range(0, len(files), 1, min(len(files), _TASKS_MAX))
-    return numbers.mapInArrow(partial(_rows, storage, files, name, body_columns), ddl)
+    return numbers.mapInArrow(partial(_rows, storage, files, name, body_columns, columns), ddl)
 
 
 def _rows(
@@ -48,6 +51,7 @@ def _rows(
     files: Sequence[DataFile],
     name: str,
     body_columns: Sequence[BodyColumn],
+    columns: Sequence[str] | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
@@ -55,11 +59,14 @@ def _rows(
     from cometmq.spark.archives.files import read_batches
     from cometmq.spark.records.body_columns.conforming import conform, table_schema
 
-    schema = table_schema(body_columns)
+    schema, wanted = table_schema(body_columns), None
+    if columns is not None:
+        wanted = [*columns, *(column.name for column in body_columns)]
+        schema = pa.schema([schema.field(column) for column in wanted])
     for numbers in batches:
         for number in numbers.column(0).to_pylist():
             file = files[number]
-            for batch in read_batches(storage, file, rows=_ROWS):
+            for batch in read_batches(storage, file, wanted, rows=_ROWS):
                 found = conform(batch, schema)
                 if name:
                     names = pa.array([file.path.rpartition("/")[2]] * found.num_rows, pa.string())

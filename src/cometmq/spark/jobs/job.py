@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, cast
 from cometmq.options import Option
 from cometmq.options.declared import declare, declared
 from cometmq.options.forms import FLAG, PATH, TEXT, Form, OptionError, whole
+from cometmq.paths import PathError, local_text, scheme_of
 from cometmq.spark.archives.catalogs import is_secret
 from cometmq.spark.options import PLACE, SECRET_PLACES, STORAGE, parse_option
 
@@ -30,6 +31,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 O_contra = TypeVar("O_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
+
+
+def _key_store_text(text: str) -> str:
+    """Return the path of a key store.
+
+    :raises PathError: the text is the URL of an object store.
+    """
+    if (scheme := scheme_of(text)) not in (None, "file"):
+        raise PathError(
+            f"a key store is an SQLite database, which cannot be at {scheme}://",
+            next_step="use a file on a local disk or on a disk that all machines mount",
+        )
+    return local_text(text)
 
 
 def _read_setting(text: str) -> tuple[str, str]:
@@ -61,6 +75,7 @@ def _read_catalog_setting(text: str) -> tuple[str, str]:
 DIRECTORY: Final = dataclasses.replace(PATH, words="a directory")
 OLD_DIRECTORY: Final = dataclasses.replace(PATH, words="a directory that exists")
 FILE: Final = dataclasses.replace(PATH, words="a file")
+KEY_STORE: Final = dataclasses.replace(PATH, words="a local file", read=_key_store_text)
 NEW_PLACE: Final = dataclasses.replace(PLACE, words="a directory, or a URL")
 OLD_PLACE: Final = dataclasses.replace(PLACE, words="a directory that exists, or a URL")
 SETTINGS: Final = Form("NAME=VALUE", _read_setting, name="NAME=VALUE", keeps_blanks=True)
@@ -131,7 +146,7 @@ def _take_local_paths(options: Any) -> None:
         value = getattr(options, name)
         if (
             isinstance(found, Option)
-            and found.form in (DIRECTORY, OLD_DIRECTORY, FILE)
+            and found.form in (DIRECTORY, OLD_DIRECTORY, FILE, KEY_STORE)
             and isinstance(value, str | Path)
         ):
             place = parse_option(name, found.form, str(value))

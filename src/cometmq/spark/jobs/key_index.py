@@ -1,49 +1,83 @@
 """A key index for an archive. It finds messages that brokers have already deleted, without reading the entire archive.
 
-Layout below the index's directory::
+Layout below the index's directory or URL::
 
-    run=<number>/bucket=<0..63>/part-*.parquet
+    run=<number>/bucket=<0..63>/part-<random>.parquet
     run=<number>/_indexed.json
 
-Each run indexes the messages that were archived since the last run. ``_indexed.json`` is written last and contains the
-offset up to which each queue is indexed. A killed run does not have this file, so it is overwritten. Rows: topic, key,
-broker, queue, queue offset, store time; sorted by topic and key within a bucket, which is the CRC32 of ``topic#key``.
-Both KEYS and the unique key are keys, as in a broker's IndexFile.
+Each run indexes the messages that were archived since the last run. ``_indexed.json`` is created last and once: it
+contains the offset up to which each queue is indexed, and the files of each bucket. Other files in the directory are
+from runs that were killed, and do not count. Rows: topic, key, broker, queue, queue offset, store time; sorted by topic
+and key within a bucket, which is the CRC32 of ``topic#key``. Both KEYS and the unique key are keys, as in a broker's
+IndexFile.
+
+In indexes of earlier versions, ``_indexed.json`` contains only the offsets, and all files of the directory count.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from cometmq.archive.commits import QueueTotals
 from cometmq.archive.files import DataFile
+from cometmq.archive.locks import local_directory
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.message import MessageExt
 from cometmq.quantity import quantity
-from cometmq.spark.archives.log import ArchiveLog, read_files, record_of
+from cometmq.spark.archives.log import ArchiveLog, demand_visible, read_files, record_of
 from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.documents import REQUESTS_AT_ONCE, create_document, find_document
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import KeyIndexOptions
 from cometmq.spark.jobs.report.parts import Part, Table
 from cometmq.spark.jobs.report.plots import Bars, Plot
 from cometmq.spark.jobs.report.report import Report
-from cometmq.spark.jobs.run import job_session
+from cometmq.spark.jobs.run import collect_results, job_session
+from cometmq.spark.jobs.task_files import delete_unnamed, write_file
+from cometmq.spark.object_stores import open_place
 from cometmq.spark.records.queues import Offsets, Queue
-from cometmq.spark.storage import Directory
+from cometmq.storage import Storage, check_conditional_writes
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 BUCKETS: Final = 64
 _DONE: Final = "_indexed.json"
-_RUN: Final = re.compile(rf"run=(\d+)/{_DONE}")
+_RUN: Final = re.compile(r"run=(\d+)")
+_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "uniqKey", "keys")
+"""Columns of an archive from which entries are made."""
 MAX_FOUND: Final = 10_000
 """Maximum number of messages that one lookup returns."""
+
+
+class _Indexed(msgspec.Struct, frozen=True):
+    """What ``_indexed.json`` contains."""
+
+    totals: list[QueueTotals]
+    files: dict[int, list[str]] | None = None
+    """Paths of the files of each bucket; None in indexes of earlier versions."""
+
+
+class _EntryFile(msgspec.Struct, frozen=True):
+    """A file of entries that a task has written."""
+
+    path: str
+    bytes: int
+    bucket: int
+    keys: dict[str, int]
+    """Number of entries of each topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,30 +148,28 @@ def build_key_index(options: KeyIndexOptions) -> KeyIndexReport:
     :raises OptionError: the directory has no archive.
     :raises SparkSourceError: the archive cannot be read, or the index cannot be written.
     """
-    index, dry_run, on_step = Directory(options.index), options.dry_run, options.on_step
+    index, dry_run, on_step = open_place(options.index, options.storage), options.dry_run, options.on_step
     began = SYSTEM_CLOCK.monotonic()
-    log = ArchiveLog(options.archive)
+    log = ArchiveLog(options.archive, storage=options.storage)
     log.demand_any()
     runs = _runs(index)
-    indexed = _indexed_offsets(index, runs)
+    number = max(runs, default=-1) + 1
+    indexed = {of.queue: of.next for of in runs[number - 1].totals} if runs else {}
     totals = log.queues()  # before the files: what comes meanwhile is left to the next run
     files = [file for file in log.files() if file.end > indexed.get(file.queue, 0)]
     topics: tuple[IndexedTopic, ...] = ()
     if files:
+        if not dry_run and not runs and local_directory(index) is None:
+            check_conditional_writes(index)
         with job_session(options, "cometmq key index") as session:
             messages = _new_messages(session, log, files, totals, indexed)
             entries = _entries(messages)
-            if not dry_run:
-                run = f"run={len(runs)}"
-                target = str(index.path(run))
-                on_step(f"indexing {quantity(len(files), 'file')} of the archive")
-                _write(entries, target)
-                entries = session.read.parquet(target)
-            on_step("counting messages and keys")
-            topics = _count_topics(messages, entries)
-            if not dry_run:
-                index.write_json(f"{run}/{_DONE}", totals)
-    return KeyIndexReport(log.url, str(options.index), dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
+            on_step("counting messages" if dry_run else f"indexing {quantity(len(files), 'file')} of the archive")
+            keys = _count(entries) if dry_run else _write(index, number, entries, totals)
+            topics = tuple(
+                IndexedTopic(topic, count, keys.get(topic, 0)) for topic, count in sorted(_count(messages).items())
+            )
+    return KeyIndexReport(log.url, index.url, dry_run, topics, SYSTEM_CLOCK.monotonic() - began)
 
 
 def _new_messages(
@@ -151,7 +183,7 @@ def _new_messages(
         limits, "topic string, brokerName string, queueId int, indexedTo bigint, archivedTo bigint"
     )
     return (
-        read_files(spark, log, files)
+        read_files(spark, log, files, columns=_COLUMNS)
         .join(f.broadcast(known), ["topic", "brokerName", "queueId"])
         .where("queueOffset >= indexedTo AND queueOffset < archivedTo")
     )
@@ -170,42 +202,89 @@ def _entries(messages: DataFrame) -> DataFrame:
     )
 
 
-def _write(entries: DataFrame, target: str) -> None:
+def _count(rows: DataFrame) -> dict[str, int]:
+    """Count the rows of each topic."""
+    return dict(rows.groupBy("topic").count().collect())
+
+
+def _write(index: Storage, number: int, entries: DataFrame, totals: list[QueueTotals]) -> dict[str, int]:
+    """Write a run, and return the number of entries of each topic.
+
+    :raises ArchiveError: another job has written the run.
+    """
+    run = f"run={number}"
     ordered = entries.repartition("bucket").sortWithinPartitions("bucket", "topic", "key")
-    ordered.write.partitionBy("bucket").mode("overwrite").parquet(target)
+    files = collect_results(ordered, partial(_write_buckets, index, run), _EntryFile)
+    demand_visible(index, files)
+    paths: dict[int, list[str]] = {}
+    keys: Counter[str] = Counter()
+    for file in files:
+        paths.setdefault(file.bucket, []).append(file.path)
+        keys.update(file.keys)
+    create_document(index, f"{run}/{_DONE}", _Indexed(totals, paths))
+    delete_unnamed(index, run, {f"{run}/{_DONE}", *(file.path for file in files)})
+    return keys
 
 
-def _count_topics(messages: DataFrame, entries: DataFrame) -> tuple[IndexedTopic, ...]:
-    keys: dict[str, int] = dict(entries.groupBy("topic").count().collect())
-    found = sorted((topic, count) for topic, count in messages.groupBy("topic").count().collect())
-    return tuple(IndexedTopic(topic, count, keys.get(topic, 0)) for topic, count in found)
+def _write_buckets(index: Storage, run: str, batches: Iterable[pa.RecordBatch]) -> Iterator[_EntryFile]:
+    """Write rows that are sorted by bucket, each bucket to a file of its own."""
+    for bucket, parts in groupby(_parts_of_buckets(batches), key=lambda part: part[0]):
+        keys: Counter[str] = Counter()
+        file = write_file(index, f"{run}/bucket={bucket}/part-", _counted((part[1] for part in parts), keys))
+        if file is not None:
+            yield _EntryFile(file.path, file.bytes, bucket, dict(keys))
 
 
-def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *, limit: int = 64) -> list[MessageExt]:
+def _counted(batches: Iterable[pa.RecordBatch], keys: Counter[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, and count their rows by topic."""
+    for batch in batches:
+        for of in batch.column("topic").value_counts().to_pylist():
+            keys[of["values"]] += of["counts"]
+        yield batch
+
+
+def _parts_of_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    import numpy as np
+
+    for batch in batches:
+        buckets, rows = batch.column("bucket").to_numpy(), batch.drop_columns(["bucket"])
+        edges = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(buckets)]
+        for first, end in pairwise(edges):
+            if first < end:
+                yield int(buckets[first]), rows.slice(first, end - first)
+
+
+def find_by_key(
+    archive: str | Path,
+    index: str | Path,
+    topic: str,
+    key: str,
+    *,
+    limit: int = 64,
+    storage: Mapping[str, str] | None = None,
+) -> list[MessageExt]:
     """Return up to ``limit`` archived messages with a key, oldest first. This function needs no Spark session.
 
     Messages that retention has removed from the archive are left out.
 
+    :param storage: options of the object store, such as ``endpoint``.
     :raises OptionError: the directory has no index.
     :raises ArchiveError: the archive has lost files.
     """
-    import pyarrow.dataset as ds
-
     from cometmq.spark.archives.files import read_message
 
-    log, indexes = ArchiveLog(archive), Directory(index)
+    log, indexes = ArchiveLog(archive, storage=storage), open_place(index, storage)
     runs = _runs(indexes)
     if not runs:
         raise OptionError(f"{index} has no key index", next_step="create one: cometmq pipeline key-index")
-    bucket = f"bucket={zlib.crc32(f'{topic}#{key}'.encode()) % BUCKETS}"
-    files = [str(indexes.path(name)) for run in runs for name in indexes.names(f"{run}/{bucket}/*.parquet")]
-    if not files:
+    bucket = zlib.crc32(f"{topic}#{key}".encode()) % BUCKETS
+    files = [path for number in sorted(runs) for path in _files_of(indexes, number, runs[number], bucket)]
+    places = _places(indexes, files, topic, key)[: min(limit, MAX_FOUND)]
+    if not places:
         return []
-    wanted = (ds.field("topic") == topic) & (ds.field("key") == key)
-    places = ds.dataset(files).to_table(filter=wanted).sort_by("storeTimestamp").slice(0, min(limit, MAX_FOUND))
     files_of, reached = log.files(), log.next_offsets()
     found: list[MessageExt] = []
-    for place in places.to_pylist():
+    for place in places:
         for file in _files_containing(files_of, reached, place):
             rows = read_message(log.storage, file, place["queueOffset"]).to_pylist()
             messages = (MessageExt(record_of(row), 0, row["brokerName"]) for row in rows)
@@ -213,16 +292,41 @@ def find_by_key(archive: str | Path, index: str | Path, topic: str, key: str, *,
     return found
 
 
-def _runs(index: Directory) -> list[str]:
-    """Return the finished runs' directories, in order."""
-    found = map(_RUN.fullmatch, index.names(f"run=*/{_DONE}"))
-    return [f"run={number}" for number in sorted(int(match[1]) for match in found if match)]
+def _places(index: Storage, files: list[str], topic: str, key: str) -> list[dict[str, Any]]:
+    """Return the entries of a key in the given files, oldest first."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def entries_in(path: str) -> list[dict[str, Any]]:
+        columns = ["topic", "brokerName", "queueId", "queueOffset", "storeTimestamp"]
+        wanted = [("topic", "=", topic), ("key", "=", key)]
+        table = pq.read_table(index.open_reader(path), columns=columns, filters=wanted, partitioning=None)
+        moments = table.column("storeTimestamp").cast(pa.timestamp("us", "UTC"))  # Spark has written nanoseconds
+        rows: list[dict[str, Any]] = table.set_column(4, "storeTimestamp", moments.cast(pa.int64())).to_pylist()
+        return rows
+
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+        found = [place for places in threads.map(entries_in, files) for place in places]
+    return sorted(found, key=lambda place: place["storeTimestamp"])
 
 
-def _indexed_offsets(index: Directory, runs: list[str]) -> Offsets:
-    """Return the offset up to which each queue is indexed."""
-    totals = index.read_json(f"{runs[-1]}/{_DONE}", list[QueueTotals]) if runs else None
-    return {of.queue: of.next for of in totals or ()}
+def _runs(index: Storage) -> dict[int, _Indexed]:
+    """Return the finished runs by their numbers."""
+    numbers = sorted(int(match[1]) for name in index.list_directories() if (match := _RUN.fullmatch(name)))
+
+    def indexed(number: int) -> _Indexed | None:
+        found = find_document(index, f"run={number}/{_DONE}", _Indexed | list[QueueTotals])
+        return _Indexed(found) if isinstance(found, list) else found
+
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+        return {number: run for number, run in zip(numbers, threads.map(indexed, numbers), strict=True) if run}
+
+
+def _files_of(index: Storage, number: int, run: _Indexed, bucket: int) -> list[str]:
+    if run.files is not None:
+        return run.files.get(bucket, [])
+    there = index.list_objects(f"run={number}/bucket={bucket}")
+    return [found.key for found in there if found.key.endswith(".parquet")]
 
 
 def _files_containing(files: list[DataFile], reached: Offsets, place: dict[str, Any]) -> list[DataFile]:

@@ -95,8 +95,6 @@ class MessageSource:
                 "the broker name can only be set when reading a store",
                 next_step="omit it; brokers and archives already supply the name",
             )
-        if self.storage and self.namesrv is not None:
-            raise OptionError("storage options are only for an archive or a store", next_step="leave them out")
         if self.access and self.namesrv is None:
             raise OptionError(
                 f"{self} is read from files, without credentials or TLS",

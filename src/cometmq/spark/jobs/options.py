@@ -20,6 +20,7 @@ from cometmq.spark.jobs.job import (
     ACCESS,
     DIRECTORY,
     FILE,
+    KEY_STORE,
     NAMESRV,
     NEW_PLACE,
     OLD_DIRECTORY,
@@ -91,7 +92,10 @@ class ArchiveOptions(_IntoArchive):
     topics: str | Sequence[str] = option(_TOPIC, "--topic", key="topic", many=True, required=False)
     to: str | Path = option("Directory or URL of the archive.", form=NEW_PLACE, required=False)
     checkpoint: str | Path | None = option(
-        "Directory of the checkpoint. Without it, a run continues where the archive ends.", default=None, form=DIRECTORY
+        "Directory of the checkpoint, or a URL whose file system Spark has. Without it, a run continues where the "
+        "archive ends.",
+        default=None,
+        form=NEW_PLACE,
     )
     _: KW_ONLY
     trigger: str = option("Trigger: availableNow, or an interval such as 30s, 5m or 1h.", default="availableNow")
@@ -192,9 +196,10 @@ class KeyIndexOptions(SparkOptions):
     Exit codes: 0 done; 1 failed, or no message has the key; 2 usage error.
     """
 
-    archive: str | Path = option("Directory of the archive.", form=DIRECTORY)
-    index: str | Path = option("Directory of the archive's index.", form=DIRECTORY)
+    archive: str | Path = option("Directory or URL of the archive.", form=OLD_PLACE)
+    index: str | Path = option("Directory or URL of the archive's index.", form=NEW_PLACE)
     _: KW_ONLY
+    storage: Mapping[str, str] | None = option(STORAGE_HELP, default=None, form=STORAGE_SETTINGS, secret=True)
     dry_run: bool = option("Print how many messages would be indexed, without writing anything.", default=False)
     on_step: Tell = argument(_STEPS, default=_silent)
 
@@ -225,7 +230,9 @@ class ReplayOptions(SparkOptions):
     archive: str | Path = option("Directory or URL of the archive.", form=NEW_PLACE)
     namesrv: str = option(_NAMESRV, "-n", "--namesrv", form=NAMESRV)
     ledger: str | Path = option(
-        "Ledger directory, which records the replay's progress. The driver and executors must share it.", form=DIRECTORY
+        "Directory or URL of the ledger, which records the replay's progress. The driver and executors must share a "
+        "directory.",
+        form=NEW_PLACE,
     )
     _: KW_ONLY
     topic: str | None = option("Topic to replay. It is optional if the archive contains only one topic.", default=None)
@@ -278,7 +285,7 @@ class AuditOptions(SparkOptions):
         "Report unique keys that are stored twice as notes instead of differences.", default=False
     )
     detail: str | Path | None = option(
-        "New directory for the counts per queue and minute, in Parquet format.", default=None, form=DIRECTORY
+        "New directory or URL for the counts per queue and minute, in Parquet format.", default=None, form=NEW_PLACE
     )
     access: Mapping[str, str] | None = option(_ACCESS, default=None, form=ACCESS, secret=True)
     on_step: Tell = argument(_STEPS, default=_silent)
@@ -298,7 +305,7 @@ class TraceOptions(SparkOptions):
     _: KW_ONLY
     trace_topic: str = option("Topic with the clients' traces.", default=TRACE_TOPIC)
     to: str | Path | None = option(
-        "Write the joined rows to this new directory in Parquet format.", default=None, form=DIRECTORY
+        "Write the joined rows to this new directory or URL in Parquet format.", default=None, form=NEW_PLACE
     )
     message_id: str | None = option(
         "Also show the path of the message with this unique key (the client's message id).", "--message", default=None
@@ -404,7 +411,9 @@ class CopyOptions(SparkOptions):
 
     _: KW_ONLY
     keys: str | Path | None = option(
-        "File for the subjects' keys, required by rules that encrypt. Created if missing.", default=None, form=FILE
+        "Local file for the subjects' keys, an SQLite database, which rules that encrypt require. Created if missing.",
+        default=None,
+        form=KEY_STORE,
     )
     master_key_file: str | Path | None = option(
         "File with the base64 master key.  [default: $COMETMQ_MASK_MASTER_KEY]", default=None, form=FILE
@@ -435,7 +444,7 @@ class MaskOptions(CopyOptions):
     )
     topics: str | Sequence[str] = option(_TOPIC, "--topic", many=True)
     rules: MaskRules = argument("result of ``rules_from_toml`` or ``rules_from_options``")
-    to: str | Path = option("Directory of the copy.", "--to-archive", form=DIRECTORY, required=False)
+    to: str | Path = option("Directory or URL of the copy.", "--to-archive", form=NEW_PLACE, required=False)
     _: KW_ONLY
     table_format: TableFormat | str | None = options_from(
         TableOptions, "format for a new copy: its name, or a TableFormat", default=None
@@ -450,7 +459,7 @@ class MaskToTopicOptions(CopyOptions):
     topic: str = argument("the topic")
     rules: MaskRules = argument("see ``mask``")
     work: str | Path = option(
-        "Directory for the masked messages and the replay's ledger (with --to).", form=DIRECTORY, required=False
+        "Directory or URL for the masked messages and the replay's ledger (with --to).", form=NEW_PLACE, required=False
     )
     namesrv: str = option("Target nameservers (with --to).  [default: --namesrv]", "--to-namesrv", required=False)
     to: str = option("Existing topic to which the copy of one topic is sent (with --work).", required=False)

@@ -4,18 +4,19 @@ failure.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.jobs.job import SparkOptions
+from cometmq.spark.object_stores import open_place
 from cometmq.spark.session.environment import driver_session, tasks_at_a_time
-from cometmq.spark.storage import Directory
+from cometmq.storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,17 +50,18 @@ def job_session(options: SparkOptions, name: str) -> Iterator[SparkSession]:
             raise SparkSourceError(cause_of(str(error))) from error
 
 
-def demand_new_directory(directory: str | Path | None) -> Path | None:
-    """Return the absolute path of a directory for a new table, or None if ``new`` is None.
+def open_new_place(url: str | os.PathLike[str] | None, storage: Mapping[str, str] | None) -> Storage | None:
+    """Open the storage for a new table, or return None if ``url`` is None.
 
-    :raises OptionError: the directory already exists.
+    :param storage: options of the object store.
+    :raises OptionError: the place contains files.
     """
-    if directory is None:
+    if url is None:
         return None
-    new = Directory(directory)
-    if new.exists():
-        raise OptionError(f"{new} already exists", next_step="use a directory that does not exist")
-    return new.root
+    place = open_place(url, storage)
+    if next(iter(place.list_objects()), None) is not None:
+        raise OptionError(f"{place.url} already exists", next_step="use a directory that does not exist")
+    return place
 
 
 @contextmanager
@@ -74,6 +76,23 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
+def collect_results(
+    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[msgspec.Struct]], kind: type[R]
+) -> list[R]:
+    """Process each partition of a frame in a Spark task, and return the results, which have the type ``kind``.
+
+    :param work: function that processes the rows of one partition. It is pickled for the executors.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        texts = [msgspec.json.encode(result).decode() for result in work(batches)]
+        yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["result"])
+
+    return [msgspec.json.decode(row[0], type=kind) for row in frame.mapInArrow(run, "result string").collect()]
+
+
 def run_tasks(
     spark: SparkSession, tasks: Sequence[T], work: Callable[[T], Iterable[msgspec.Struct]], kind: type[R]
 ) -> list[R]:
@@ -82,16 +101,12 @@ def run_tasks(
     :param work: function that processes one part. The function and ``tasks`` are pickled for the executors.
     """
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+    def work_on(batches: Iterable[pa.RecordBatch]) -> Iterator[msgspec.Struct]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                texts = [msgspec.json.encode(result).decode() for result in work(tasks[number])]
-                yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["result"])
+                yield from work(tasks[number])
 
-    rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, "result string").collect()
-    return [msgspec.json.decode(row[0], type=kind) for row in rows]
+    return collect_results(spark.range(0, len(tasks), 1, len(tasks)), work_on, kind)
 
 
 _MOST_SAID: Final = 1000

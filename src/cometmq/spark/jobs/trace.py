@@ -31,7 +31,8 @@ from cometmq.spark.jobs.options import TraceOptions
 from cometmq.spark.jobs.report.parts import Part, Table, TextOnly
 from cometmq.spark.jobs.report.plots import Bars, Plot, Spans, bars
 from cometmq.spark.jobs.report.report import FAILED, Report
-from cometmq.spark.jobs.run import demand_new_directory, job_session, persisted
+from cometmq.spark.jobs.run import job_session, open_new_place, persisted
+from cometmq.spark.jobs.task_files import write_new_table
 from cometmq.spark.records.columns import MAX_TIME_MS
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ def trace(options: TraceOptions) -> TraceReport:
     source, trace_topic, on_step = options.source, options.trace_topic, options.on_step
     message_id = options.message_id
     source.queues((trace_topic,))
-    target = demand_new_directory(options.to)
+    target = open_new_place(options.to, source.storage)
     began = SYSTEM_CLOCK.monotonic()
     with job_session(options, "cometmq trace") as session:
         on_step(f"joining the records of {trace_topic}")
@@ -312,8 +313,8 @@ def trace(options: TraceOptions) -> TraceReport:
             on_step(f"measuring {quantity(sent, 'message')}")
             latencies, slow, histogram = _latencies(rows), _slow(rows, options.top), _histogram(rows)
             if target is not None:
-                on_step(f"writing rows to {target}")
-                rows.write.parquet(str(target))
+                on_step(f"writing rows to {target.url}")
+                write_new_table(rows, target)
         if message_id is not None:
             on_step(f"looking for the way of {message_id}")
         return TraceReport(
@@ -324,7 +325,7 @@ def trace(options: TraceOptions) -> TraceReport:
             latencies=latencies,
             slow=slow,
             histogram=histogram,
-            written_to=None if target is None else str(target),
+            written_to=None if target is None else target.url,
             way=None if message_id is None else _way(messages, message_id),
             seconds=SYSTEM_CLOCK.monotonic() - began,
         )

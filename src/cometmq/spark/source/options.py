@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cometmq.java_values import TRIMMED
@@ -13,12 +13,13 @@ from cometmq.message.queues import Queue
 from cometmq.options import option, options_of
 from cometmq.options.forms import COUNT, DURATION, SIZE, Form, named
 from cometmq.spark.errors import OptionError
+from cometmq.spark.object_stores import STORAGE_OPTION_NAMES, parse_storage
 from cometmq.spark.options import (
     BAD_BODIES,
+    BAD_RECORDS,
     DEFAULT_GROUP,
     GROUP,
     INSTANT,
-    PATH,
     TOPIC,
     TOPIC_OPTION_NAMES,
     canonical_options,
@@ -29,6 +30,7 @@ from cometmq.spark.options import (
     parse_topics,
 )
 from cometmq.spark.security_options import ACCESS_OPTION_NAMES, Access, parse_access
+from cometmq.storage import StorageOptions
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -151,7 +153,8 @@ class SourceOptions:
     poll_timeout_ms: int = option(120_000, form=COUNT)
     include_body: bool = option(True)
     fail_on_bad_body: bool = option(True, key="badBodies", form=BAD_BODIES)
-    bad_records_path: str | None = option(None, form=PATH)
+    bad_records_path: str | None = option(None, form=BAD_RECORDS)
+    storage: StorageOptions = field(default_factory=StorageOptions)
 
     def assigns(self, queue: Queue) -> bool:
         """Return True if a queue is read. If ``assign`` is not set, all queues are read; otherwise, only the queues in
@@ -172,7 +175,10 @@ class SourceOptions:
         return bool(self.tags or self.sql_filter)
 
 
-OPTION_NAMES: Final = ("namesrvAddr", *TOPIC_OPTION_NAMES, *options_of(SourceOptions), *ACCESS_OPTION_NAMES)
+OPTION_NAMES: Final = (
+    *("namesrvAddr", *TOPIC_OPTION_NAMES, *options_of(SourceOptions)),
+    *(*ACCESS_OPTION_NAMES, *STORAGE_OPTION_NAMES),
+)
 _FOLDED: Final = folded_names(OPTION_NAMES, {"nameServer": "namesrvAddr", "pull.batch.size": "pullBatchSize"})
 
 
@@ -185,7 +191,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     values = canonical_options("the rocketmq source", given, _FOLDED)
     declared = parse_declared(SourceOptions, values)
     topics = _topics(values, declared.get("assign"))
-    options = SourceOptions(parse_addresses(values), *topics, parse_access(values), **declared)
+    options = SourceOptions(
+        parse_addresses(values), *topics, parse_access(values), storage=parse_storage(values), **declared
+    )
     if options.starting_offsets is not None and options.starting_timestamp is not None:
         raise OptionError("startingOffsets and startingTimestamp cannot be combined")
     if options.tags and options.sql_filter:

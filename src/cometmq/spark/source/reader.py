@@ -48,7 +48,7 @@ def read_ranges(
     arrow = to_arrow_schema(schema, timezone="UTC")
     with (
         lasting_worker(),
-        bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
+        bad_bodies(options) as on_bad_body,
     ):
         for chunk in Fetcher(options).fetch(ranges, marks):
             records = Records(chunk.data)

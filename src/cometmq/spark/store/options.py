@@ -14,8 +14,8 @@ from cometmq.spark.errors import OptionError
 from cometmq.spark.object_stores import STORAGE_OPTION_NAMES, parse_storage
 from cometmq.spark.options import (
     BAD_BODIES,
+    BAD_RECORDS,
     INSTANT,
-    PATH,
     PLACE,
     TOPIC_OPTION_NAMES,
     canonical_options,
@@ -43,7 +43,7 @@ class StoreOptions:
     min_partitions: int = option(1, form=COUNT)
     include_body: bool = option(True)
     fail_on_bad_body: bool = option(True, key="badBodies", form=BAD_BODIES)
-    bad_records_path: str | None = option(None, form=PATH)
+    bad_records_path: str | None = option(None, form=BAD_RECORDS)
     use_consume_queue: bool = option(True)
     storage: StorageOptions = field(default_factory=StorageOptions)
     plan: str = field(default="", repr=False, compare=False)

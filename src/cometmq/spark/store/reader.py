@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 from cometmq.spark.errors import sentence_first
 from cometmq.spark.options import demand_present
-from cometmq.spark.records.bad_messages import bad_bodies
+from cometmq.spark.records.bad_messages import bad_bodies, open_bad_records
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.store.options import StoreOptions
@@ -44,7 +44,7 @@ class StoreScan:
         :param chunk_bytes: number of log bytes that are yielded together.
         :raises StoreReadError: a record is damaged and the path is not set.
         """
-        for found in sound_records(split, self._options.bad_records_path, chunk_bytes):
+        for found in sound_records(split, open_bad_records(self._options), chunk_bytes):
             visible = self._visible(found)
             if len(visible):
                 yield visible
@@ -128,7 +128,7 @@ class StoreReader(DataSourceReader):
             with (
                 lasting_worker(),
                 sentence_first(),
-                bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
+                bad_bodies(options) as on_bad_body,
             ):
                 for records in StoreScan(options).records(partition):
                     yield from decode(records, arrow, broker_name=options.broker_name, on_bad_body=on_bad_body)

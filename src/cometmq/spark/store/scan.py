@@ -2,7 +2,7 @@
 
 A split is read record by record. A valid record has the magic, its own log offset, consistent lengths, a legal topic,
 and a body that matches its CRC. After a damaged record, reading continues at the next position with the right magic and
-log offset; the bytes in between are :class:`Damage` and are never decoded. Damaged records are written to the directory
+log offset; the bytes in between are :class:`Damage` and are never decoded. Damaged records are written to
 ``badRecordsPath``, as a line of JSON with the position, the reason and the first 64 KiB.
 """
 
@@ -36,10 +36,10 @@ from cometmq.message.record import (
 )
 from cometmq.spark.errors import StoreReadError
 from cometmq.spark.records.decode import Records
-from cometmq.spark.storage import Directory
 from cometmq.spark.store.files import LogFile, boundaries, log_files
 from cometmq.spark.store.options import StoreOptions
 from cometmq.spark.store.place import spooled
+from cometmq.storage import Storage
 from cometmq.store.log.commit_log import FILLER
 from cometmq.store.log.log_reader import MAGIC_AT, find_magics
 from cometmq.store.log.mapped_file import find_bytes, first_data
@@ -290,26 +290,25 @@ def splits(options: StoreOptions) -> list[LogSplit]:
     return found
 
 
-def sound_records(split: LogSplit, bad_records_path: str | None, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
-    """Yield the valid records of a split in log order. Damaged records are written to ``bad_records_path``.
+def sound_records(split: LogSplit, bad_records: Storage | None, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Records]:
+    """Yield the valid records of a split in log order. Damaged records are written to ``bad_records``.
 
     :param chunk_bytes: number of log bytes that are yielded together.
-    :raises StoreReadError: a record is damaged and ``bad_records_path`` is not set.
+    :raises StoreReadError: a record is damaged and ``bad_records`` is not set.
     """
     lines: list[bytes] = []
     for found in scan(split.file, split.begin, split.end, chunk_bytes):
         if isinstance(found, Records):
             yield found
-        elif bad_records_path is None:
+        elif bad_records is None:
             raise StoreReadError(
                 f"{split.file.path}: the record at log offset {found.log_offset} is damaged: {found.reason}",
                 next_step="set option badRecordsPath to a directory for damaged records; all others are then read",
             )
         else:
             lines.append(_line(split.file, found))
-    if lines and bad_records_path is not None:
-        name = f"bad-{split.begin:020d}-{split.end:020d}.json"
-        Directory(bad_records_path).write_from_task(name, b"".join(lines))
+    if lines and bad_records is not None:
+        bad_records.put(f"bad-{split.begin:020d}-{split.end:020d}.json", b"".join(lines))
 
 
 def _line(file: LogFile, damage: Damage) -> bytes:

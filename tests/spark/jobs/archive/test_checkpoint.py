@@ -137,22 +137,22 @@ def test_what_a_dead_start_left_is_set_aside_and_nothing_else_is_touched(tmp_pat
     (root / "commits").mkdir(parents=True)
     (root / "offsets").mkdir()
     (root / "state" / "0").mkdir(parents=True)
+    (root / "state" / "0" / "_metadata").write_text("v1")
     (root / "metadata").write_text(json.dumps({"id": "a"}))
     (root / "offsets" / ".0.a.tmp").write_text("v1")
-    aside = Checkpoint(root).set_aside_dead_start()
-    assert aside == root / SET_ASIDE / "0"
+    assert Checkpoint(root).set_aside_dead_start() == f"{SET_ASIDE}/0"
+    aside = root / SET_ASIDE / "0"
     assert (aside / "offsets" / ".0.a.tmp").read_text() == "v1"
-    assert (aside / "state" / "0").is_dir()
+    assert (aside / "state" / "0" / "_metadata").read_text() == "v1"
     assert (root / "metadata").exists()
     assert Checkpoint(root).set_aside_dead_start() is None, "once"
 
     (root / "offsets" / ".0.a.tmp").write_text("v1 again")
-    assert Checkpoint(root).set_aside_dead_start() == root / SET_ASIDE / "1", "what was set aside before stays"
+    assert Checkpoint(root).set_aside_dead_start() == f"{SET_ASIDE}/1", "what was set aside before stays"
 
     (root / "metadata").write_text("")
-    aside = Checkpoint(root).set_aside_dead_start()
-    assert aside is not None
-    assert (aside / "metadata").exists()
+    assert Checkpoint(root).set_aside_dead_start() == f"{SET_ASIDE}/2"
+    assert (root / SET_ASIDE / "2" / "metadata").exists()
     for name in ("offsets/0", "commits/0"):
         (root / "offsets" / ".1.a.tmp").touch()
         (root / name).touch()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 STEP = 200
 """Offsets of a step."""
@@ -24,7 +25,7 @@ def main(namesrv: str, topic: str, work: str, to: str, master_key: str, point: s
     from cometmq.spark.jobs.mask.job import mask_to_topic
     from cometmq.spark.jobs.mask_rules import rules_from_options
     from cometmq.spark.jobs.message_source import MessageSource
-    from cometmq.spark.jobs.replay.ledger import Plan, ReplayLedger
+    from cometmq.spark.jobs.replay.ledger import MappingFile, OpenedLedger, Plan, ReplayLedger, StepDone
 
     append, write_done = ArchiveLog.append, ReplayLedger.write_done
 
@@ -33,10 +34,10 @@ def main(namesrv: str, topic: str, work: str, to: str, master_key: str, point: s
             os.kill(os.getpid(), signal.SIGKILL)
         return append(self, batch)
 
-    def killing_too(self: ReplayLedger, plan: Plan, sent: int, found: int) -> None:
+    def killing_too(self: ReplayLedger, opened: OpenedLedger, plan: Plan, mapping: Sequence[MappingFile]) -> StepDone:
         if point == "before-sent":
             os.kill(os.getpid(), signal.SIGKILL)
-        write_done(self, plan, sent, found)
+        return write_done(self, opened, plan, mapping)
 
     ArchiveLog.append = killing  # type: ignore[method-assign]
     ReplayLedger.write_done = killing_too  # type: ignore[method-assign]

@@ -11,7 +11,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -45,7 +44,6 @@ from cometmq.spark.jobs.mask.task import (
     MASKED_COLUMNS,
     NOTHING,
     Masker,
-    MaskResult,
     MaskTask,
     Plain,
     RefusedError,
@@ -53,7 +51,7 @@ from cometmq.spark.jobs.mask.task import (
 )
 from cometmq.spark.jobs.mask_rules import MaskRules, checked, parse_path, rules_from_options, rules_from_toml
 from cometmq.spark.records.columns import arrow_schema
-from cometmq.spark.storage import Directory
+from cometmq.storage import open_storage
 
 SECRET = b"a secret of hashes that nobody knows"
 MARK = "⟦secret⟧"
@@ -292,9 +290,8 @@ def test_a_task_writes_what_no_calendar_has_and_leaves_out_what_cannot_be_unpack
     assert tuple(columns) == MASKED_COLUMNS
     batch = pa.RecordBatch.from_pydict(columns, schema=arrow_schema(MASKED_COLUMNS))
     nowhere = SecretPlace("nothing", "NO_SUCH_VARIABLE")
-    task = MaskTask(Directory(tmp_path), rules_from_options(["$.phone=drop"]), None, nowhere, nowhere)
-    [told] = mask_batches(task, [batch])
-    results = [msgspec.json.decode(text, type=MaskResult) for text in told.column("result").to_pylist()]
+    task = MaskTask(open_storage(tmp_path), rules_from_options(["$.phone=drop"]), None, nowhere, nowhere)
+    results = mask_batches(task, [batch])
     files = [result.file for result in results if result.file is not None]
     assert [(file.queue_id, file.first, file.end, file.rows) for file in files] == [(0, 7, 8, 1), (1, 7, 8, 1)]
     assert (results[-1].messages, results[-1].values) == (2, {"$.phone": 2})

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from cometmq.message.properties import decode_properties
 from cometmq.message.record import StoredRecord
-from cometmq.spark.jobs.replay.ledger import Plan, ReplayLedger
+from cometmq.spark.jobs.replay.ledger import MappingFile, OpenedLedger, Plan, ReplayLedger, StepDone
 from cometmq.spark.jobs.replay.sender import REPLAY_ORIGIN
 
 STEP = 2000
@@ -34,10 +35,10 @@ def main(namesrv: str, archive: str, ledger: str, to: str, point: str, rate: str
 
     write_done = ReplayLedger.write_done
 
-    def killing(self: ReplayLedger, plan: Plan, sent: int, found: int) -> None:
+    def killing(self: ReplayLedger, opened: OpenedLedger, plan: Plan, mapping: Sequence[MappingFile]) -> StepDone:
         if point == "before-commit" and plan.step == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        write_done(self, plan, sent, found)
+        return write_done(self, opened, plan, mapping)
 
     ReplayLedger.write_done = killing  # type: ignore[method-assign]
     replay(archive, namesrv, ledger, to=to, step_offsets=STEP, per_second=float(rate) or None, master="local[2]")

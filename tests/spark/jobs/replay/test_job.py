@@ -33,10 +33,12 @@ from cometmq.spark.jobs.message_source import rows_in
 from cometmq.spark.jobs.options import Selection
 from cometmq.spark.jobs.replay.job import replay
 from cometmq.spark.jobs.replay.ledger import Plan, ReplayJob, ReplayLedger, TargetEnd
-from cometmq.spark.jobs.replay.sender import REPLAY_ORIGIN
+from cometmq.spark.jobs.replay.sender import REPLAY_ORIGIN, SENT_DDL
+from cometmq.spark.jobs.task_files import read_table
 from cometmq.spark.records.queues import OffsetRange, Queue
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
+from cometmq.storage import open_storage
 
 pytestmark = pytest.mark.spark
 
@@ -106,7 +108,8 @@ def test_messages_come_back_as_they_were_and_once(
     placed = copied.committed_offsets(copied.queues(), "readers")
     assert placed[Queue(copy, topics.broker_name, 1)] == 42 + 5
     assert {of.queue_id: of.offset for of in report.translated}[1] == 47
-    mapping = spark.read.parquet(*ReplayLedger(tmp_path / "ledger").mappings())
+    ledger = ReplayLedger(open_storage(tmp_path / "ledger"))
+    mapping = read_table(spark, ledger.storage, ledger.mapping_files(), SENT_DDL)
     assert mapping.where("toOffset = queueOffset + if(queueId = 1, 5, 0) AND toQueue = queueId").count() == 902
 
     again = replay(to, topics.namesrv, tmp_path / "ledger", to=copy, spark=spark)
@@ -240,7 +243,7 @@ def test_what_would_send_twice_or_elsewhere_is_refused(
     finally:
         spark.conf.unset("spark.speculation")
         spark.conf.unset("spark.sql.legacy.setCommandRejectsSparkCoreConfs")
-    ledger = ReplayLedger(tmp_path / "begun")
+    ledger = ReplayLedger(open_storage(tmp_path / "begun"))
     with ledger.opened(
         ReplayJob(str(to), lake[0], topics.namesrv, copy, False, False, Selection()), "r", ArchiveLog(to)
     ):
@@ -290,7 +293,7 @@ def test_a_job_killed_at_any_point_sends_everything_once(spark: Any, topics: Top
 
     first = driver(topics, to, ledger, copy, "before-commit", 0)
     await_kill(first, PATIENCE_S)
-    steps = ReplayLedger(ledger).steps()
+    steps = ReplayLedger(open_storage(ledger)).steps()
     assert len(steps) == 1
     assert there() > steps[0].sent, "step 1 is sent and not done"
 

@@ -30,8 +30,10 @@ from cometmq.remoting.command import RemotingCommand
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.errors import ArchiveError, OptionError, SinkError
 from cometmq.spark.jobs.options import Selection
+from cometmq.spark.jobs.replay import ledger as ledgers
 from cometmq.spark.jobs.replay.job import step_of
 from cometmq.spark.jobs.replay.ledger import (
+    OpenedLedger,
     Plan,
     Range,
     ReplayJob,
@@ -41,6 +43,7 @@ from cometmq.spark.jobs.replay.ledger import (
     ranges_left,
     same_queues,
     shares_of,
+    write_mapping,
 )
 from cometmq.spark.jobs.replay.sender import (
     ACTING,
@@ -59,6 +62,7 @@ from cometmq.spark.jobs.replay.sender import (
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
+from cometmq.storage import open_storage
 from cometmq.testing import SyncCluster
 
 PATIENCE_S = 60.0
@@ -107,25 +111,38 @@ def test_steps_take_every_offset_once_and_in_order(reached: list[int], more: lis
     assert taken == {0: list(range(reached[0])), 1: list(range(reached[1]))}
 
 
+SENT = pa.RecordBatch.from_pylist(
+    [{"toBroker": "b", "toQueue": 0, "toOffset": 9 + number, "found": number == 0} for number in range(5)]
+)
+"""The rows of a mapping, as a task returns them."""
+
+
 def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
-    ledger, log = ReplayLedger(tmp_path / "ledger"), ArchiveLog(tmp_path / "lake")
+    ledger, log = ReplayLedger(open_storage(tmp_path / "ledger")), ArchiveLog(tmp_path / "lake")
     plan = Plan(0, [Range("b", 0, 0, 5)], [TargetEnd("b", 0, 9)])
-    with ledger.opened(JOB, "first", log) as replay_id:
-        assert replay_id == "first"
-        other = ReplayLedger(tmp_path / "ledger")
+    with ledger.opened(JOB, "first", log) as opened:
+        assert (opened.run, opened.replay_id) == (0, "first")
+        other = ReplayLedger(open_storage(tmp_path / "ledger"))
         with pytest.raises(ArchiveError, match="another job"), other.opened(JOB, "x", log):
             pass
         assert ledger.plan_of(0) is None
         ledger.write_plan(plan)
-    with ledger.opened(JOB, "second", log) as replay_id:
-        assert replay_id == "first"
+    with ledger.opened(JOB, "second", log) as opened:
+        assert (opened.run, opened.replay_id) == (1, "first")
         assert (ledger.plan_of(0), ledger.steps()) == (plan, [])
-        ledger.write_done(plan, 4, 1)
-        assert [(done.sent, done.found) for done in ledger.steps()] == [(4, 1)]
+        [file] = write_mapping(opened, 0, [SENT])
+        left = open_storage(tmp_path / "ledger")
+        left.put("mapping/step=0/part-of-a-repeated-task.parquet", b"x")
+        ledger.write_done(opened, plan, [file])
+        assert [(done.sent, done.found, done.run) for done in ledger.steps()] == [(4, 1, 1)]
+        assert ledger.mapping_files() == [file.path]
+        assert [found.key for found in left.list_objects("mapping")] == [file.path], "what no commit lists goes"
+        with pytest.raises(ArchiveError, match=r"another job has written .*commits/0{20}\.json"):
+            ledger.write_done(opened, plan, [])
     changed = ReplayJob("/lake", "t", "127.0.0.1:9876", "elsewhere", False, False, Selection(tags=("a",)))
     with pytest.raises(ArchiveError, match="to, selection differ"), ledger.opened(changed, "x", log):
         pass
-    ledger.directory.path("job.json").write_text("{")
+    (tmp_path / "ledger" / "job.json").write_text("{")
     with pytest.raises(ArchiveError, match=r"job\.json is damaged"), ledger.opened(JOB, "x", log):
         pass
 
@@ -148,7 +165,8 @@ def resent(offset: int, replay_id: str = "r1") -> Resent:
 def task(topics: Topics, topic: str, **more: Any) -> ReplayTask:
     """The part that a task of one queue gets."""
     fields: dict[str, Any] = {"per_second": None, "keep_born_time": False, "timeout_ms": 20_000} | more
-    return ReplayTask({"namesrvAddr": topics.namesrv}, "r1", (Queue(topic, topics.broker_name, 0),), (0,), **fields)
+    ledger = OpenedLedger(fields.pop("storage", open_storage("/nowhere")), 0, fields.pop("replay_id", "r1"))
+    return ReplayTask({"namesrvAddr": topics.namesrv}, ledger, (Queue(topic, topics.broker_name, 0),), (0,), **fields)
 
 
 @contextmanager
@@ -187,7 +205,7 @@ def test_a_repeated_task_finds_what_was_sent(topics: Topics) -> None:
     with sender_of(of_one_queue) as first:
         assert first.send([resent(3), resent(4)]) == [(Origin("old", 0, 3), 0, False), (Origin("old", 0, 4), 1, False)]
     topics.send(topic, 0, [b"foreign"])
-    with sender_of(replace(of_one_queue, replay_id="r2")) as other:
+    with sender_of(task(topics, topic, replay_id="r2")) as other:
         other.send([resent(3, "r2")])
     with sender_of(of_one_queue) as second:
         assert second.send([resent(3), resent(4), resent(5)]) == [
@@ -196,6 +214,23 @@ def test_a_repeated_task_finds_what_was_sent(topics: Topics) -> None:
             (Origin("old", 0, 5), 4, False),
         ]
     assert [record.body for record in stored(topics, topic, 1)[0]] == [b"3", b"4", b"foreign", b"3", b"5"]
+
+
+def test_a_task_of_a_run_that_was_taken_over_sends_nothing_more(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver was paused or cut off, or it has outlived its driver."""
+    topic, storage = topics.create(1), open_storage(tmp_path / "ledger")
+    monkeypatch.setattr("cometmq.spark.jobs.replay.sender.OWNER_SECONDS", 0.02)
+    first, second = ReplayLedger(storage), ReplayLedger(storage)
+    with sender_of(task(topics, topic, storage=storage)) as sender:
+        assert first._take_over() == 0
+        sender.send([resent(0)])
+        monkeypatch.setattr(ledgers, "TAKE_OVER_SECONDS", 0.05)
+        assert second._take_over() == 1
+        with pytest.raises(SinkError, match=r"another job has opened the ledger .* only one job use a ledger"):
+            sender.send([resent(1)])
+    assert [record.body for record in stored(topics, topic, 1)[0]] == [b"0"]
 
 
 @pytest.mark.parametrize("arrives", [True, False])

@@ -11,13 +11,18 @@ import itertools
 import json
 import logging
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.spark.errors import ArchiveError
-from cometmq.spark.storage import Directory
-from cometmq.storage import Storage, open_storage
+from cometmq.archive.locks import local_directory
+from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.object_stores import open_place
+from cometmq.storage import Location, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SET_ASIDE: Final = "_dead"
 """Checkpoint directory for incomplete files from starts that were killed."""
@@ -25,6 +30,13 @@ STARTING_OFFSETS: Final = "_starting_offsets.json"
 """Checkpoint file that contains the offsets at which the first start began."""
 _METADATA: Final = "metadata"
 _LOGS: Final = ("offsets", "commits")
+_MODULES: Final = {
+    "s3a": "--packages org.apache.hadoop:hadoop-aws:{version}",
+    "abfs": "--packages org.apache.hadoop:hadoop-azure:{version}",
+    "abfss": "--packages org.apache.hadoop:hadoop-azure:{version}",
+    "gs": "the Cloud Storage connector of Google for Hadoop 3 (--jars)",
+}
+_LEAVE_OUT: Final = "leave out --checkpoint, since the archive itself has the offsets"
 
 _log = logging.getLogger(__name__)
 
@@ -32,32 +44,29 @@ _log = logging.getLogger(__name__)
 class Checkpoint:
     """A checkpoint, which may not exist yet. It can be pickled."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Store the directory."""
-        self._directory = Directory(root)
+    def __init__(self, root: str | os.PathLike[str], storage: Mapping[str, str] | None = None) -> None:
+        """Open the place, to which Spark itself writes.
+
+        :param storage: options of the object store, with which this class reads the checkpoint.
+        """
+        self.storage: Final = open_place(root, storage)
 
     def __str__(self) -> str:
-        return str(self._directory)
-
-    @property
-    def storage(self) -> Storage:
-        """The checkpoint's directory."""
-        return open_storage(self._directory.root)
+        return self.storage.url
 
     def query_id(self) -> str | None:
         """Return the query id that Spark assigned, or None if the checkpoint is new.
 
         :raises ArchiveError: the directory is not a checkpoint.
         """
-        content = self._directory.read(_METADATA)
-        if content is None:
-            return None
         try:
-            identity: Any = json.loads(content)
+            identity: Any = json.loads(self.storage.read(_METADATA))
             return str(identity["id"])
+        except ObjectNotFoundError:
+            return None
         except (ValueError, KeyError, TypeError) as error:
             raise ArchiveError(
-                f"{self._directory.path(_METADATA)} is not the metadata of a Spark checkpoint",
+                f"{self.storage.describe(_METADATA)} is not the metadata of a Spark checkpoint",
                 next_step="use another checkpoint: a new one continues where the archive's last commit ends",
             ) from error
 
@@ -71,31 +80,71 @@ class Checkpoint:
         """
         return any(map(self._batches, _LOGS))
 
-    def set_aside_dead_start(self) -> Path | None:
-        """Move the files left by a start that was killed before its first batch. Return their new path, or None if
+    def set_aside_dead_start(self) -> str | None:
+        """Move the files left by a start that was killed before its first batch. Return their new directory, or None if
         nothing was moved.
 
         A checkpoint that contains a planned batch is not changed.
         """
-        directory = self._directory
-        if not directory.exists("offsets") or self.has_begun():
+        if self.has_begun():
             return None
-        left = [name for log in (*_LOGS, "state") for name in directory.names(f"{log}/*")]
+        left = [name for name in self._names() if PurePosixPath(name).parts[0] in (*_LOGS, "state")]
         try:
             self.query_id()
         except ArchiveError:  # never by a kill, but by a power cut
-            left += [name for name in (".metadata.crc", _METADATA) if directory.exists(name)]
+            left += [name for name in self._names() if name in (".metadata.crc", _METADATA)]
         if not left:
             return None
-        aside = next(name for n in itertools.count() if not directory.exists(name := f"{SET_ASIDE}/{n}"))
+        there = self.storage.list_directories(SET_ASIDE)
+        aside = next(f"{SET_ASIDE}/{n}" for n in itertools.count() if str(n) not in there)
         for name in left:
-            with suppress(FileNotFoundError):  # a driver of Spark Connect may still be at it
-                directory.move({name: f"{aside}/{name}"})
-        _log.warning(
-            "a killed start left %s without a first batch; its files are now in %s", self, directory.path(aside)
-        )
-        return directory.path(aside)
+            with suppress(FileNotFoundError, ObjectNotFoundError):  # a driver of Spark Connect may still be at it
+                self._move(name, f"{aside}/{name}")
+        _log.warning("a killed start left %s without a first batch; its files are now in %s", self, aside)
+        return aside
+
+    def _names(self) -> Iterator[str]:
+        """Yield the names of all files, also of those that Spark had not completed: hidden or empty files."""
+        if (directory := local_directory(self.storage)) is not None:
+            yield from (path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+        else:
+            yield from (found.key for found in self.storage.list_objects())
+            yield from (found.key for found in self.storage.list_unfinished())
+
+    def _move(self, name: str, target: str) -> None:
+        if (directory := local_directory(self.storage)) is not None:
+            (directory / target).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).rename(directory / target)
+            return
+        if content := self.storage.read(name):
+            self.storage.put(target, content)
+        self.storage.delete([name])
 
     def _batches(self, log: str) -> list[int]:
-        names = map(PurePosixPath, self._directory.names(f"{log}/*"))
-        return [int(path.name) for path in names if path.name.isdecimal()]
+        names = map(PurePosixPath, self._names())
+        return [int(name.name) for name in names if name.parts[:-1] == (log,) and name.name.isdecimal()]
+
+
+def demand_file_system(spark: SparkSession, url: str) -> None:
+    """Check that Spark can write a checkpoint to a URL.
+
+    A session of Spark Connect cannot be asked; its query fails with the server's own message.
+
+    :raises OptionError: Spark has no file system for the URL's scheme.
+    """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    scheme, jvm = Location.parse(url).scheme, getattr(spark, "_jvm", None)
+    if not scheme or jvm is None:
+        return
+    configuration = spark._jsc.hadoopConfiguration()
+    try:
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, configuration)
+    except Py4JJavaError as error:
+        module = _MODULES.get(scheme, "").format(version=jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+        needed = f"start Spark with {module}" if module else f"use {url.replace('s3://', 's3a://')}"
+        raise OptionError(
+            f"Spark has no file system for {scheme}://",
+            option="checkpoint",
+            next_step=f"{_LEAVE_OUT}; or {needed}",
+        ) from error

@@ -77,6 +77,7 @@ def archive_store(options: ArchiveStoreOptions) -> ArchiveReport:
     given = {
         "path": str(options.store),
         "brokerName": options.broker_name,
+        **storage_options((options.options or {}).get("badRecordsPath", ""), options.storage, spark=options.spark),
         **storage_options(options.store, options.storage, spark=options.spark),
         **(options.options or {}),
     }
@@ -199,7 +200,7 @@ def _write(options: StoreOptions, gathered: Mapping[Queue, list[Records]], uploa
                 "created again",
             )
         writer = QueueWriter(uploads, queue, schema)
-        with bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body:
+        with bad_bodies(options) as on_bad_body:
             for part in chain.from_iterable(map(_portions, parts)):
                 for batch in decode(part, schema, broker_name=queue.broker, on_bad_body=on_bad_body):
                     writer.add(batch)

@@ -37,8 +37,8 @@ from cometmq.options.forms import DURATION
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.errors import ArchiveError, SparkSourceError
 from cometmq.spark.jobs.archive.body_columns import settle_columns
-from cometmq.spark.jobs.archive.checkpoint import STARTING_OFFSETS, Checkpoint
-from cometmq.spark.jobs.archive.report import ArchivedBatch, ArchiveReport, ArchiveRun, dry_run_report
+from cometmq.spark.jobs.archive.checkpoint import STARTING_OFFSETS, Checkpoint, demand_file_system
+from cometmq.spark.jobs.archive.report import ArchiveReport, ArchiveRun, dry_run_report
 from cometmq.spark.jobs.archive.writer import (
     Manifest,
     OpenedArchive,
@@ -48,6 +48,7 @@ from cometmq.spark.jobs.archive.writer import (
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import ArchiveOptions
 from cometmq.spark.jobs.run import cause_of
+from cometmq.spark.object_stores import parse_storage, storage_options
 from cometmq.spark.options import parse_option
 from cometmq.spark.records.body_columns.formats import Bodies
 from cometmq.spark.records.queues import OffsetRange, Offsets, offsets_to_json
@@ -119,7 +120,7 @@ def run_archive(options: ArchiveOptions, work: TableWork = TableWork()) -> Archi
     if options.dry_run:
         began = SYSTEM_CLOCK.monotonic()
         return dry_run_report(log, _count_new(given, log.next_offsets()), seconds=SYSTEM_CLOCK.monotonic() - began)
-    with log.locked(), _checkpoint(options.checkpoint) as checkpoint:
+    with log.locked(), _checkpoint(options) as checkpoint:
         checkpoint.set_aside_dead_start()
         continuation = _continuation(log, checkpoint)
         if continuation:
@@ -131,7 +132,8 @@ def run_archive(options: ArchiveOptions, work: TableWork = TableWork()) -> Archi
             place = log.storage if options.checkpoint is None else checkpoint.storage
             given["startingOffsets"] = kept_starting_offsets_in(place, STARTING_OFFSETS, given)
         with driver_session(options.spark, options.master, "cometmq archive") as session:
-            run = _Run(session, log, checkpoint, given, options.on_batch, work)
+            demand_file_system(session, str(checkpoint))
+            run = _Run(session, log, checkpoint, given, options, work)
             return run.run(timing, options.stop)
 
 
@@ -152,10 +154,10 @@ def _demand_columns(log: ArchiveLog, bodies: Bodies | None) -> None:
 
 
 @contextmanager
-def _checkpoint(directory: str | Path | None) -> Iterator[Checkpoint]:
+def _checkpoint(options: ArchiveOptions) -> Iterator[Checkpoint]:
     """Yield the checkpoint of the query. By default, it ends with the run: the archive has all offsets and batches."""
-    if directory is not None:
-        yield Checkpoint(directory)
+    if options.checkpoint is not None:
+        yield Checkpoint(options.checkpoint, options.storage)
         return
     with tempfile.TemporaryDirectory(prefix="cometmq-archive-", ignore_cleanup_errors=True) as temporary:
         yield Checkpoint(Path(temporary) / "checkpoint")
@@ -223,7 +225,7 @@ class _Run:
         log: ArchiveLog,
         checkpoint: Checkpoint,
         options: Mapping[str, str],
-        on_batch: Callable[[ArchivedBatch], object] | None,
+        job: ArchiveOptions,
         work: TableWork,
     ) -> None:
         self._spark = spark
@@ -232,7 +234,10 @@ class _Run:
         self._log = log
         self._checkpoint = checkpoint
         self._options = options
-        self._done = ArchiveRun(log, on_batch)
+        self._bad_records_options = parse_storage(
+            storage_options(options.get("badRecordsPath", ""), job.storage, spark=spark)
+        )
+        self._done = ArchiveRun(log, job.on_batch)
         self._mailbox = CommitMailbox(log.storage)
         self._elsewhere = is_connect(spark)
         on_commit = self._mailbox.post if self._elsewhere else self._done.add_commit
@@ -244,7 +249,7 @@ class _Run:
 
         if self._elsewhere:
             self._mailbox.clear()
-        source = source_for(self._opened)
+        source = source_for(self._opened, self._bad_records_options)
         self._spark.dataSource.register(source)
         writer = (
             self._spark.readStream.format(source.name())

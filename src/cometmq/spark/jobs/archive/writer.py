@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -34,7 +34,7 @@ from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.source.options import SourceOptions, parse_options
 from cometmq.spark.source.reader import RangePartition
 from cometmq.spark.source.stream_reader import RocketMQStreamReader
-from cometmq.storage import Storage
+from cometmq.storage import Storage, StorageOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -117,6 +117,8 @@ class ArchiveWriterSource(DataSource):
     """
 
     archive: ClassVar[OpenedArchive]
+    storage_options: ClassVar[StorageOptions]
+    """Options for the place of bad records."""
     format_name: ClassVar[str]
 
     @classmethod
@@ -130,13 +132,21 @@ class ArchiveWriterSource(DataSource):
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: N802 (Spark's name)
         """Create the reader."""
-        return ArchiveStreamReader(parse_options(dict(self.options)), schema, self.archive)
+        options = replace(parse_options(dict(self.options)), storage=self.storage_options)
+        return ArchiveStreamReader(options, schema, self.archive)
 
 
-def source_for(archive: OpenedArchive) -> type[ArchiveWriterSource]:
-    """Return the data source that writes into an archive. Its name is unique, since a session may run several jobs."""
-    name = f"rocketmq_archive_{uuid.uuid4().hex[:8]}"
-    return type("OpenedArchiveSource", (ArchiveWriterSource,), {"archive": archive, "format_name": name})
+def source_for(archive: OpenedArchive, storage_options: StorageOptions) -> type[ArchiveWriterSource]:
+    """Return the data source that writes into an archive. Its name is unique, since a session may run several jobs.
+
+    :param storage_options: options for the place of bad records.
+    """
+    fields = {
+        "archive": archive,
+        "storage_options": storage_options,
+        "format_name": f"rocketmq_archive_{uuid.uuid4().hex[:8]}",
+    }
+    return type("OpenedArchiveSource", (ArchiveWriterSource,), fields)
 
 
 class ArchiveStreamReader(RocketMQStreamReader):
@@ -244,7 +254,7 @@ def write_ranges(
     files: list[Manifest] = []
     with (
         rows.uploads() as uploads,
-        bad_bodies(fail=options.fail_on_bad_body, directory=options.bad_records_path) as on_bad_body,
+        bad_bodies(options) as on_bad_body,
     ):
         for queue, chunks in groupby(fetcher.fetch(ranges, marks), key=lambda chunk: chunk.queue):
             batches = (

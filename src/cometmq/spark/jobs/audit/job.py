@@ -34,13 +34,15 @@ from cometmq.spark.jobs.audit.report import AuditReport, Disagreement, Parties
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.options import AuditOptions
 from cometmq.spark.jobs.report.parts import moment
-from cometmq.spark.jobs.run import demand_new_directory, persisted
+from cometmq.spark.jobs.run import open_new_place, persisted
+from cometmq.spark.jobs.task_files import write_new_table
 from cometmq.spark.records.queues import Queue
 from cometmq.spark.security_options import server_options
 from cometmq.spark.session.environment import driver_session
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.offsets import demand_topics
 from cometmq.spark.source.options import parse_options
+from cometmq.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +57,7 @@ def audit(options: AuditOptions) -> AuditReport:
     :raises ArchiveError: the archive has lost files.
     """
     topic = options.topic
-    demand_new_directory(options.detail)
+    detail = open_new_place(options.detail, options.storage)
     servers = server_options(options.namesrv, options.access)
     reading = parse_options({**servers, "topic": topic})
     cluster = Cluster(reading)
@@ -68,7 +70,7 @@ def audit(options: AuditOptions) -> AuditReport:
         totals = {} if log is None else {of.queue: of for of in log.queues() if of.topic == topic}
         bounds = cluster.bounds(queues)
         parties = Parties(topic, bounds, {queue: held.first for queue, held in bounds.items()}, totals, consumed)
-        return _Audit(options, session, cluster, servers, parties, log).run()
+        return _Audit(options, session, cluster, servers, parties, log, detail).run()
 
 
 def _log_of(options: AuditOptions, archive: str | Path) -> ArchiveLog:
@@ -92,6 +94,7 @@ class _Audit:
         servers: Mapping[str, str],
         parties: Parties,
         log: ArchiveLog | None,
+        detail: Storage | None,
     ) -> None:
         self._began = SYSTEM_CLOCK.monotonic()
         self._options = options
@@ -100,6 +103,7 @@ class _Audit:
         self._servers = servers
         self._parties = parties
         self._log = log
+        self._detail = detail
         self._found: list[Disagreement | Note] = []
 
     def run(self) -> AuditReport:
@@ -119,8 +123,8 @@ class _Audit:
             self._leave_out_deleted()
         parties = self._parties
         with persisted(minutes_of(self._spark, stored, archived, parties.limits())) as minutes:
-            if options.detail is not None:
-                minutes.write.parquet(str(Path(options.detail).absolute()))
+            if self._detail is not None:
+                write_new_table(minutes, self._detail)
             counts = counted(minutes, parties.topic)
             options.on_step("comparing")
             self._found += stored_offsets(parties, stored, counts)

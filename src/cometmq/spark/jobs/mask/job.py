@@ -26,9 +26,10 @@ from cometmq.message.properties import decode_properties
 from cometmq.quantity import are, quantity
 from cometmq.spark.archives.log import ArchiveLog, demand_same_queues
 from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.documents import create_document, find_document
 from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.mask.keys import KeyStore, hash_secret_place, master_key_place
-from cometmq.spark.jobs.mask.task import MASKED_COLUMNS, RESULT_DDL, MaskResult, MaskTask, Plain, mask_batches
+from cometmq.spark.jobs.mask.task import MASKED_COLUMNS, MaskResult, MaskTask, Plain, mask_batches
 from cometmq.spark.jobs.mask_rules import ENCRYPT, HASH
 from cometmq.spark.jobs.message_source import bounds_of, other_queues, read_ranges
 from cometmq.spark.jobs.options import CopyOptions, MaskOptions, MaskToTopicOptions
@@ -37,10 +38,9 @@ from cometmq.spark.jobs.replay.report import ReplayReport
 from cometmq.spark.jobs.report.parts import Notes, Part, Table
 from cometmq.spark.jobs.report.plots import Line, Plot, bars
 from cometmq.spark.jobs.report.report import Report, RunReport, Step
-from cometmq.spark.jobs.run import job_session
+from cometmq.spark.jobs.run import collect_results, job_session
 from cometmq.spark.records.queues import OffsetRange, Offsets, Queue, steps_of
 from cometmq.spark.security_options import server_options
-from cometmq.spark.storage import Directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,8 +174,8 @@ class _Job(msgspec.Struct, frozen=True):
 def mask(options: MaskOptions) -> MaskReport:
     """Copy topics into an archive, mask fields, and return the report.
 
-    ``to`` is a directory that the driver and the executors share. A run with the same directory continues where the
-    last run stopped. A store is read in one step, since its entire log must be read.
+    ``to`` is a directory that the driver and the executors share, or a URL. A run with the same place continues where
+    the last run stopped. A store is read in one step, since its entire log must be read.
 
     :raises OptionError: an argument is invalid, a secret is missing, or a topic does not exist.
     :raises ArchiveError: another job holds the copy, or the copy was made with other options.
@@ -185,9 +185,8 @@ def mask(options: MaskOptions) -> MaskReport:
     """
     source, topics, rules, dry_run = options.source, options.topics, options.rules, options.dry_run
     named = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
-    root = Directory(options.to)
     task = MaskTask(
-        root,
+        None,
         rules,
         None if options.keys is None else str(Path(options.keys).absolute()),
         master_key_place(options.master_key_file),
@@ -195,8 +194,8 @@ def mask(options: MaskOptions) -> MaskReport:
     )
     _demand_secrets(task, dry_run=dry_run)
     bounds = bounds_of(source, named)
-    log = ArchiveLog(options.to, options.table_format)
-    place = source.namesrv or str(source.store or source.archive or root.root)
+    log = ArchiveLog(options.to, options.table_format, storage=source.storage)
+    place = source.namesrv or str(source.store or source.archive)
     words = _Job(place, source.begin_ms, source.end_ms, rules.to_dict())
     with job_session(options, "cometmq mask") as session:
         run = _Run(session, options, task, named)
@@ -208,8 +207,8 @@ def mask(options: MaskOptions) -> MaskReport:
             return run.report(log, finished=True, samples=shown)
         with log.locked():
             _demand_same_job(log, words)
-            if not root.exists(_JOB):
-                root.write_json(_JOB, words, indented=True)
+            if find_document(log.storage, _JOB, _Job) is None:
+                create_document(log.storage, _JOB, words)
             most = options.step_offsets if source.store is None else 1 << 62
             finished = True
             for ranges in steps_of(_left(bounds, log.next_offsets()), most):
@@ -224,29 +223,29 @@ def mask(options: MaskOptions) -> MaskReport:
 def mask_to_topic(options: MaskToTopicOptions) -> MaskReport:
     """Copy each message of one topic once into another topic, and mask fields.
 
-    ``work`` is a directory that stores the masked messages and the progress of sending. A run with the same directory
-    continues where the last run stopped. ``namesrv`` and ``to_access`` specify the cluster with the topic ``to``, which
-    must exist.
+    ``work`` is a directory or URL that stores the masked messages and the progress of sending. A run with the same
+    place continues where the last run stopped. ``namesrv`` and ``to_access`` specify the cluster with the topic ``to``,
+    which must exist.
 
     :raises CometMQError: see :func:`mask` and :func:`cometmq.spark.replay`.
     """
-    place = Path(options.work).absolute()
     access = options.source.access if options.to_access is None else options.to_access
     target_queues(server_options(options.namesrv, access), options.to)  # before anything is masked
     with job_session(options, "cometmq mask") as session:
         common = {of.name: getattr(options, of.name) for of in fields(CopyOptions)} | {"spark": session}
-        done = mask(options.source, options.topic, options.rules, place / "archive", **common)
+        done = mask(options.source, options.topic, options.rules, f"{options.work}/archive", **common)
         if done.dry_run or not done.finished or not done.total:
             return done
         sent = replay(
-            place / "archive",
+            f"{options.work}/archive",
             options.namesrv,
-            place / "ledger",
+            f"{options.work}/ledger",
             topic=options.topic,
             to=options.to,
             by_key=options.by_key,
             per_second=options.per_second,
             access=access,
+            storage=options.source.storage,
             spark=session,
             stop=options.stop,
         )
@@ -266,7 +265,9 @@ def _demand_secrets(task: MaskTask, *, dry_run: bool) -> None:
 
 
 def _demand_same_job(log: ArchiveLog, job: _Job) -> None:
-    saved = Directory(log.url).read_json(_JOB, _Job)
+    if log.in_catalog and log.last() is None:
+        return  # the catalog has not chosen a location yet
+    saved: _Job | None = find_document(log.storage, _JOB, _Job)
     if saved is None:
         if log.queues():
             raise ArchiveError(f"{log.url} contains an archive that is not masked", next_step="use another directory")
@@ -314,8 +315,7 @@ class _Run:
 
     def _results(self, task: MaskTask, ranges: Sequence[OffsetRange]) -> list[MaskResult]:
         """Run the tasks. Return a row for each file and a row for each task."""
-        rows = self._rows(ranges).mapInArrow(partial(mask_batches, task), RESULT_DDL).collect()
-        results = [msgspec.json.decode(row[0], type=MaskResult) for row in rows]
+        results = collect_results(self._rows(ranges), partial(mask_batches, task), MaskResult)
         for result in results:
             self._values.update(result.values or {})
             self._apart.update(result.apart or {})
@@ -325,12 +325,12 @@ class _Run:
     def count(self, ranges: Sequence[OffsetRange]) -> None:
         """Mask the messages without writing anything."""
         if ranges:
-            self._results(replace(self._task, root=None, keys=None), ranges)
+            self._results(replace(self._task, keys=None), ranges)
 
     def step(self, log: ArchiveLog, ranges: Sequence[OffsetRange]) -> None:
         """Write one step's files, and commit them."""
         before = self._messages
-        task = replace(self._task, epoch=log.writer.epoch)
+        task = replace(self._task, place=log.storage, epoch=log.writer.epoch)
         files = [result.file for result in self._results(task, ranges) if result.file is not None]
         covered = [Covered(*part.queue, part.first, part.end) for part in ranges]
         commit = log.append(Batch(self._id, len(self._steps), covered, files))
@@ -348,7 +348,7 @@ class _Run:
             return
         shown = ("topic", "brokerName", "queueId", "queueOffset", "body", "propertiesText")
         rows = self._rows(first).where("body IS NOT NULL").select(*shown).limit(most).collect()
-        with replace(self._task, root=None, keys=None).masker() as masker:
+        with replace(self._task, keys=None).masker() as masker:
             outcomes = masker.masked(Plain(bytes(row["body"]), row["propertiesText"] or "") for row in rows)
         for row, outcome in zip(rows, outcomes, strict=True):
             after = outcome if isinstance(outcome, Plain) else None

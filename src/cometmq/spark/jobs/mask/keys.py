@@ -24,7 +24,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -366,18 +366,24 @@ _REVEALED_ROWS: Final = 1024
 
 
 def revealed_messages(
-    archive: str | Path, revealer: Revealer, topics: Sequence[str] = (), *, apart: Callable[[BadMessage], object]
+    archive: str | Path,
+    revealer: Revealer,
+    topics: Sequence[str] = (),
+    *,
+    apart: Callable[[BadMessage], object],
+    storage: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the decrypted messages from a masked archive, file by file. This function does not need Spark.
 
     :param apart: function that is called with each message that is left out because one of its encrypted values was
         changed.
+    :param storage: options of the object store, such as ``endpoint``.
     :raises OptionError: the archive or a topic in it does not exist.
     """
     from cometmq.spark.archives.files import read_batches
 
     columns = ["topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "properties", "body"]
-    log = ArchiveLog(archive)
+    log = ArchiveLog(archive, storage=storage)
     log.demand_any(topics)
     for file in log.files():
         if topics and file.topic not in topics:

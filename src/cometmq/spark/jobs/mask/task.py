@@ -42,8 +42,7 @@ from cometmq.spark.records.bad_messages import BadMessageFiles
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.decode import Records, decode
 from cometmq.spark.records.queues import Queue
-from cometmq.spark.storage import Directory
-from cometmq.storage import open_storage
+from cometmq.storage import Storage
 
 STAR: Final = "*"
 NOTHING: Final = b"null"
@@ -300,7 +299,6 @@ def _starred(value: Any, first: int, last: int) -> Any:
     return text[:first] + STAR * (len(text) - first - last) + text[len(text) - last :]
 
 
-RESULT_DDL: Final = "result string"
 APART: Final = "_mask/apart"
 """Directory for the messages that were not copied, below the copy's directory."""
 MASKED_COLUMNS: Final = (
@@ -319,8 +317,8 @@ _UNREADABLE: Final = RefusedError("its body cannot be decompressed")
 class MaskTask:
     """The settings that every task needs. They contain the locations of secrets, but no secrets."""
 
-    root: Directory | None
-    """Directory of the copy. If it is not set, messages are only masked and counted."""
+    place: Storage | None
+    """Place of the copy. If it is not set, messages are only masked and counted."""
     rules: MaskRules
     keys: str | None
     """File that stores the keys, if a rule encrypts. If it is not set, values are encrypted with temporary keys."""
@@ -332,10 +330,10 @@ class MaskTask:
     @contextmanager
     def uploads(self) -> Iterator[Uploads | None]:
         """Yield the place for the copy's files, or None if messages are only counted."""
-        if self.root is None:
+        if self.place is None:
             yield None
             return
-        with Uploads(open_storage(self.root.root), self.epoch) as uploads:
+        with Uploads(self.place, self.epoch) as uploads:
             yield uploads
 
     @contextmanager
@@ -370,20 +368,13 @@ class MaskResult(msgspec.Struct, frozen=True):
     """Number of messages that are not in the copy, by reason."""
 
 
-def mask_batches(task: MaskTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Mask and write the rows of one Spark partition, and yield rows with the schema ``RESULT_DDL``.
+def mask_batches(task: MaskTask, batches: Iterable[pa.RecordBatch]) -> list[MaskResult]:
+    """Mask and write the rows of one Spark partition. Return the files and the counts.
 
     :raises MaskError: a message cannot be masked, and the rules do not allow the job to leave it out.
     """
-    with task.masker() as masker:
-        results = _masked(task, masker, batches)
-    texts = [msgspec.json.encode(result).decode() for result in results]
-    yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["result"])
-
-
-def _masked(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch]) -> list[MaskResult]:
-    with task.uploads() as uploads:
-        return _run(task, masker, batches, _Writing(uploads, task.root))
+    with task.masker() as masker, task.uploads() as uploads:
+        return _run(task, masker, batches, _Writing(uploads, task.place))
 
 
 def _run(task: MaskTask, masker: Masker, batches: Iterable[pa.RecordBatch], writing: _Writing) -> list[MaskResult]:
@@ -425,7 +416,7 @@ def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 class _Writing:
     """Splits rows into runs: rows from one queue with rising offsets. Each run has its own writer."""
 
-    def __init__(self, uploads: Uploads | None, root: Directory | None) -> None:
+    def __init__(self, uploads: Uploads | None, place: Storage | None) -> None:
         self._uploads = uploads
         self._schema = arrow_schema(ARCHIVE_COLUMNS)
         self._queue: Queue | None = None
@@ -433,7 +424,7 @@ class _Writing:
         self._writer: QueueWriter | None = None
         self._records: list[bytes] = []
         self._bytes = 0
-        self._apart = BadMessageFiles(None if root is None else Directory(root.path(APART)))
+        self._apart = BadMessageFiles(None if place is None else place.below(APART))
         self._files: list[DataFile] = []
 
     def add(self, row: dict[str, Any], outcome: Plain | RefusedError) -> str | None:

@@ -48,6 +48,7 @@ from cometmq.spark.jobs.report.report import FAILED, Report
 from cometmq.spark.jobs.run import job_session, run_tasks
 from cometmq.spark.store.options import parse_store_options
 from cometmq.spark.store.scan import LogSplit, splits
+from cometmq.storage import Storage, open_storage
 from cometmq.store.config import StoreConfig
 from cometmq.store.log.checkpoint import StoreLock
 from cometmq.store.queue.consume_queue import BLANK_UNIT
@@ -173,7 +174,7 @@ def rebuild(options: RebuildOptions) -> RebuildReport:
         config = _config(options.config, root, on_step)
         with job_session(options, "cometmq rebuild") as session:
             apart = options.bad_records_path
-            passes = _Passes(session, root, parts, config, None if apart is None else str(apart))
+            passes = _Passes(session, root, parts, config, None if apart is None else open_storage(apart))
             on_step(f"searching {len(parts)} splits of the log")
             queues = passes.generations()
             messages = sum(generation.count for generation in queues.values())
@@ -238,7 +239,7 @@ class _Passes:
     """The passes of the rebuild job over the log."""
 
     def __init__(
-        self, spark: SparkSession, root: Path, parts: list[LogSplit], config: StoreConfig, bad_records_path: str | None
+        self, spark: SparkSession, root: Path, parts: list[LogSplit], config: StoreConfig, bad_records: Storage | None
     ) -> None:
         self._spark = spark
         self._root = root
@@ -246,12 +247,12 @@ class _Passes:
         self._layout = Layout(
             config.consume_queue_file_bytes, config.max_hash_slot_num, config.max_index_num, tuple(config.delays_ms)
         )
-        self._bad_records_path = bad_records_path
+        self._bad_records = bad_records
         self._known = known_topics(root, Findings(root))
 
     def generations(self) -> dict[QueueKey, _Generation]:
         """Find each queue's last generation in the log."""
-        work = partial(generations, known=self._known, bad_records_path=self._bad_records_path)
+        work = partial(generations, known=self._known, bad_records=self._bad_records)
         found: dict[QueueKey, _Generation] = {}
         for some in self._some_at_a_time():
             _follow(found, run_tasks(self._spark, some, work, Seen))
@@ -264,7 +265,7 @@ class _Passes:
             root=self._root / "consumequeue",
             layout=self._layout,
             live_from=_live_from(queues),
-            bad_records_path=self._bad_records_path,
+            bad_records=self._bad_records,
         )
         differ: Counter[QueueKey] = Counter()
         for some in self._some_at_a_time():
@@ -281,7 +282,8 @@ class _Passes:
         workshop, live_from = self._root / WORKSHOP, _live_from(queues)
         files = [(file.name, *_identity(file)) for file in sorted((self._root / "commitlog").glob("*"))]
         begins = [(*key, at) for key, at in sorted(live_from.items())]
-        plan = msgspec.json.encode(_Plan(self._layout, begins, self._parts, self._bad_records_path, files))
+        apart = None if self._bad_records is None else self._bad_records.url
+        plan = msgspec.json.encode(_Plan(self._layout, begins, self._parts, apart, files))
         if not (workshop / _PLAN).exists() or (workshop / _PLAN).read_bytes() != plan:
             shutil.rmtree(workshop, ignore_errors=True)
             for name in (*_DIRECTORIES, _DONE):
@@ -291,7 +293,7 @@ class _Passes:
         # The index is one task, and takes longest.
         left = [split for split in (None, *self._parts) if _name_of(split) not in done]
         if left:
-            work = partial(_write, workshop, self._parts, self._layout, live_from, self._bad_records_path)
+            work = partial(_write, workshop, self._parts, self._layout, live_from, self._bad_records)
             run_tasks(self._spark, left, work, Seen)
         made = workshop / "consumequeue"
         for (topic, queue_id), generation in queues.items():
@@ -311,7 +313,7 @@ def _write(
     parts: list[LogSplit],
     layout: Layout,
     live_from: Mapping[QueueKey, int],
-    aside: str | None,
+    aside: Storage | None,
     split: LogSplit | None,
 ) -> tuple[Seen, ...]:
     """Write a split's units or, for ``None``, the index. An earlier attempt may have written part of them."""

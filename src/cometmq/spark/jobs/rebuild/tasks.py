@@ -23,6 +23,7 @@ from cometmq.message.properties import KEYS, TAGS, UNIQ_KEY
 from cometmq.spark.errors import StoreReadError
 from cometmq.spark.records.decode import Records
 from cometmq.spark.store.scan import LogSplit, sound_records
+from cometmq.storage import Storage
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.index.index_service import INDEX_BLOCK_MESSAGES, IndexService
@@ -82,10 +83,10 @@ def by_queue(records: Records, known: KnownTopics) -> Iterator[tuple[QueueKey, R
                 yield (topic, queue_id), live
 
 
-def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | None) -> list[Seen]:
+def generations(split: LogSplit, known: KnownTopics, bad_records: Storage | None) -> list[Seen]:
     """Return each queue's extent in a split, and the offset at which a new generation begins."""
     found: dict[QueueKey, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]] = {}
-    for records in sound_records(split, bad_records_path):
+    for records in sound_records(split, bad_records):
         for key, part in by_queue(records, known):
             found.setdefault(key, []).append((part.queue_offsets, part.physical_offsets))
     seen = []
@@ -100,10 +101,10 @@ def generations(split: LogSplit, known: KnownTopics, bad_records_path: str | Non
 
 
 def write_units(
-    split: LogSplit, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
+    split: LogSplit, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records: Storage | None
 ) -> None:
     """Write a split's units to the queue files below ``root``, and flush them."""
-    for (topic, queue_id), units, offsets in _units(split, layout, live_from, bad_records_path):
+    for (topic, queue_id), units, offsets in _units(split, layout, live_from, bad_records):
         directory = root / topic / str(queue_id)
         directory.mkdir(parents=True, exist_ok=True)
         for path, at, part in _runs(directory, units, offsets, layout.queue_file_bytes):
@@ -117,11 +118,11 @@ def write_units(
 
 
 def compare_units(
-    split: LogSplit, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
+    split: LogSplit, root: Path, layout: Layout, live_from: Mapping[QueueKey, int], bad_records: Storage | None
 ) -> list[Compared]:
     """Compare a split's units with the units in the files below ``root``."""
     found: dict[QueueKey, Compared] = {}
-    for key, units, offsets in _units(split, layout, live_from, bad_records_path):
+    for key, units, offsets in _units(split, layout, live_from, bad_records):
         differ = 0
         for path, at, part in _runs(root / key[0] / str(key[1]), units, offsets, layout.queue_file_bytes):
             there = _read(path, at, len(part) * CQ_UNIT_BYTES)
@@ -132,13 +133,13 @@ def compare_units(
     return list(found.values())
 
 
-def write_index(parts: list[LogSplit], directory: Path, layout: Layout, bad_records_path: str | None) -> int:
+def write_index(parts: list[LogSplit], directory: Path, layout: Layout, bad_records: Storage | None) -> int:
     """Write the index of the entire log to ``directory``. Return the number of messages that have entries."""
     index = IndexService(directory, layout.hash_slots, layout.index_entries, Disk(), SYSTEM_CLOCK)
     messages = 0
     try:
         for split in parts:
-            for records in sound_records(split, bad_records_path):
+            for records in sound_records(split, bad_records):
                 messages += _index(index, records)
         index.commit()
         index.write_pending()
@@ -187,9 +188,9 @@ def fill_blank(root: Path, topic: str, queue_id: int, first: int, blank: bytes, 
 
 
 def _units(
-    split: LogSplit, layout: Layout, live_from: Mapping[QueueKey, int], bad_records_path: str | None
+    split: LogSplit, layout: Layout, live_from: Mapping[QueueKey, int], bad_records: Storage | None
 ) -> Iterator[tuple[QueueKey, Units, npt.NDArray[np.int64]]]:
-    for records in sound_records(split, bad_records_path):
+    for records in sound_records(split, bad_records):
         for key, part in by_queue(records, KnownTopics()):
             if key not in live_from:
                 continue

@@ -27,10 +27,14 @@ from cometmq.spark.jobs.job import job
 from cometmq.spark.jobs.message_source import rows_in
 from cometmq.spark.jobs.options import ReplayOptions, Selection
 from cometmq.spark.jobs.replay.ledger import (
+    MappingFile,
+    OpenedLedger,
     Plan,
+    QueueSent,
     Range,
     ReplayJob,
     ReplayLedger,
+    StepDone,
     TargetEnd,
     files_of,
     ranges_left,
@@ -39,6 +43,7 @@ from cometmq.spark.jobs.replay.ledger import (
     shares_of,
     target_by_key,
     target_by_queue,
+    write_mapping,
 )
 from cometmq.spark.jobs.replay.report import (
     ReplayedStep,
@@ -49,7 +54,9 @@ from cometmq.spark.jobs.replay.report import (
     write_offsets,
 )
 from cometmq.spark.jobs.replay.sender import GROUP, MAX_CHUNK_ROWS, SENT_COLUMNS, SENT_DDL, ReplayTask, send_batches
-from cometmq.spark.jobs.run import cause_of
+from cometmq.spark.jobs.run import cause_of, collect_results
+from cometmq.spark.jobs.task_files import read_table
+from cometmq.spark.object_stores import open_place
 from cometmq.spark.options import demand_forward
 from cometmq.spark.records.queues import OffsetRange, Queue
 from cometmq.spark.security_options import server_options
@@ -147,12 +154,14 @@ class _Run:
 
     def __init__(self, options: ReplayOptions, log: ArchiveLog, job: ReplayJob, servers: Mapping[str, str]) -> None:
         self._log = log
-        self._ledger = ReplayLedger(options.ledger)
+        self._ledger = ReplayLedger(open_place(options.ledger, options.storage))
         self._job = job
         self._servers = servers
         self._options = options
         self._step_offsets = options.step_offsets or step_of(options.per_second)
         self._began = SYSTEM_CLOCK.monotonic()
+        self._counts: dict[int, tuple[int, int, int, int]] = {}
+        """Messages, found messages, first and next offset of each queue in the topic."""
         self._files = log.files()
         given = {**servers, "topic": job.to, "pollTimeoutMs": str(options.timeout_ms), "consumerGroup": GROUP}
         self._cluster = Cluster(parse_options(given))
@@ -185,7 +194,7 @@ class _Run:
                 "spark.speculation runs tasks twice at the same time, which would send messages twice",
                 next_step="disable it for this job",
             )
-        with self._ledger.opened(self._job, uuid.uuid4().hex[:12], self._log) as replay_id:
+        with self._ledger.opened(self._job, uuid.uuid4().hex[:12], self._log) as opened:
             earlier = self._ledger.steps()
             number = len(earlier)
             self._demand_same_topic(self._ledger.plan_of(number) or self._ledger.plan_of(number - 1))
@@ -193,20 +202,19 @@ class _Run:
             finished = True
             left = ranges_left(self._log.queues(), self._job.topic, earlier, self._step_offsets)
             begun = self._ledger.plan_of(number)
-            at_a_time = 1 if self._options.per_second is None else tasks_at_a_time(spark)
             if begun is not None:
-                self._step(spark, replay_id, at_a_time, begun, done)
+                now_done = self._step(spark, opened, begun, done)
                 number += 1
-                left = ranges_left(self._log.queues(), self._job.topic, self._ledger.steps(), self._step_offsets)
+                left = ranges_left(self._log.queues(), self._job.topic, [*earlier, now_done], self._step_offsets)
             for ranges in left:
                 if (stop := self._options.stop) is not None and stop.is_set():
                     finished = False
                     break
-                self._step(spark, replay_id, at_a_time, self._planned(number, ranges), done)
+                self._step(spark, opened, self._planned(opened.run, number, ranges), done)
                 number += 1
-            queues = self._queues_of(spark, range(len(earlier), number))
+            queues = queues_replayed(self._queues, self._counts)
             return self._report(
-                replay_id, False, finished, done, queues, sum(step.sent + step.found for step in earlier)
+                opened.replay_id, False, finished, done, queues, sum(step.sent + step.found for step in earlier)
             )
 
     def _demand_same_topic(self, plan: Plan | None) -> None:
@@ -220,68 +228,80 @@ class _Run:
                 next_step="use a new ledger to send everything again",
             )
 
-    def _planned(self, number: int, ranges: list[Range]) -> Plan:
+    def _planned(self, run: int, number: int, ranges: list[Range]) -> Plan:
         bounds = self._cluster.bounds(self._queues)
         marks = self._cluster.marks_before({queue: held.end for queue, held in bounds.items()})
         ends = [TargetEnd(*queue[1:], bounds[queue].end, marks.get(queue)) for queue in self._queues]
-        plan = Plan(number, ranges, ends)
+        plan = Plan(number, ranges, ends, run)
         self._ledger.write_plan(plan)
         return plan
 
-    def _step(self, spark: SparkSession, replay_id: str, at_a_time: int, plan: Plan, done: list[ReplayedStep]) -> None:
+    def _step(self, spark: SparkSession, opened: OpenedLedger, plan: Plan, done: list[ReplayedStep]) -> StepDone:
         queues = tuple(Queue(self._job.to, end.broker, end.queue_id) for end in plan.ends)
         if queues != self._queues:
             raise ArchiveError(
                 f"the queues of {self._job.to} have changed since step {plan.step} began",
                 next_step="restore the topic's queues, start all its brokers, and run it again",
             )
-        sent = found = 0
+        mapping: list[MappingFile] = []
         if (frame := self._selected(spark, plan.ranges)) is not None:
-            shares = shares_of(self._loads(plan.ranges), self._options.per_second, at_a_time)
-            task = ReplayTask(
-                self._servers,
-                replay_id,
-                queues,
-                tuple(end.end for end in plan.ends),
-                shares.per_second,
-                self._job.keep_born_time,
-                self._options.timeout_ms,
-            )
-
-            def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                return send_batches(task, batches)
-
-            in_turn = Pace(self._options.per_second).window(
-                MAX_CHUNK_ROWS
-            )  # of the longest queue, before the next has its turn
-            turns = -(-max(part.end - part.first for part in plan.ranges) // in_turn)
-            ordered = (
-                frame.withColumn("task", f.array(*map(f.lit, shares.tasks))[f.col("target")])
-                .repartitionById(max(shares.tasks) + 1, "task")
-                .sortWithinPartitions(
-                    f.floor(f.col("progress") * turns), "target", "brokerName", "queueId", "queueOffset"
-                )
-                .drop("task", "progress")
-            )
-            mapping = self._ledger.mapping_of(plan.step)
             try:
-                ordered.mapInArrow(send, SENT_DDL).write.mode("overwrite").parquet(mapping)
-                sent, found = self._ledger.count_sent(plan.step)
+                mapping = self._sent(spark, frame, opened, plan)
             except Exception as error:
                 raise SparkSourceError(
                     cause_of(str(error)), next_step="fix the cause and run it again with the same ledger"
                 ) from error
-        self._ledger.write_done(plan, sent, found)
-        total = sum(step.messages for step in done) + sent + found
-        done.append(ReplayedStep(sent + found, total, SYSTEM_CLOCK.monotonic() - self._began, plan.step, found))
+        now_done = self._ledger.write_done(opened, plan, mapping)
+        for file in mapping:
+            for of in file.queues:
+                self._count(of)
+        messages, total = now_done.sent + now_done.found, sum(step.messages for step in done)
+        seconds = SYSTEM_CLOCK.monotonic() - self._began
+        done.append(ReplayedStep(messages, total + messages, seconds, plan.step, now_done.found))
         self._options.on_step(done[-1])
+        return now_done
+
+    def _sent(self, spark: SparkSession, frame: DataFrame, opened: OpenedLedger, plan: Plan) -> list[MappingFile]:
+        """Send the messages of a step, and return the mapping that the tasks have written."""
+        per_second = self._options.per_second
+        at_a_time = 1 if per_second is None else tasks_at_a_time(spark)
+        shares = shares_of(self._loads(plan.ranges), per_second, at_a_time)
+        task = ReplayTask(
+            self._servers,
+            opened,
+            self._queues,
+            tuple(end.end for end in plan.ends),
+            shares.per_second,
+            self._job.keep_born_time,
+            self._options.timeout_ms,
+        )
+        # of the longest queue, before the next has its turn
+        in_turn = Pace(per_second).window(MAX_CHUNK_ROWS)
+        turns = -(-max(part.end - part.first for part in plan.ranges) // in_turn)
+        ordered = (
+            frame.withColumn("task", f.array(*map(f.lit, shares.tasks))[f.col("target")])
+            .repartitionById(max(shares.tasks) + 1, "task")
+            .sortWithinPartitions(f.floor(f.col("progress") * turns), "target", "brokerName", "queueId", "queueOffset")
+            .drop("task", "progress")
+        )
+
+        def send(batches: Iterator[pa.RecordBatch]) -> Iterator[MappingFile]:
+            return write_mapping(task.ledger, plan.step, send_batches(task, batches))
+
+        return collect_results(ordered, send, MappingFile)
+
+    def _count(self, of: QueueSent) -> None:
+        at = self._queues.index(Queue(self._job.to, of.broker, of.queue_id))
+        messages, found, first, end = self._counts.get(at, (0, 0, of.first, 0))
+        self._counts[at] = (messages + of.messages, found + of.found, min(first, of.first), max(end, of.next))
 
     def translated(
         self, spark: SparkSession, report: ReplayReport, groups: Sequence[str], servers: Mapping[str, str]
     ) -> ReplayReport:
         """Translate the groups' offsets, and set them except in a dry run."""
-        mappings = self._ledger.mappings()
-        found, warnings = translate(spark, mappings, self._job.topic, groups, servers, self._log.next_offsets())
+        files = self._ledger.mapping_files()
+        mapping = read_table(spark, self._ledger.storage, files, SENT_DDL) if files else None
+        found, warnings = translate(spark, mapping, self._job.topic, groups, servers, self._log.next_offsets())
         if not report.dry_run:
             if not report.finished:
                 warnings.append("the groups' offsets were not set, since the replay is not complete")
@@ -319,29 +339,6 @@ class _Run:
                 loads[target] += part.end - part.first
         return loads
 
-    def _queues_of(self, spark: SparkSession, steps: range) -> Any:
-        paths = self._ledger.mappings(steps)
-        if not paths:
-            return ()
-        rows = (
-            spark.read.schema(SENT_DDL)
-            .parquet(*paths)
-            .groupBy("toBroker", "toQueue")
-            .agg(
-                f.count("*").alias("messages"),
-                f.count_if("found").alias("found"),
-                f.min("toOffset").alias("first"),
-                f.max("toOffset").alias("last"),
-            )
-            .collect()
-        )
-        index = {(queue.broker, queue.queue_id): at for at, queue in enumerate(self._queues)}
-        counts = {
-            index[row["toBroker"], row["toQueue"]]: (row["messages"], row["found"], row["first"], row["last"] + 1)
-            for row in rows
-        }
-        return queues_replayed(self._queues, counts)
-
     def _report(
         self, replay_id: str, dry_run: bool, finished: bool, steps: list[ReplayedStep], queues: Any, earlier: int
     ) -> ReplayReport:
@@ -349,7 +346,7 @@ class _Run:
             archive=self._log.url,
             topic=self._job.topic,
             to=self._job.to,
-            ledger=str(self._ledger.directory),
+            ledger=self._ledger.storage.url,
             replay_id=replay_id,
             dry_run=dry_run,
             finished=finished,

@@ -1,47 +1,64 @@
 """A replay's ledger: its identity, its started and finished steps, and each step's plan.
 
-Layout below the ledger's directory::
+Objects below the ledger's directory or URL, each created once::
 
-    job.json                              the identity of the replay; never changes
-    plans/<step, 20 digits>.json          written before the first message of a step is sent
-    commits/<step, 20 digits>.json        written after its last message was acknowledged
-    mapping/step=<step>/*.parquet         the new place of each message of the step
-    _lock                                 held while a job runs
+    job.json                                   the identity of the replay
+    runs/<run, 20 digits>.json                 written when a job opens the ledger
+    ended/<run, 20 digits>.json                written when this job has ended, and none of its tasks still sends
+    plans/<step, 20 digits>.json               written before the first message of a step is sent
+    commits/<step, 20 digits>.json             written after its last message was acknowledged; lists its mapping
+    mapping/step=<step>/part-<random>.parquet  the new place of each message that one task has sent
+    _lock                                      held while a job runs, in a local directory
 
 A plan contains the archive ranges that its step sends, and the end of each queue in the topic before the step. After a
 crash, the step searches for the messages that it has already sent after those ends; it recognises them by their origin.
+
+Two jobs must not send at the same time, since each would search before the other has sent. In a local directory, the
+lock refuses a second job. But tasks can outlive a driver that is killed, and a storage has no lock. So a task looks at
+least every ``OWNER_SECONDS`` for a later run before it sends, and a job that opens a ledger whose last run has not
+ended waits longer than that. A driver that was paused cannot plan or commit a step that a later run has planned.
+
+Ledgers of earlier versions have no runs, and commits that do not list the mapping: it is all files of the step.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as f
 
 from cometmq.archive.commits import QueueTotals
 from cometmq.archive.files import DataFile
+from cometmq.archive.locks import local_directory, locked
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.ids import index_hash, java_hash
 from cometmq.message.properties import SHARDING_KEY
-from cometmq.spark.archives.log import ArchiveLog, differing
+from cometmq.spark.archives.log import ArchiveLog, demand_visible, differing
 from cometmq.spark.errors import ArchiveError, OptionError
+from cometmq.spark.jobs.documents import Series, create_document, find_document
 from cometmq.spark.jobs.options import Selection
+from cometmq.spark.jobs.task_files import delete_unnamed, write_file
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, steps_of
-from cometmq.spark.storage import Directory, NumberedFiles
+from cometmq.storage import Storage, check_conditional_writes
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-MAPPING: Final = "mapping"
 _JOB: Final = "job.json"
+OWNER_SECONDS: Final = 2.0
+"""Maximum age of a task's knowledge that no other job has opened the ledger."""
+TAKE_OVER_SECONDS: Final = 2 * OWNER_SECONDS
+"""Time that a job waits for the tasks of a run that has not ended."""
 
 
 class ReplayJob(msgspec.Struct, frozen=True):
@@ -89,6 +106,29 @@ class Plan(msgspec.Struct, frozen=True):
     ranges: list[Range]
     ends: list[TargetEnd]
     """Ends of the writable queues. The list index is the queue's number."""
+    run: int = 0
+    """Number of the run that made the plan."""
+
+
+class QueueSent(msgspec.Struct, frozen=True):
+    """The messages that a task has sent to one queue of the topic, or has found there."""
+
+    broker: str
+    queue_id: int
+    messages: int
+    found: int
+    """Number of messages that the topic already contained because of a killed run or an unanswered request."""
+    first: int
+    next: int
+    """The first new offset, and the offset after the last message."""
+
+
+class MappingFile(msgspec.Struct, frozen=True):
+    """A task's part of a step's mapping."""
+
+    path: str
+    bytes: int
+    queues: list[QueueSent]
 
 
 class StepDone(msgspec.Struct, frozen=True):
@@ -98,39 +138,84 @@ class StepDone(msgspec.Struct, frozen=True):
     ranges: list[Range]
     sent: int
     found: int
-    """Number of messages that the topic already contained because of a killed run or an unanswered request."""
+    """Number of messages that the topic already contained."""
     committed_ms: int
+    run: int = 0
+    files: list[str] | None = None
+    """Paths of the mapping's files; None in ledgers of earlier versions."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A job that has opened the ledger."""
+
+    id: str
+    """Random text that no other run has."""
+    opened_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLedger:
+    """A ledger that a job has opened, for its tasks. It can be pickled."""
+
+    storage: Storage
+    run: int
+    replay_id: str
+
+    def is_taken_over(self) -> bool:
+        """Return True if another job has opened the ledger since."""
+        return self.storage.stat(_runs(self.storage).key(self.run + 1)) is not None
+
+
+def _runs(storage: Storage) -> Series[Run]:
+    return Series(storage, "runs", Run)
 
 
 class ReplayLedger:
-    """A replay's ledger in a directory."""
+    """A replay's ledger in a directory, an object store or on HDFS."""
 
-    def __init__(self, root: str | Path) -> None:
-        self.directory = Directory(root)
-        self._plans = NumberedFiles(self.directory, "plans", Plan)
-        self._done = NumberedFiles(self.directory, "commits", StepDone)
+    def __init__(self, storage: Storage) -> None:
+        self.storage: Final = storage
+        self._runs = _runs(storage)
+        self._ended = Series(storage, "ended", int)
+        self._plans = Series(storage, "plans", Plan)
+        self._done = Series(storage, "commits", StepDone)
 
     @contextmanager
-    def opened(self, job: ReplayJob, new_id: str, log: ArchiveLog) -> Iterator[str]:
-        """Lock the ledger for this job, and yield its replay's id, which is ``new_id`` if the ledger is new.
+    def opened(self, job: ReplayJob, new_id: str, log: ArchiveLog) -> Iterator[OpenedLedger]:
+        """Open the ledger for this job. The replay's id is ``new_id`` if the ledger is new.
 
         :param log: the job's archive.
         :raises ArchiveError: another process holds the lock, or the ledger belongs to another replay or archive.
+        :raises UnsafeStorageError: the storage would let two jobs create the same object.
         """
-        with self.directory.locked():
-            saved = self.directory.read_json(_JOB, _SavedJob)
+        storage = self.storage
+        with locked(storage):
+            saved: _SavedJob | None = find_document(storage, _JOB, _SavedJob)
             if saved is None:
+                if local_directory(storage) is None:
+                    check_conditional_writes(storage)
                 marks = [(*queue[1:], mark) for queue, mark in log.marks().items() if queue.topic == job.topic]
                 saved = _SavedJob(new_id, job, marks)
-                self.directory.write_json(_JOB, saved, indented=True)
+                create_document(storage, _JOB, saved)
             elif saved.job != job:
                 changed = [name for name in job.__struct_fields__ if getattr(job, name) != getattr(saved.job, name)]
                 raise ArchiveError(
-                    f"the ledger {self.directory} belongs to another replay: {', '.join(changed)} differ",
+                    f"the ledger {storage.url} belongs to another replay: {', '.join(changed)} differ",
                     next_step="use the same options as before to continue, or use a new ledger",
                 )
             self._demand_same_archive(log, {Queue(job.topic, broker, of): mark for broker, of, mark in saved.marks})
-            yield saved.replay_id
+            number = self._take_over()
+            yield OpenedLedger(storage, number, saved.replay_id)
+            self._ended.create(number, SYSTEM_CLOCK.now_ms())
+
+    def _take_over(self) -> int:
+        """Begin a run. If tasks of the last run may still be sending, wait until they have noticed it."""
+        before = self._runs.numbers()
+        number = before[-1] + 1 if before else 0
+        self._runs.create(number, Run(uuid.uuid4().hex, SYSTEM_CLOCK.now_ms()))
+        if before and self._ended.find(before[-1]) is None:
+            threading.Event().wait(TAKE_OVER_SECONDS)
+        return number
 
     def _demand_same_archive(self, log: ArchiveLog, marks: Mapping[Queue, Mark]) -> None:
         there = log.marks_at({queue: mark.offset for queue, mark in marks.items()})
@@ -139,8 +224,7 @@ class ReplayLedger:
         if other := [*differing(marks, there), *shorter]:
             raise ArchiveError(
                 f"the archive {log.url} contains different messages of {min(other)} than when the ledger "
-                f"{self.directory} was "
-                "created",
+                f"{self.storage.url} was created",
                 next_step="use a new ledger",
             )
 
@@ -149,44 +233,72 @@ class ReplayLedger:
         return self._plans.find(step)
 
     def write_plan(self, plan: Plan) -> None:
-        """Write a plan. This must be done before any of its messages is sent."""
-        self._plans.write(plan.step, plan)
+        """Write a plan. This must be done before any of its messages is sent.
 
-    def write_done(self, plan: Plan, sent: int, found: int) -> None:
-        """Mark a step as finished."""
-        done = StepDone(plan.step, plan.ranges, sent, found, SYSTEM_CLOCK.now_ms())
-        self._done.write(plan.step, done)
+        :raises ArchiveError: another job has planned the step.
+        """
+        self._plans.create(plan.step, plan)
+
+    def write_done(self, opened: OpenedLedger, plan: Plan, mapping: Sequence[MappingFile]) -> StepDone:
+        """Mark a step as finished. Files in the step's directory that no task has returned are deleted.
+
+        :raises ArchiveError: another job has finished the step, or the driver does not see a file.
+        """
+        demand_visible(self.storage, mapping)
+        of_queues = [queue for file in mapping for queue in file.queues]
+        found = sum(of.found for of in of_queues)
+        sent = sum(of.messages for of in of_queues) - found
+        files = [file.path for file in mapping]
+        done = StepDone(plan.step, plan.ranges, sent, found, SYSTEM_CLOCK.now_ms(), opened.run, files)
+        self._done.create(plan.step, done)
+        delete_unnamed(self.storage, _mapping(plan.step), files)
+        return done
 
     def steps(self) -> list[StepDone]:
         """Read the finished steps, in order."""
-        return [self._done.read(step) for step in self._done.numbers()]
+        return self._done.read(self._done.numbers())
 
-    def mapping_of(self, step: int) -> str:
-        """Return the path at which Spark writes a step's mapping."""
-        return str(self.directory.path(_mapping(step)))
-
-    def mappings(self, steps: Iterable[int] | None = None) -> list[str]:
-        """Return the paths of the mappings of the given steps or, by default, of all finished steps. A step that sent
-        no messages has no mapping.
-        """
-        wanted = self._done.numbers() if steps is None else steps
-        return [self.mapping_of(step) for step in wanted if self.directory.exists(_mapping(step))]
-
-    def count_sent(self, step: int) -> tuple[int, int]:
-        """Count in a step's mapping the messages that were sent, and the messages that the topic already contained.
-
-        This function does not need Spark.
-        """
-        rows = found = 0
-        for name in self.directory.names(f"{_mapping(step)}/*.parquet"):
-            column = pq.read_table(self.directory.path(name), columns=["found"]).column("found")
-            rows += len(column)
-            found += pc.sum(column).as_py() or 0
-        return rows - found, found
+    def mapping_files(self) -> list[str]:
+        """Return the paths of all files of the mapping of the finished steps."""
+        found: list[str] = []
+        for step in self.steps():
+            if step.files is None:
+                there = [item.key for item in self.storage.list_objects(_mapping(step.step))]
+                found += (key for key in there if key.endswith(".parquet"))
+            else:
+                found += step.files
+        return found
 
 
 def _mapping(step: int) -> str:
-    return f"{MAPPING}/step={step}"
+    return f"mapping/step={step}"
+
+
+def write_mapping(opened: OpenedLedger, step: int, batches: Iterable[pa.RecordBatch]) -> Iterator[MappingFile]:
+    """Write the rows that a task returns to one file, and yield the file, unless there are no rows.
+
+    :param batches: batches with the schema of the mapping, each with messages of one queue in the topic.
+    """
+    queues: dict[tuple[str, int], QueueSent] = {}
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            key = (batch.column("toBroker")[0].as_py(), batch.column("toQueue")[0].as_py())
+            offsets = pc.min_max(batch.column("toOffset")).as_py()
+            found = pc.sum(batch.column("found")).as_py()
+            before = queues.get(key, QueueSent(*key, 0, 0, offsets["min"], 0))
+            queues[key] = QueueSent(
+                *key,
+                before.messages + batch.num_rows,
+                before.found + found,
+                min(before.first, offsets["min"]),
+                max(before.next, offsets["max"] + 1),
+            )
+            yield batch
+
+    file = write_file(opened.storage, f"{_mapping(step)}/part-", counted())
+    if file is not None:
+        yield MappingFile(file.path, file.bytes, list(queues.values()))
 
 
 def ranges_left(

@@ -23,7 +23,7 @@ from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class GroupOffset:
 
 def translate(
     spark: SparkSession,
-    mappings: Sequence[str],
+    mapping: DataFrame | None,
     topic: str,
     groups: Sequence[str],
     servers: Mapping[str, str],
@@ -166,7 +166,7 @@ def translate(
 ) -> tuple[list[GroupOffset], list[str]]:
     """Translate the current offsets of groups in ``topic``. Return the offsets and any warnings.
 
-    :param mappings: directories with a replay's mapping.
+    :param mapping: the replay's mapping, or None if nothing was sent.
     :param servers: options for connections to the brokers of the old topic.
     :param archived: archived ends of the queues that were replayed.
     :raises OptionError: a group has no offsets in the topic.
@@ -185,12 +185,11 @@ def translate(
         if beyond:
             warnings.append(f"group {group} has consumed {quantity(beyond, 'message')} that are not in the archive yet")
         offsets += [(group, queue.broker, queue.queue_id, committed.get(queue, 0)) for queue in old]
-    if not mappings:
+    if mapping is None:
         return [], [*warnings, "nothing is replayed yet, so offsets cannot be translated"]
     known = spark.createDataFrame(offsets, "group string, brokerName string, queueId int, committed bigint")
-    moved = spark.read.parquet(*mappings)
     rows = (
-        moved.join(f.broadcast(known), ["brokerName", "queueId"])
+        mapping.join(f.broadcast(known), ["brokerName", "queueId"])
         .withColumn("open", f.col("queueOffset") >= f.col("committed"))
         .groupBy("group", "toBroker", "toQueue")
         .agg(
@@ -200,7 +199,7 @@ def translate(
     )
     placed = rows.select("group", "toBroker", "toQueue", f.coalesce("first", "end").alias("offset"))
     again = (
-        moved.join(f.broadcast(known), ["brokerName", "queueId"])
+        mapping.join(f.broadcast(known), ["brokerName", "queueId"])
         .where("queueOffset < committed")
         .join(f.broadcast(placed), ["group", "toBroker", "toQueue"])
         .where("toOffset >= offset")

@@ -19,6 +19,7 @@ contains the new offset of each message. Compressed bodies are sent unchanged, o
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import SendMessageResponseHeader
 from cometmq.spark.errors import DataLossError, SinkError
+from cometmq.spark.jobs.replay.ledger import OWNER_SECONDS, OpenedLedger
 from cometmq.spark.records.decode import Records
 from cometmq.spark.records.queues import OffsetRange, Queue
 from cometmq.spark.sink.options import parse_sink_options
@@ -166,6 +168,9 @@ MAX_CHUNK_BYTES: Final = 1024 * 1024
 SETTLE_SECONDS: Final = 1.0
 """Pause after a request whose result is unknown: it may still reach the broker's log."""
 
+_OWNER_ATTEMPTS: Final = 10
+"""Maximum number of requests until one is answered in time."""
+
 SENT_DDL: Final = (
     "brokerName string, queueId int, queueOffset bigint, toBroker string, toQueue int, toOffset bigint, found boolean"
 )
@@ -178,7 +183,7 @@ class ReplayTask:
 
     servers: Mapping[str, str] = field(repr=False)
     """Options for connections to the brokers."""
-    replay_id: str
+    ledger: OpenedLedger
     queues: tuple[Queue, ...]
     """Queues that messages are sent to; the column ``target`` contains an index into this list."""
     ends: tuple[int, ...]
@@ -213,7 +218,7 @@ def send_batches(task: ReplayTask, batches: Iterable[pa.RecordBatch]) -> Iterato
             targets = batch.column("target").to_pylist()
             if pace is None:
                 pace = Pace(None if task.per_second is None else task.per_second[targets[0]])
-            rows = zip(targets, messages_of(batch, task.replay_id), strict=True)
+            rows = zip(targets, messages_of(batch, task.ledger.replay_id), strict=True)
             while window := list(itertools.islice(rows, pace.window(MAX_CHUNK_ROWS))):
                 parts: dict[int, list[Resent]] = {}
                 for target, message in window:
@@ -289,6 +294,28 @@ class TaskSender(Sender):
             Routes(options, {}).address_of,
         )
         self.encoder: Final = SendEncoder(GROUP, ProducerConfig(), security.credentials)
+        self._ledger = task.ledger
+        self._asked_at = -math.inf
+
+    def demand_owner(self) -> None:
+        """Check that no other job has opened the ledger, unless this was checked a moment ago.
+
+        :raises SinkError: another job has.
+        """
+        place = self._ledger.storage.url
+        for _ in range(_OWNER_ATTEMPTS):
+            if SYSTEM_CLOCK.monotonic() - self._asked_at < OWNER_SECONDS:
+                return
+            self._asked_at = SYSTEM_CLOCK.monotonic()  # before the answer, which may take longer
+            if self._ledger.is_taken_over():
+                raise SinkError(
+                    f"another job has opened the ledger {place} since; this one sends nothing more",
+                    next_step="let only one job use a ledger; messages are neither lost nor doubled",
+                )
+        raise SinkError(
+            f"the ledger {place} answers so slowly that another job could open it meanwhile",
+            next_step="run the replay again when its storage is faster",
+        )
 
 
 class QueueSender:
@@ -329,6 +356,7 @@ class QueueSender:
         if not left:
             return None
         threading.Event().wait(self._pace.take(len(left)))
+        self._sender.demand_owner()
         return _Request(self, left)
 
     def left(self, chunk: list[Resent]) -> _Request | None:
@@ -365,7 +393,7 @@ class QueueSender:
                 records = Records(chunk.data)
                 texts = records.properties.values_of(REPLAY_ORIGIN).to_pylist()
                 for offset, text in zip(records.queue_offsets.tolist(), texts, strict=True):
-                    origin = origin_of(self._task.replay_id, text)
+                    origin = origin_of(self._task.ledger.replay_id, text)
                     if origin is not None:
                         self._found[origin] = offset
         except DataLossError as error:

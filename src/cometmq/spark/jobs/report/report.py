@@ -5,14 +5,13 @@ A job's report stores its figures in fields, and defines its verdict, parts and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from cometmq.paths import local_path
 from cometmq.quantity import quantity
 from cometmq.spark.jobs.report.parts import Notes, Part, per_second
 from cometmq.spark.jobs.report.plots import Plot
@@ -86,14 +85,18 @@ class Report:
             lines += [part] if isinstance(part, str) else part.lines()
         return "\n".join(lines)
 
-    def write_page(self, path: str | Path, header: str = "") -> None:
+    def write_page(self, path: str | Path, header: str = "", *, storage: Mapping[str, str] | None = None) -> None:
         """Write the report as one HTML page, with plots if matplotlib is installed.
 
+        :param path: path or URL of the page's file.
         :param header: a line below the title.
+        :param storage: options of the object store, such as ``endpoint``.
+        :raises PathError: the URL has an unknown scheme, or names no file.
+        :raises StorageError: the page cannot be written.
         """
         from cometmq.spark.jobs.report.drawing import figures
         from cometmq.spark.jobs.report.page import body, page
-        from cometmq.spark.storage import Directory
+        from cometmq.spark.object_stores import open_file_place
 
         content = body(
             title=self.title,
@@ -104,8 +107,8 @@ class Report:
             parts=list(self._parts()),
             plots=figures(self._plots()),
         )
-        path = local_path(path)
-        Directory(path.parent).write(path.name, page(self.title, content))
+        place, name = open_file_place(path, storage)
+        place.put(name, page(self.title, content))
 
 
 class RunReport(Report):
