@@ -63,7 +63,7 @@ MAX_FOUND: Final = 10_000
 
 
 class _Indexed(msgspec.Struct, frozen=True):
-    """What ``_indexed.json`` contains."""
+    """The content of ``_indexed.json``."""
 
     totals: list[QueueTotals]
     files: dict[int, list[str]] | None = None

@@ -86,7 +86,7 @@ class Checkpoint:
 
         A checkpoint that contains a planned batch is not changed.
         """
-        if self.has_begun():
+        if _LOGS[0] not in self.storage.list_directories() or self.has_begun():
             return None
         left = [name for name in self._names() if PurePosixPath(name).parts[0] in (*_LOGS, "state")]
         try:
