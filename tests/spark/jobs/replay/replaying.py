@@ -41,7 +41,7 @@ def main(namesrv: str, archive: str, ledger: str, to: str, point: str, rate: str
         return write_done(self, opened, plan, mapping)
 
     ReplayLedger.write_done = killing  # type: ignore[method-assign]
-    replay(archive, namesrv, ledger, to=to, step_offsets=STEP, per_second=float(rate) or None, master="local[2]")
+    replay(archive, namesrv, ledger, to=to, step_offsets=STEP, per_second=float(rate) or None, master="local[2, 4]")
 
 
 if __name__ == "__main__":
