@@ -18,6 +18,7 @@ LOCAL = {
     "jobs/mask/keys.py": "opens a database",
     "jobs/rebuild/job.py": "repairs a store",
     "jobs/rebuild/tasks.py": "repairs a store",
+    "jobs/table/watch.py": "writes figures for the exporter and the console of the machine",
     "source/lag.py": "writes figures for the machine's Prometheus exporter",
     "store/place.py": "reads a store",
 }
