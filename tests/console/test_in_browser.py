@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 from tests.helpers.consoles import console_of
 
+from cometmq.archive.commits import BodyColumn, QueueTotals
 from cometmq.auth.policies import EntryInfo, PolicyInfo
 from cometmq.auth.user_admin import UserInfo
 from cometmq.client import ProducerConfig, PushConfig
@@ -22,6 +23,7 @@ from cometmq.message.message import Message, MessageExt
 from cometmq.remoting.admin_headers import PutQuotaRequestHeader
 from cometmq.remoting.security import Security
 from cometmq.remoting.signing import Credentials
+from cometmq.spark.jobs.table.report import TableReport
 from cometmq.testing.cluster import Cluster
 from cometmq.testing.sync import SyncCluster
 
@@ -60,6 +62,7 @@ PAGES: Final = (
     "/access/quotas/new",
     "/pipeline",
     "/pipeline/archive.json",
+    "/pipeline/table.json",
     "/changes",
     "/keys",
     "/login",
@@ -149,6 +152,21 @@ def console(cluster: SyncCluster, members: None, tmp_path_factory: pytest.TempPa
     queues = [{"topic": "orders-everywhere", "broker": "broker-0", "queue": at, "rows": 10**at} for at in range(9)]
     report = {"directory": "/lake/" + "orders" * 20, "rows": 10**9, "queues": queues, "warnings": ["a" * 200]}
     (reports / "archive.json").write_text(json.dumps({**report, "exit_code": 3}))
+    columns = [BodyColumn(f"column{at}", "array<struct<sku:string,count:bigint>>" * (1 + at % 3)) for at in range(9)]
+    totals = [QueueTotals("orders", "broker-0", at, 0, 10**at, 10**at) for at in range(4)]
+    table = TableReport(
+        *("iceberg://prod/shop.orders", 12_345, 6_789_000, 48, 60, 3600.0),
+        finished=True,
+        warnings=(),
+        queues=tuple(totals),
+        columns=tuple(columns),
+        table_files=48,
+        table_bytes=57_000_000,
+        committed_behind=12,
+        seconds_behind=41.5,
+        running=True,
+    )
+    (reports / "table.json").write_text(json.dumps(table.to_dict() | {"exit_code": table.exit_code}))
     with console_of(cluster, tmp_path_factory.mktemp("console"), allow_changes=True, reports=reports) as server:
         yield server
 

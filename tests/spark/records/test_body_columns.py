@@ -253,6 +253,14 @@ def test_protobuf_bodies_become_columns(tmp_path: Path) -> None:
         type_name=".google.protobuf.Duration",
         label=1,
     )
+    file.message_type.add(name="Marker")
+    kind.field.add(
+        name="marker",
+        number=4,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+        type_name=".shop.Marker",
+        label=1,
+    )
     duration = descriptor_pb2.FileDescriptorProto()
     duration_pb2.DESCRIPTOR.CopyToProto(duration)
     schema = tmp_path / "order.desc"

@@ -26,7 +26,7 @@ not wait for further messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -112,9 +112,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let this run end at the current ends of the queues."""
         queues = self._cluster.queues()
-        demand_topics(self._options, queues)
+        self._demand_topics(queues)
         bounds = self._cluster.bounds(queues)
         self._target = {queue: held.end for queue, held in bounds.items()}
+
+    def _demand_topics(self, queues: Iterable[Queue]) -> None:
+        """Check that every topic has readable queues."""
+        demand_topics(self._options, queues)
 
     @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -188,7 +192,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is None:
             queues = self._cluster.queues()
-            demand_topics(self._options, queues)
+            self._demand_topics(queues)
             bounds = self._query_bounds(queues, on_silent=None)
             return bounds, resolve_start(self._options, self._cluster, bounds, LATEST), {}
         reached, marks = offsets_from_json(start["queues"]), marks_from_json(start.get("marks", {}))

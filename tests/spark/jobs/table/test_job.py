@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.helpers.pace import Patience
 from tests.spark.archives.catalog_servers import Lake, start_catalog
 from tests.spark.drivers import PATIENCE_S, await_kill
@@ -17,6 +22,7 @@ from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.job import archive
@@ -229,3 +235,65 @@ def test_a_job_may_keep_its_columns_or_stop(spark: Any, topics: Topics, tmp_path
     plain = tmp_path / "plain"
     fresh_table(topic, topics.namesrv, plain, body="none", once=True, spark=spark)
     assert columns_of(plain) == {}
+
+
+def test_dead_letters_and_delays_of_the_topic_are_kept_if_asked(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic, other, to = topics.create(1), topics.create(1), tmp_path / "orders"
+    group = f"g-{topic}"
+    orders(topics, topic, 0, {"id": 1})
+    given: dict[str, Any] = {"dead_letters": [group], "delayed": True, "once": True, "spark": spark}
+    assert fresh_table(topic, topics.namesrv, to, **given).total_rows == 1, "the group has no dead letters yet"
+    dead = topics.create(1, f"%DLQ%{group}")
+    topics.send_one(dead, 0, b'{"id": 2}', f"RETRY_TOPIC\x01{topic}\x02")
+    topics.send_one(dead, 0, b'{"id": 3}', f"RETRY_TOPIC\x01{other}\x02")
+    for name in (topic, other):
+        topics.send_one(name, 0, b'{"id": 4}', "DELAY\x0118\x02")
+        topics.send_one(name, 0, b'{"id": 5}', "TIMER_DELAY_SEC\x013600\x02")
+        topics.await_waiting(name, 1)
+    done = fresh_table(topic, topics.namesrv, to, **given)
+    assert done.committed_behind == 0
+    found = [(row.topic, row.id) for row in read_archive(spark, to).orderBy("id").collect()]
+    assert [identity for _, identity in found] == [1, 2, 4, 5]
+    assert [name for name, _ in found[:2]] == [topic, dead]
+    assert {name for name, _ in found[2:]} <= {"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"}
+    again = fresh_table(topic, topics.namesrv, to, **given)
+    assert again.rows == 0
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_the_command_runs_until_it_is_stopped(topics: Topics, tmp_path: Path) -> None:
+    topic, status = topics.create(1), tmp_path / "orders.json"
+    words = ["pipeline", "table", topic, "-n", topics.namesrv, "--to", tmp_path / "orders", "--interval", "100ms"]
+    words += ["--schema", "id bigint", "--status", status, "--master", "local[1]"]
+    orders(topics, topic, 0, {"id": 1}, {"id": "x"})
+    line = [sys.executable, "-m", "cometmq", *map(str, words)]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        patience = Patience(PATIENCE_S)
+        while not status.exists() or json.loads(status.read_text())["total_rows"] < 2:
+            assert process.poll() is None, process.communicate()
+            assert not patience.is_over
+            time.sleep(0.2)
+        live = json.loads(status.read_text())
+        assert (live["running"], live["bad_bodies"], live["committed_behind"]) == (True, 1, 0)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out
+    assert "stopped; 0 messages and 0 s behind, 1 file" in out
+    assert json.loads(status.read_text())["running"] is False
+
+
+def test_wrong_use_of_the_command(tmp_path: Path) -> None:
+    for words, error in (
+        (["orders"], "the table needs a place"),
+        (["orders", "--catalog", "prod"], "the table needs a place"),
+        (["orders", "--to", str(tmp_path), "--format", "delta"], "is a Parquet or an Iceberg table"),
+        (["orders", "--to", str(tmp_path), "--schema", "id number"], "there is no type number"),
+        (["orders", "--to", str(tmp_path), "--body", "avro"], "avro bodies need a schema"),
+        (["orders", "--to", str(tmp_path), "--interval", "soon"], "--interval"),
+    ):
+        done = CliRunner().invoke(command, ["table", *words])
+        assert done.exit_code == 2, (words, done.output)
+        assert error in " ".join(done.output.split())

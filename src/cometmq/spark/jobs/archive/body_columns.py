@@ -51,7 +51,7 @@ def settle_columns(
     """
     bodies = archive.bodies
     if bodies is None:
-        return Settled(manifests, log.body_columns())
+        return Settled(manifests, [])
     known = bodies.columns(log.body_columns())
     wanted = [{of.name: arrow_type(of.type) for of in manifest.wanted} for manifest in manifests if manifest.wanted]
     columns, changes = changed_columns(known, wanted)

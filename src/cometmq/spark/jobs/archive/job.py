@@ -87,6 +87,8 @@ class TableWork:
 
     bodies: Bodies | None = None
     """The way in which bodies become columns."""
+    of_topic: str | None = None
+    """Topic whose messages are kept, also those in dead letter and delay topics, which need not exist yet."""
     beside: Callable[[SparkSession, ArchiveLog, ArchiveRun], AbstractContextManager[object]] | None = None
     """Work beside the query, from its start to its end."""
 
@@ -126,7 +128,8 @@ def run_archive(options: ArchiveOptions, work: TableWork = TableWork()) -> Archi
         if continuation:
             given.pop("startingTimestamp", None)
         given |= continuation
-        _demand_sources(parse_options(given), is_new=not continuation and checkpoint.last_committed_batch() is None)
+        needed = given if work.of_topic is None else given | {"topic": work.of_topic}
+        _demand_sources(parse_options(needed), is_new=not continuation and checkpoint.last_committed_batch() is None)
         if not continuation and not checkpoint.has_begun() and parse_options(given).starting_offsets != EARLIEST:
             # so that a start that dies leaves nothing out
             place = log.storage if options.checkpoint is None else checkpoint.storage
@@ -230,7 +233,7 @@ class _Run:
     ) -> None:
         self._spark = spark
         self._work = work
-        self._opened = OpenedArchive.of(log, work.bodies)
+        self._opened = OpenedArchive.of(log, work.bodies, work.of_topic)
         self._log = log
         self._checkpoint = checkpoint
         self._options = options

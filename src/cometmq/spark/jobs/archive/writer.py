@@ -11,16 +11,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, InputPartition
 
 from cometmq.archive.chain import Writer
 from cometmq.archive.changes import Batch
 from cometmq.archive.commits import BodyColumn, Commit, Covered
 from cometmq.archive.files import DataFile
+from cometmq.message.names import DLQ_PREFIX
+from cometmq.message.properties import REAL_TOPIC, RETRY_TOPIC, TIMER_DEL_UNIQKEY
 from cometmq.spark.archives.files import QueueWriter, Uploads
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import TableFormat
@@ -31,6 +34,7 @@ from cometmq.spark.records.body_columns.types import arrow_fields, columns_of
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
 from cometmq.spark.records.queues import NO_MARKS, Marks, OffsetRange, Offsets, Queue
 from cometmq.spark.records.worker_memory import lasting_worker
+from cometmq.spark.source.offsets import demand_topics
 from cometmq.spark.source.options import SourceOptions, parse_options
 from cometmq.spark.source.reader import RangePartition
 from cometmq.spark.source.stream_reader import RocketMQStreamReader
@@ -38,6 +42,10 @@ from cometmq.storage import Storage, StorageOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+_DECODED_BYTES: Final = 8 * 1024 * 1024
+"""Number of bytes of messages whose bodies are decoded at a time. Python's objects take several times as much."""
 
 
 class OpenedArchive(NamedTuple):
@@ -50,11 +58,13 @@ class OpenedArchive(NamedTuple):
     """True if the archive is found by the name of its table, not by its storage."""
     bodies: Bodies | None = None
     """The way in which bodies become columns; None for an archive without such columns."""
+    of_topic: str | None = None
+    """Topic whose messages are kept, also those in dead letter and delay topics; None keeps all messages."""
 
     @classmethod
-    def of(cls, log: ArchiveLog, bodies: Bodies | None = None) -> OpenedArchive:
+    def of(cls, log: ArchiveLog, bodies: Bodies | None = None, of_topic: str | None = None) -> OpenedArchive:
         """Return the archive that this job has opened."""
-        return cls(log.storage, log.writer, log.wanted, log.in_catalog, bodies)
+        return cls(log.storage, log.writer, log.wanted, log.in_catalog, bodies, of_topic)
 
     def open_log(self) -> ArchiveLog:
         """Open the archive in another process of the job."""
@@ -170,12 +180,19 @@ class ArchiveStreamReader(RocketMQStreamReader):
         """Leave the log out of what is pickled for tasks, since connections cannot leave their process."""
         return {name: value for name, value in self.__dict__.items() if name != "_log"}
 
+    def _demand_topics(self, queues: Iterable[Queue]) -> None:
+        """Check that the topic of the table has readable queues. The topics for its dead letters may come later."""
+        of_topic = self._archive.of_topic
+        topics = self._options.topics if of_topic is None else (of_topic,)
+        demand_topics(replace(self._options, topics=topics), queues)
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide a batch into tasks that know the archived ends. If the batch is already committed, the tasks read
         nothing.
         """
-        archived, bodies = self._log.next_offsets(), self._archive.bodies
-        columns = [] if bodies is None else bodies.columns(self._log.body_columns())
+        last, bodies = self._log.last(), self._archive.bodies
+        archived = {} if last is None else {of.queue: of.next for of in last.queues}
+        columns = [] if bodies is None else bodies.columns([] if last is None else last.body_columns)
         dealt = super().partitions(start, end)
         return [
             ArchivePartition(
@@ -224,7 +241,7 @@ class RowWriter:
         :param batches: messages in the columns of an archive.
         """
         writer, wanted = QueueWriter(uploads, queue, self.schema), dict[str, pa.DataType]()
-        for batch in batches:
+        for batch in self._chosen(queue.topic, batches):
             if self._decoder is None:
                 writer.add(batch)
                 continue
@@ -235,6 +252,26 @@ class RowWriter:
                 wanted[name] = merged(committed, wanted.get(name, pa.null()), kind)
         columns = list(columns_of(pa.field(name, kind) for name, kind in wanted.items()))
         return [Manifest(file=file, wanted=columns) for file in writer.close()]
+
+    def _chosen(self, topic: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages that belong to the table, in batches whose decoded bodies fit into a task's memory."""
+        for every in batches:
+            batch = _of_topic(every, topic, self._archive.of_topic)
+            parts = 1 if self._decoder is None else -(-batch.nbytes // _DECODED_BYTES)
+            rows = max(1, -(-batch.num_rows // parts)) if parts else 1
+            for first in range(0, batch.num_rows, rows):
+                yield batch.slice(first, rows)
+
+
+def _of_topic(batch: pa.RecordBatch, stored_in: str, topic: str | None) -> pa.RecordBatch:
+    """Return the messages that belong to a topic. Dead letters and waiting messages name it in a property."""
+    if topic in (None, stored_in):
+        return batch
+    properties = batch.column("properties")
+    name = RETRY_TOPIC if stored_in.startswith(DLQ_PREFIX) else REAL_TOPIC
+    is_recall = pc.is_valid(pc.map_lookup(properties, TIMER_DEL_UNIQKEY, "first"))
+    belongs = pc.equal(pc.map_lookup(properties, name, "first"), topic)
+    return batch.filter(pc.and_not(belongs.fill_null(False), is_recall))
 
 
 def write_ranges(

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.archive.errors import TakenOverError
+from cometmq.client.route import route_of
+from cometmq.message.names import DLQ_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from cometmq.paths import local_path
 from cometmq.spark.archives.log import ArchiveLog
 from cometmq.spark.archives.table import DELTA, ICEBERG, TableFormat
-from cometmq.spark.errors import OptionError
+from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.job import TableWork, run_archive
 from cometmq.spark.jobs.archive.report import ArchiveRun
 from cometmq.spark.jobs.archive.writer import OpenedArchive
@@ -30,6 +32,8 @@ from cometmq.spark.jobs.table.upkeep import TableUpkeep, UpkeepRules, run_every
 from cometmq.spark.jobs.table.watch import LiveFiles, TableWatch
 from cometmq.spark.records.body_columns.formats import bodies_of
 from cometmq.spark.security_options import server_options
+from cometmq.spark.source.cluster import Cluster
+from cometmq.spark.source.offsets import closed_topic
 from cometmq.spark.source.options import parse_options
 
 if TYPE_CHECKING:
@@ -51,10 +55,11 @@ def fresh_table(options: FreshTableOptions) -> TableReport:
     bodies = bodies_of(options.body, options.schema, options.message, options.schema_change)
     place, wanted = _place(options)
     more = {"badBodies": "null", **(options.options or {})}
-    run = _Beside(options, more)
+    topics = _topics(options)
+    run = _Beside(options, topics, more)
     given = ArchiveOptions(
         options.namesrv,
-        options.topic,
+        topics,
         place,
         table_format=wanted,
         commit_interval=None if options.once else options.interval,
@@ -68,13 +73,29 @@ def fresh_table(options: FreshTableOptions) -> TableReport:
         master=options.master,
     )
     try:
-        run_archive(given, TableWork(bodies, run.beside))
+        run_archive(given, TableWork(bodies, options.topic, run.beside))
     except TakenOverError:
         if run.report is None:
             raise
         return dataclasses.replace(run.report, taken_over=True)
-    assert run.report is not None
+    if run.report is None:
+        raise ArchiveError("the messages are committed, but the state of the table cannot be read: see the log")
     return run.report
+
+
+def _topics(options: FreshTableOptions) -> list[str]:
+    """Return the topics in which messages of the table are stored.
+
+    :raises OptionError: a topic exists but cannot be read.
+    """
+    more = [f"{DLQ_PREFIX}{group}" for group in options.dead_letters]
+    more += [SCHEDULE_TOPIC, TIMER_TOPIC] if options.delayed else []
+    cluster = Cluster(parse_options({**server_options(options.namesrv, options.access), "topic": options.topic}))
+    for name in more:
+        route = cluster.route(name)
+        if route is not None and not route_of(name, route).read_queues:
+            raise closed_topic(name)
+    return [options.topic, *more]
 
 
 def _place(options: FreshTableOptions) -> tuple[str | Path, TableFormat | None]:
@@ -100,6 +121,7 @@ class _Beside:
     """The work beside the commits of one run: upkeep, metrics and the live report."""
 
     options: FreshTableOptions
+    topics: list[str]
     source: dict[str, str]
     report: TableReport | None = field(default=None, init=False)
 
@@ -109,7 +131,7 @@ class _Beside:
         rules = UpkeepRules(options.join_every_ms, options.target_bytes, options.keep_versions_ms, options.keep_ms)
         upkeep = TableUpkeep(spark, opened.open_log(), rules)
         source = parse_options(
-            {**server_options(options.namesrv, options.access), "topic": options.topic, **self.source}
+            {**server_options(options.namesrv, options.access), "topic": ",".join(self.topics), **self.source}
         )
         small = options.target_bytes // _LEAST_BYTES_SHARE
         watch = TableWatch(opened.open_log(), run, upkeep.totals, source, small_bytes=small)
@@ -132,7 +154,8 @@ class _Beside:
             ended.set()
             for thread in threads if not options.once else ():
                 thread.join()
-            self.report = files.write(running=False)
+            files.write(running=False)
+            self.report = files.last and dataclasses.replace(files.last, running=False)
 
 
 def _path(file: str | Path | None) -> Path | None:

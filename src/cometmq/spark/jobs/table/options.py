@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Final
@@ -50,6 +50,13 @@ class FreshTableOptions(SparkOptions):
     table_format: TableFormat | str | None = options_from(
         TableOptions, "format for a new table: its name, or a TableFormat", default=None
     )
+    dead_letters: Sequence[str] = option(
+        "Also keep the dead letters of this consumer group that came from the topic. May be repeated.",
+        "--dead-letters",
+        default=(),
+        many=True,
+    )
+    delayed: bool = option("Also keep messages of the topic that wait for their delivery time.", default=False)
     interval: str = option("Commit when messages have waited this long (30s, 5m).", default="1m", key="maxTriggerDelay")
     once: bool = option("Commit the messages that are there, do all upkeep that is due, and end.", default=False)
     body: str = option("Format of the bodies.", default=FORMATS[0], form=one_of(*FORMATS))

@@ -45,11 +45,6 @@ class TableReport(ArchiveReport):
         return self.table_bytes // self.table_files if self.table_files else 0
 
     @property
-    def exit_code(self) -> int:
-        """Return exit code 3 if there are warnings. A table job is always stopped from outside."""
-        return 0 if not self.warnings else super().exit_code
-
-    @property
     def verdict(self) -> str:
         """State how fresh the table is."""
         state = "running" if self.running else "taken over by a newer run" if self.taken_over else "stopped"

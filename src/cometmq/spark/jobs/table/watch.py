@@ -84,6 +84,7 @@ class TableWatch:
         self._cluster = Cluster(source)
         self._small_bytes = small_bytes
         self._clock = clock
+        self._began_ms = clock.now_ms()
         self._sequence = -1
         self._files: list[DataFile] = []
         self._newest_ms: dict[Queue, int] = {}
@@ -97,7 +98,7 @@ class TableWatch:
         committed = {of.queue: of.next for of in done.queues}
         behind = self._behind(committed)
         now_ms = self._clock.now_ms()
-        late = [now_ms - self._newest_ms.get(queue, now_ms) for queue, count in behind.items() if count]
+        late = [now_ms - self._newest_ms.get(queue, self._began_ms) for queue, count in behind.items() if count]
         fields = {field.name: getattr(done, field.name) for field in dataclasses.fields(done)}
         fields["warnings"] = tuple(self._run.gap_warnings())
         return TableReport(
@@ -159,18 +160,18 @@ class LiveFiles:
         self._metrics = metrics
         self._status = status
         self._lock = threading.Lock()
+        self.last: TableReport | None = None
+        """The last report; None if the state of the table was never known."""
 
-    def write(self, *, running: bool) -> TableReport | None:
+    def write(self, *, running: bool) -> None:
         """Write the files. A failure is logged, and the next call tries again."""
         with self._lock:
             try:
-                report = self._watch.report(running=running)
+                self.last = report = self._watch.report(running=running)
                 if self._metrics is not None:
                     replace_file(self._metrics, self._watch.metrics(report))
                 if self._status is not None:
                     content = report.to_dict() | {"exit_code": report.exit_code}
                     replace_file(self._status, json.dumps(content, indent=2).encode())
-            except (OSError, CometMQError) as error:
+            except Exception as error:  # catalogs and stores raise anything; the commits must go on
                 _log.warning("the state of the table cannot be written: %s", error)
-                return None
-            return report

@@ -84,19 +84,27 @@ class CodecBodies:
         kind = self.codec.spark_type
         if not isinstance(kind, StructType):
             raise OptionError(f"{self.codec.name} is not a record, so it has no columns")
-        return tuple(BodyColumn(field.name, _type_text(field.dataType)) for field in kind)
+        texts = ((field.name, _type_text(field.dataType)) for field in kind)
+        return tuple(BodyColumn(name, text) for name, text in texts if text is not None)
 
 
-def _type_text(kind: Any) -> str:
-    """Return the text of a Spark type in a table. Keys of maps become text, and intervals microseconds."""
+def _type_text(kind: Any) -> str | None:
+    """Return the text of a Spark type in a table. Keys of maps become text, and intervals microseconds.
+
+    The result is None for messages without fields, which no file can hold: their columns come with the first field.
+    """
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType):
-        return f"struct<{','.join(f'`{field.name}`:{_type_text(field.dataType)}' for field in kind)}>"
+        texts = ((field.name, _type_text(field.dataType)) for field in kind)
+        members = [f"`{name}`:{text}" for name, text in texts if text is not None]
+        return f"struct<{','.join(members)}>" if members else None
     if isinstance(kind, types.ArrayType):
-        return f"array<{_type_text(kind.elementType)}>"
+        element = _type_text(kind.elementType)
+        return element and f"array<{element}>"
     if isinstance(kind, types.MapType):
-        return f"map<string,{_type_text(kind.valueType)}>"
+        value = _type_text(kind.valueType)
+        return value and f"map<string,{value}>"
     return "bigint" if isinstance(kind, types.DayTimeIntervalType) else str(kind.simpleString())
 
 
