@@ -64,13 +64,13 @@ def test_a_running_job_is_seen_until_its_report_is_no_longer_renewed(seen: Surfe
     live = {
         "exit_code": 0,
         "title": "Table /lake/orders",
-        "verdict": "running; 3 messages and 2 s behind",
+        "verdict": "3 messages and 2 s behind",
         "running": True,
     }
     (reports / "live.json").write_text(json.dumps(live | {"table_files": 48}))
     assert "live.json Table /lake/orders" in seen.get("/pipeline").words
     page = seen.get("/pipeline/live.json").words
-    assert "running · running; 3 messages and 2 s behind ·" in page
+    assert "running · 3 messages and 2 s behind ·" in page
     assert "table files 48" in page
     os.utime(reports / "live.json", (time.time() - 600, time.time() - 600))
     assert "no longer renewed: the job may have died" in seen.get("/pipeline/live.json").words

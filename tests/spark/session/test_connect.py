@@ -38,6 +38,7 @@ from cometmq.spark.jobs.message_source import MessageSource
 from cometmq.spark.jobs.rebuild.job import rebuild
 from cometmq.spark.jobs.replay.job import replay
 from cometmq.spark.jobs.skew import skew
+from cometmq.spark.jobs.table.job import fresh_table
 from cometmq.spark.jobs.trace import trace
 from cometmq.spark.session.environment import connect_session
 from cometmq.testing import free_port
@@ -179,6 +180,18 @@ def test_topics_are_archived(remote: Any, topics: Topics, tmp_path: Path) -> Non
     found = read_archive(remote, lake).select("body").collect()
     assert sorted(int(row.body[:9]) for row in found) == list(range(301))
     assert not list(lake.glob("_told*"))
+
+
+def test_a_table_is_kept_fresh(remote: Any, topics: Topics, tmp_path: Path) -> None:
+    """The server decides on new columns, and writes the files with them again."""
+    topic, lake = topics.create(1), tmp_path / "lake"
+    given: dict[str, Any] = {"schema": "id bigint", "once": True, "spark": remote}
+    for number in range(2):
+        topics.send(topic, 0, [b'{"id": %d, "f%d": "x"}' % (number, number)])
+        done = fresh_table(topic, topics.namesrv, lake, **given)
+    assert (done.rows, done.total_rows, done.committed_behind, done.files_joined) == (1, 2, 0, 2)
+    rows = read_archive(remote, lake).select("id", "f0", "f1").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [(0, "x", None), (1, None, "x")]
 
 
 def test_what_hinders_the_server_from_committing_is_told(remote: Any, topics: Topics, tmp_path: Path) -> None:

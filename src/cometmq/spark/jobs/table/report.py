@@ -47,9 +47,9 @@ class TableReport(ArchiveReport):
     @property
     def verdict(self) -> str:
         """State how fresh the table is."""
-        state = "running" if self.running else "taken over by a newer run" if self.taken_over else "stopped"
+        taken = "taken over by a newer run; " if self.taken_over else ""
         return (
-            f"{state}; {quantity(self.committed_behind, 'message')} and {self.seconds_behind:.0f} s behind, "
+            f"{taken}{quantity(self.committed_behind, 'message')} and {self.seconds_behind:.0f} s behind, "
             f"{quantity(self.table_files, 'file')} of {self.mean_file_bytes / 1e6:.1f} MB on average"
         )
 
