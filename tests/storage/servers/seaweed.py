@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,14 +53,22 @@ class S3Server:
 
 
 @contextmanager
-def seaweed(directory: Path, *, with_catalog: bool = False) -> Iterator[S3Server]:
-    """Run SeaweedFS inside the block."""
-    identity = {
-        "name": "tests",
-        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
-        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-    }
-    (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
+def seaweed(
+    directory: Path, *, with_catalog: bool = False, more_keys: Sequence[tuple[str, str]] = ()
+) -> Iterator[S3Server]:
+    """Run SeaweedFS inside the block.
+
+    :param more_keys: access and secret keys of other users.
+    """
+    identities = [
+        {
+            "name": access_key,
+            "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        for access_key, secret_key in ((ACCESS_KEY, SECRET_KEY), *more_keys)
+    ]
+    (directory / "s3.json").write_text(json.dumps({"identities": identities}))
     ports = {
         name: free_port()
         for name in (

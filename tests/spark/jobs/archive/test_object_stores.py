@@ -284,6 +284,7 @@ def test_the_command_archives_into_a_bucket(
         assert len(by_deltalake(f"{lake}-2", s3)) == 30
         refused = CliRunner().invoke(command, [*words, "--to", f"{lake}-3", "--format", "iceberg"])
         assert (refused.exit_code, "needs the name of a catalog" in refused.output) == (2, True), refused.output
+        assert "for a catalog of type rest, glue, hive or sql (PostgreSQL)" in " ".join(refused.output.split())
     finally:
         for name in names:
             hadoop.unset(name)
