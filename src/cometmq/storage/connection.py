@@ -58,12 +58,13 @@ def object_store_texts(location: Location, options: StorageOptions) -> dict[str,
     Short-lived credentials of a profile are in them, so call this function again before they expire.
 
     :raises MissingPackageError: boto3, for a profile, is not installed.
-    :raises StorageError: such a program cannot use the option ``caFile``.
+    :raises StorageError: such a program reads the server's authority only from ``SSL_CERT_FILE``.
     """
     if location.kind not in ("s3", "gcs", "azure"):
         return {}
-    ca_file = _ca_file(options)
-    if ca_file and os.environ.get("SSL_CERT_FILE") != ca_file:
+    used = os.environ.get("SSL_CERT_FILE", "")
+    ca_file = options.ca_file or used or _ca_file(options)
+    if ca_file != used and not _allows_http(options):
         raise StorageError(
             f"{location}: the certificate file {ca_file} is named by an option or by AWS_CA_BUNDLE, but the table's "
             "library reads only SSL_CERT_FILE",

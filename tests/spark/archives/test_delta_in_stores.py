@@ -32,7 +32,15 @@ from cometmq.spark.archives.table import DELTA_LOG, TableFormat
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.archive.upkeep import join_files, planned_joinings
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, arrow_schema
-from cometmq.storage import Storage, StorageError, StorageOptions, UnsafeStorageError, connection, open_storage
+from cometmq.storage import (
+    Location,
+    Storage,
+    StorageError,
+    StorageOptions,
+    UnsafeStorageError,
+    connection,
+    open_storage,
+)
 from cometmq.storage.connection import object_store_texts
 from cometmq.testing import VirtualClock
 
@@ -266,6 +274,19 @@ def test_wrong_credentials_are_named_and_not_shown(s3: S3Server) -> None:
     with pytest.raises(StorageError, match="does not match the access key") as refused, table._failures():
         table._delta.DeltaTable(table._address, storage_options=settings)
     assert "zq7" not in f"{failed.value} {refused.value}"
+
+
+def test_the_authority_of_a_server_comes_from_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/bundle.pem")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    place = Location.parse("s3://lake/orders")
+    with pytest.raises(StorageError, match=r"export SSL_CERT_FILE=/etc/bundle\.pem"):
+        object_store_texts(place, StorageOptions())
+    assert object_store_texts(place, StorageOptions(endpoint="http://localhost:9000"))
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/authority.pem")
+    assert object_store_texts(place, StorageOptions(ca_file="/etc/authority.pem"))
+    with pytest.raises(StorageError, match=r"export SSL_CERT_FILE=/etc/other\.pem"):
+        object_store_texts(place, StorageOptions(ca_file="/etc/other.pem"))
 
 
 def test_stores_without_conditional_writes_are_refused(
