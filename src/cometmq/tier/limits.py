@@ -12,8 +12,11 @@ LOADING_BYTES: Final = 48 * 1024 * 1024
 its size."""
 CACHED_FOOTERS: Final = 1_024
 """Maximum number of files whose footers are kept; 20 to 100 KB each."""
-READING_THREADS: Final = 3
-"""Number of requests that are answered at the same time; each may load a row group."""
+READING_THREADS: Final = 16
+"""Number of requests that are answered at the same time, most of which wait for the storage. LOADING_BYTES limits the
+memory that they need."""
+THREADS_OF_QUEUE: Final = 4
+"""Number of requests that are answered at the same time for one queue."""
 READ_AHEAD_THREADS: Final = 1
 """Number of row groups that are loaded in advance at the same time."""
 EXTENTS_IN_FRAME: Final = 1_000

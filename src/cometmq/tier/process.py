@@ -8,6 +8,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from cometmq.clock import SYSTEM_CLOCK
@@ -36,7 +37,6 @@ from cometmq.tier.limits import (
     EXTENTS_PAUSE_SECONDS,
     MEMORY_BYTES,
     READ_AHEAD_THREADS,
-    READING_THREADS,
     REFRESH_SECONDS,
     WAITING_SECONDS,
 )
@@ -44,6 +44,7 @@ from cometmq.tier.lookups import Lookups
 from cometmq.tier.reader import ArchiveReader
 from cometmq.tier.rebuild import warm_up
 from cometmq.tier.row_groups import RowGroups
+from cometmq.tier.shares import SharedThreads
 
 _NICE: Final = 5
 """The broker's work goes first."""
@@ -59,7 +60,7 @@ class ReaderProcess:
         self._socket = broker
         self._incoming = broker.makefile("rb")
         self._sending = threading.Lock()
-        self._threads = ThreadPoolExecutor(READING_THREADS, "read")
+        self._threads = SharedThreads()
         self._lookups = ThreadPoolExecutor(1, "look-up")
         """Lookups take long; reads do not wait for them."""
         self._ended = threading.Event()
@@ -105,8 +106,11 @@ class ReaderProcess:
 
         while (request := self._receive()) is not None:
             if not isinstance(request, Open):
-                is_lookup = isinstance(request, Lookup)
-                (self._lookups if is_lookup else self._threads).submit(work, request, SYSTEM_CLOCK.monotonic())
+                begin = partial(work, request, SYSTEM_CLOCK.monotonic())
+                if isinstance(request, Lookup):
+                    self._lookups.submit(begin)
+                else:
+                    self._threads.submit((request.topic, request.queue_id), begin)
         self._ended.set()
 
     def _refresh(self, catalog: Catalog) -> None:
