@@ -127,6 +127,8 @@ POP_RETRY_SECONDS: Final = 0.1
 """Pause before another attempt to store popped messages that the store refused."""
 POP_LOAD_SECONDS: Final = 2.0
 """Time after which an expired message is checked again if it must be loaded from the archive first."""
+POP_LOAD_SECONDS_MAX: Final = 60.0
+"""The same while the archive cannot be read, since each check adds an entry to the POP log."""
 POP_SCAN_MESSAGES_PER_MS: Final = 20_000
 """Number of invisible messages that lengthen the pause between two checks of a queue by one millisecond."""
 POP_SCAN_PAUSE_MS: Final = 50

@@ -17,8 +17,9 @@ from tests.broker.pop.popping import Got, Popper, got
 from tests.broker.wire import pull_header, records
 from tests.helpers.waiting import until
 
-from cometmq.broker.limits import POP_LOAD_SECONDS
+from cometmq.broker.limits import POP_LOAD_SECONDS, POP_LOAD_SECONDS_MAX
 from cometmq.broker.pop.entries import PoppedInOrder
+from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import decode_record
 from cometmq.remoting.admin_headers import CreateTopicRequestHeader
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -123,6 +124,25 @@ async def test_messages_that_expire_together_are_loaded_together(archived: Archi
     while archived.broker.store.extent(retry, 0)[1] < len(messages):
         await archived.clock.run_for(POP_LOAD_SECONDS)
     assert archived.messages.records - before < 3 * len(messages) + 100
+
+
+async def test_messages_that_expire_while_the_archive_cannot_be_read_are_asked_for_less_and_less_often(
+    archived: Archived,
+) -> None:
+    popper = popper_of(archived)
+    await popper.pop(**WAIT, invisible_time=10_000, max_msg_nums=4)
+    unload(archived)
+    log = archived.broker.store.queue(POP_LOG_TOPIC, 0)
+    (file,) = [path for path in archived.lake.glob("topic=*/*/*.parquet") if "-00000000000000000000-" in path.name]
+    content = file.read_bytes()
+    file.write_bytes(b"damaged")
+    os.kill(archived.messages.process.pid or 0, signal.SIGKILL)
+    before = log.max_offset()
+    await until(lambda: archived.broker.pops.reads.pause_seconds == POP_LOAD_SECONDS_MAX, clock=archived.clock)
+    assert log.max_offset() - before < 20
+    file.write_bytes(content)
+    retry = f"%RETRY%{popper.group}_T"
+    await until(lambda: archived.broker.store.extent(retry, 0)[1] == 4, clock=archived.clock)
 
 
 async def test_an_invisible_time_is_changed_and_the_handle_stays_valid_while_the_message_loads(

@@ -77,6 +77,14 @@ async def test_clients_of_5_find_the_bounds_of_a_time(archived: Archived) -> Non
         assert await offset_of(archived, moment, UPPER) == max(bisect_right(moments, moment) - 1, 0)
 
 
+@pytest.mark.parametrize("moment", [-(2**63), -1, 0, 2**62, 2**63 - 1])
+async def test_times_outside_the_messages_are_found_at_the_ends(archived: Archived, moment: int) -> None:
+    first, last = (0, 0) if moment <= 0 else (MESSAGES, MESSAGES - 1)
+    assert await offset_of(archived, moment, LOWER) == first
+    assert await offset_of(archived, moment, UPPER) == last
+    assert await offset_of(archived, moment, None) == last
+
+
 async def test_clients_of_4_find_the_nearest_message(archived: Archived) -> None:
     moments = times(archived)
     for moment in sampled(moments):

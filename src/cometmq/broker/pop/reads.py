@@ -20,7 +20,12 @@ import msgspec
 
 from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.archived.searches import records_in
-from cometmq.broker.limits import ARCHIVE_FILTERED_RECORDS, MAX_ARCHIVE_WINDOWS_BYTES
+from cometmq.broker.limits import (
+    ARCHIVE_FILTERED_RECORDS,
+    MAX_ARCHIVE_WINDOWS_BYTES,
+    POP_LOAD_SECONDS,
+    POP_LOAD_SECONDS_MAX,
+)
 from cometmq.broker.pop.popped_records import Chunks, record_offsets
 from cometmq.broker.pull.archived_choice import choose_records
 from cometmq.broker.pull.filters import EVERYTHING, MessageFilter
@@ -78,6 +83,8 @@ class PopReads:
         """Windows by their first offsets, those used last at the end."""
         self._of_queue: dict[tuple[str, int], dict[int, _Window]] = {}
         self._bytes = 0
+        self.pause_seconds = POP_LOAD_SECONDS
+        """Time after which a message that is not loaded should be asked for again; it doubles while loads fail."""
         self._loading: dict[tuple[str, int], dict[int, dict[Hashable, Callable[[], None]]]] = {}
         """For each queue: the offsets from which messages are being loaded, and the functions that wait for them."""
 
@@ -192,8 +199,10 @@ class PopReads:
 
         def take(answer: Answer | None, payload: bytes) -> None:
             if not isinstance(answer, Records):
+                self.pause_seconds = min(self.pause_seconds * 2, POP_LOAD_SECONDS_MAX)
                 self._clock.call_later(_AGAIN_SECONDS, self._ended, place)
                 return
+            self.pause_seconds = POP_LOAD_SECONDS
             if not answer.count and self._archived is not None:
                 self._archived.report_gap(topic, queue_id, offset, answer.next_offset)
             self._add(place, answer.next_offset, payload)

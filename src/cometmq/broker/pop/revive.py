@@ -25,7 +25,6 @@ from itertools import count
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import (
-    POP_LOAD_SECONDS,
     POP_RETRY_SECONDS,
     POP_REVIVE_MESSAGES,
     POP_SCAN_MESSAGES_PER_MS,
@@ -204,7 +203,7 @@ class PopReviveService:
     def _postponed(self, queue: PopQueue, missing: NotLoadedError, pop_time: int) -> Changed:
         """Let an archived message load, and return the entry with which it becomes due again when it is loaded."""
         self._reads.load(missing.place, queue.key, _do_nothing)
-        due = self._clock.now_ms() + int(POP_LOAD_SECONDS * 1000)
+        due = self._clock.now_ms() + int(self._reads.pause_seconds * 1000)
         return Changed(*queue.key, pop_time, missing.place[2], pop_time, due - pop_time)
 
     def _revived(self, queue: PopQueue, died: int, refusal: RefusedError | None) -> None:
