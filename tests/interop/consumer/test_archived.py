@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.broker.archived.archiving import archive_store, delete_log_files, is_readable
 from tests.helpers.waiting import wait_for
-from tests.interop.clients import KINDS, Client, Series, queue_positions, seen
+from tests.interop import builds
+from tests.interop.clients import JAVA55, KINDS, Client, Series, queue_positions, seen
 from tests.interop.commands import Event
-from tests.interop.conftest import GetClient
+from tests.interop.conftest import GetClient, unavailable
 
+from cometmq.remoting.blocking import BlockingConnection
+from cometmq.remoting.codes import RequestCode
 from cometmq.testing import Cluster, SyncCluster
 
 pytestmark = pytest.mark.interop
@@ -59,6 +64,21 @@ def test_a_new_group_consumes_from_the_first_archived_message(
     demand_all(
         clients(name).consume(cluster.namesrv_address, TOPIC, group, SERIES.count, mode=mode, **{"from": "first"})
     )
+
+
+def test_a_group_that_pops_consumes_from_the_first_archived_message(cluster: SyncCluster, tmp_path: Path) -> None:
+    try:
+        java55 = Client(JAVA55, tmp_path)
+    except builds.ToolMissingError as problem:
+        unavailable(problem)
+    group = "archived-pop"
+    body = {"topic": TOPIC, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
+    with BlockingConnection(cluster.run(lambda running: running.broker(0).address), 10) as connection:
+        answer = connection.invoke(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(body).encode())
+    assert answer.code == 0, answer
+    consumed = java55.consume(cluster.namesrv_address, TOPIC, group, SERIES.count, mode="pop", **{"from": "first"})
+    java55.close()
+    demand_all(consumed)
 
 
 def test_mqadmin_and_the_java_client_see_the_offsets_of_the_archive(cluster: SyncCluster, java: Client) -> None:
