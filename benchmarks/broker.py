@@ -1,7 +1,7 @@
 """Measures the broker beside Apache RocketMQ 4.9.7, in turn, on this machine, with `mqload`.
 
     python -m benchmarks.broker load    [--rounds 5] [--seconds 6]  the cases of docs/performance.md, both systems
-    python -m benchmarks.broker slaves                              the same with a slave
+    python -m benchmarks.broker slaves                              the same with a slave, and with two
     python -m benchmarks.broker tls                                 plain text and TLS on one port
     python -m benchmarks.broker acl                                 with ACL 1.0 and 200 accounts, and without
     python -m benchmarks.broker metrics                             with metrics, and without
@@ -58,8 +58,9 @@ class Case:
     mode: str = "send"
     keys: Keys = (("flushDiskType", "ASYNC_FLUSH"),)
     """Of the broker's configuration."""
-    role: str = ""
-    """brokerRole of a master with one slave of its own system."""
+    role: str = "ASYNC_MASTER"
+    slaves: int = 0
+    """Number of slaves of the broker's own system."""
     tls: bool = False
     """Over TLS, with the certificate that a broker without one makes."""
     signs: bool = False
@@ -72,9 +73,9 @@ class Case:
     """So often it runs before it is measured."""
 
     @property
-    def broker(self) -> tuple[Keys, str, bool]:
+    def broker(self) -> tuple[Keys, str, int, bool]:
         """Cases with the same need the same broker."""
-        return self.keys, self.role, self.accounts
+        return self.keys, self.role, self.slaves, self.accounts
 
 
 ONE, MANY, PIPED = ("-c", "1", "-t", "C"), ("-c", "64", "-t", "A"), ("-c", "16", "-w", "32", "-t", "D")
@@ -113,8 +114,9 @@ CASES: Final = {
         Case("SYNC_FLUSH, 1 connection", ("-c", "1", "-t", "S"), keys=SYNC),
     ),
     "slaves": (
-        Case("ASYNC_MASTER with a slave, 64 connections", MANY, role="ASYNC_MASTER"),
-        Case("SYNC_MASTER with a slave, 64 connections", MANY, role="SYNC_MASTER"),
+        Case("ASYNC_MASTER with a slave, 64 connections", MANY, slaves=1),
+        Case("SYNC_MASTER with a slave, 64 connections", MANY, role="SYNC_MASTER", slaves=1),
+        Case("SYNC_MASTER with two slaves, 64 connections", MANY, role="SYNC_MASTER", slaves=2),
     ),
     "tls": (
         Case("plain text, 64 connections", MANY),
@@ -144,8 +146,8 @@ def measure_round(
     cases: Sequence[Case], system: System, seconds: float, messages: int = FILLED
 ) -> Iterator[tuple[Case, Measured]]:
     """Some cases of one system, those that need the same broker on one broker."""
-    for (keys, role, accounts), group in itertools.groupby(cases, lambda case: case.broker):
-        with running(system, dict(keys), role=role, accounts=accounts) as deployment:
+    for (keys, role, slaves, accounts), group in itertools.groupby(cases, lambda case: case.broker):
+        with running(system, dict(keys), role=role, slaves=slaves, accounts=accounts) as deployment:
             broker, numbers, some = deployment.broker, itertools.count(), list(group)
             filled = {case.options for case in some}  # a case may fill the topic of another one
             if system is System.APACHE:

@@ -23,12 +23,18 @@ _FOLLOWS_S: Final = 60.0
 
 @contextmanager
 def running(
-    system: System, keys: Mapping[str, str] | None = None, *, role: str = "", accounts: bool = False
+    system: System,
+    keys: Mapping[str, str] | None = None,
+    *,
+    role: str = "ASYNC_MASTER",
+    slaves: int = 0,
+    accounts: bool = False,
 ) -> Iterator[Deployment]:
     """A nameserver and a broker on a fresh store; the JVM has a heap of 1 GB.
 
     :param keys: of the broker's configuration.
-    :param role: brokerRole of a master with one slave of its own system, which follows it.
+    :param role: brokerRole of the broker.
+    :param slaves: number of slaves of its own system that follow it.
     :param accounts: the broker has ACL 1.0 with :data:`ACCOUNTS` accounts, which may send to every topic.
     """
     with tempfile.TemporaryDirectory(prefix="cometmq-bench-", ignore_cleanup_errors=True) as name, ExitStack() as undo:
@@ -39,10 +45,10 @@ def running(
         def started(of: str, **more: str) -> Server:
             return start_broker(system, directory / of, names.address, {**keys, **more}, None, JAVA)
 
-        deployment = Deployment(names, started("broker", brokerRole=role or "ASYNC_MASTER"), dict(keys))
+        deployment = Deployment(names, started("broker", brokerRole=role), dict(keys))
         undo.callback(lambda: deployment.broker.close())  # another one, if it was started again
-        if role:
-            slave = undo.enter_context(started("slave", brokerRole="SLAVE", brokerId="1"))
+        for number in range(1, slaves + 1):
+            slave = undo.enter_context(started(f"slave-{number}", brokerRole="SLAVE", brokerId=str(number)))
             _wait_until_it_follows(names.address, deployment.broker.address, slave.address)
         yield deployment
 

@@ -68,7 +68,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
     broker_role: str = option(
         ASYNC_MASTER,
-        "Role in replication. A SYNC_MASTER acknowledges a message once a slave also has it. A SLAVE follows a master.",
+        "Role in replication. A SYNC_MASTER acknowledges a message once its slaves have it. A SLAVE follows a master.",
         form=one_of(ASYNC_MASTER, SYNC_MASTER, SLAVE),
     )
     broker_ip1: str = option(

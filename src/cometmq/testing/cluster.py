@@ -83,7 +83,7 @@ class Cluster:
 
     :param brokers: number of brokers, each with its own store.
     :param slaves: number of slaves for each broker; with ``brokerRole=SYNC_MASTER`` in ``broker_keys``, sends wait for
-        one of the slaves.
+        every slave in sync, and need at least one.
     :param clock: the clock of all servers; the test moves a :class:`~cometmq.testing.VirtualClock`.
     :param data: directory for the stores, which is not deleted; by default a temporary directory.
     :param broker_keys: keys of ``broker.conf`` for every broker.

@@ -133,6 +133,19 @@ async def test_a_slave_that_is_late_and_required_gives_the_reason_at_once(start:
     assert (await sender.codes())[2:] == [OK]
 
 
+async def test_after_a_start_of_the_master_a_slave_must_have_its_whole_log(
+    start: Start, connect_slave: ConnectSlave
+) -> None:
+    """The master does not know any more what it acknowledged before."""
+    master, sender, _ = await start(0)
+    await sender.post()
+    slave = await connect_slave(master)
+    await slave.report(master.store.max_physical_offset - 1)
+    assert master.ha.in_sync.slaves_in_sync == 0
+    await in_sync(slave, master)
+    assert master.ha.in_sync.slaves_in_sync == 1
+
+
 async def test_a_slave_returns_while_a_lone_master_acknowledges_all_the_time(
     start: Start, connect_slave: ConnectSlave, clock: VirtualClock
 ) -> None:

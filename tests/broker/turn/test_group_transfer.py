@@ -3,10 +3,14 @@ the rule by which slaves are waited for."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from tests.helpers.waiting import block_for, until
 
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.broker.turn.in_sync_set import InSyncSet
+from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import VirtualClock
 
@@ -49,6 +53,14 @@ def test_what_a_slave_has_already_is_not_waited_for() -> None:
     assert transfers.answers == [(100, OK)]
 
 
+def test_what_was_reported_before_anybody_waits_is_not_waited_for() -> None:
+    """Messages that wait for nobody are stored and reported, and then somebody waits for the end of the log."""
+    transfers = Transfers(minimum=1)
+    transfers.service.reported("slave", 100)
+    transfers.wait(100)
+    assert transfers.answers == [(100, OK)]
+
+
 def test_a_response_that_timed_out_is_not_kept() -> None:
     """A slave that answers but does not advance, and is required."""
     transfers = Transfers(minimum=1)
@@ -57,7 +69,7 @@ def test_a_response_that_timed_out_is_not_kept() -> None:
         transfers.wait(position)
         transfers.clock.advance(1.0)
     codes = [code for _, code in sorted(transfers.answers)]
-    assert codes == [TIMEOUT] * 2 + [NOT_AVAILABLE] * 98
+    assert codes == [TIMEOUT] * 3 + [NOT_AVAILABLE] * 97
     assert not transfers.service._old
     assert not transfers.service._young
 
@@ -78,16 +90,49 @@ def test_each_response_has_its_own_time(pause_s: float) -> None:
         assert transfers.answers == [(position, TIMEOUT) for position in range(1, number + 1)]
 
 
-def test_a_slave_that_catches_up_in_time_is_not_too_late() -> None:
-    """It was late, and the only one; its report arrives before the timeout."""
+def test_a_slave_that_is_required_has_the_whole_time() -> None:
+    """What is sent while it is late waits too, and only after the timeout it is not waited for any more."""
     transfers = Transfers(minimum=1)
     transfers.service.reported("slave", 0)
     transfers.wait(1)
-    transfers.clock.advance(2.5)
-    assert transfers.service.in_sync.slaves_in_sync == 0
+    transfers.clock.advance(2.9)
+    transfers.wait(2)
     transfers.service.reported("slave", 1)
     assert transfers.answers == [(1, OK)]
-    assert transfers.service.in_sync.slaves_in_sync == 1
+    transfers.clock.advance(3.0)
+    assert transfers.answers == [(1, OK), (2, TIMEOUT)]
+    transfers.wait(3)
+    assert transfers.answers[2:] == [(3, NOT_AVAILABLE)]
+    transfers.service.reported("slave", 3)
+    transfers.wait(4)
+    transfers.service.reported("slave", 4)
+    assert transfers.answers[3:] == [(4, OK)]
+
+
+def test_a_slave_that_returns_before_the_timeout_answers_those_that_wait() -> None:
+    """It stopped counting because it was far behind."""
+    transfers = Transfers(minimum=1)
+    transfers.service.reported("slave", 0)
+    transfers.wait(1)
+    transfers.wait(1_001)
+    assert transfers.answers == [(1_001, NOT_AVAILABLE)]
+    transfers.clock.advance(2.5)
+    transfers.service.reported("slave", 1_001)
+    assert transfers.answers[1:] == [(1, OK)]
+
+
+async def test_after_a_pause_of_the_master_the_reports_that_have_arrived_come_first() -> None:
+    """A paused machine must not take its own pause for a slave's."""
+    members = InSyncSet(minimum=1, fall_behind_max=1_000)
+    service = GroupTransferService(clock=SYSTEM_CLOCK, timeout_s=0.3, in_sync=members)
+    service.reported("slave", 0)
+    answers: list[ResponseCode] = []
+    service.when_replicated(1, answers.append)
+    block_for(0.5)
+    asyncio.get_running_loop().call_later(0.001, service.reported, "slave", 1)
+    await until(lambda: answers)
+    assert answers == [OK]
+    assert members.removals == 0
 
 
 def test_when_the_last_required_slave_leaves_everybody_is_answered() -> None:

@@ -212,7 +212,7 @@ class JoinsWithoutBeingWaitedFor(InSyncSet):
 class StaysWhateverItLacks(InSyncSet):
     """Sends stop waiting for a slave that is late, and it is still said to be in sync."""
 
-    def waited(self, position: int) -> None:
+    def waited(self, position: int, *, if_enough: bool = False) -> None:
         self.confirmed = max(self.confirmed, position)
 
 
@@ -291,3 +291,17 @@ def test_a_slave_falls_out_of_sync(event: Event, happens: Callable[[InSyncSet], 
     assert in_sync.take_changes() == [Change("slave", State.IN_SYNC, State.CATCHING_UP, event)]
     assert in_sync.removals == 1
     assert in_sync.waited_for == 0
+
+
+def test_a_slave_that_is_required_is_given_the_whole_time() -> None:
+    in_sync = InSyncSet(minimum=2, fall_behind_max=100)
+    for name in ("a", "b", "c"):
+        in_sync.reported(name, 0)
+    in_sync.stored(10)
+    in_sync.reported("a", 10)
+    in_sync.waited(10, if_enough=True)
+    assert in_sync.slaves_in_sync == 3, "without both late ones there are too few"
+    in_sync.reported("b", 10)
+    in_sync.waited(10, if_enough=True)
+    assert in_sync.state_of("c") is State.CATCHING_UP
+    assert in_sync.confirmed == 10

@@ -2,7 +2,8 @@
 
 :mod:`cometmq.broker.turn.in_sync_set` decides which slaves are waited for. A response ends with SUCCESS once its
 position is confirmed, with SLAVE_NOT_AVAILABLE if too few slaves are in sync, and with FLUSH_SLAVE_TIMEOUT after
-``slaveTimeout``. A slave for which a response has waited for two thirds of this time is no longer waited for.
+``slaveTimeout``. A slave for which a response has waited for two thirds of this time is no longer waited for, if enough
+others are on time. Otherwise it has the whole time, and then it is not waited for either.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _LATE: Final = 2 / 3
 """The part of the timeout after which a slave is late: the rest is left for the response to be on time."""
 _SOON_S: Final = 0.001
 """Times that are less apart are the same, so that no rounding makes the alarm ring twice."""
+_PAUSED_S: Final = 0.1
+"""An alarm that rings so late says that this process was paused, and that reports may wait to be read."""
+_READ_S: Final = 0.01
+"""Time to read reports after a pause, before slaves are judged."""
 
 
 class _Waiter(NamedTuple):
@@ -51,8 +56,10 @@ class GroupTransferService:
         self._young: deque[_Waiter] = deque()
         """Responses that have not waited long, sorted by position and time."""
         self._old: deque[_Waiter] = deque()
-        """Earlier responses, which wait for enough slaves, since every late slave has stopped counting."""
-        self._alarm = Alarm(self._judge, clock=clock)
+        """Earlier responses, which wait for as many slaves as required."""
+        self._alarm = Alarm(self._ring, clock=clock)
+        self._due = 0.0
+        """The time at which the alarm rings."""
         self._is_enough = True
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
@@ -73,7 +80,7 @@ class GroupTransferService:
             self._note(is_enough=True)
             self._young.append(_Waiter(position, callback, self._clock.monotonic()))
             if not self._alarm.is_set:
-                self._alarm.after(self._late_s)
+                self._ring_at(self._clock.monotonic() + self._late_s)
 
     # --- events of slaves -----------------------------------------------------------------------
     def marked(self, end: int) -> None:
@@ -136,6 +143,17 @@ class GroupTransferService:
                 self.in_sync.minimum,
             )
 
+    def _ring_at(self, when: float) -> None:
+        self._due = when
+        self._alarm.after(max(when - self._clock.monotonic(), 0.0))
+
+    def _ring(self) -> None:
+        if self._clock.monotonic() - self._due > _PAUSED_S:
+            self._alarm.after(_READ_S)
+            self._due = float("inf")  # only once
+        else:
+            self._judge()
+
     def _judge(self) -> None:
         """End the responses that have waited too long, and stop waiting for slaves that are late."""
         now = self._clock.monotonic()
@@ -144,12 +162,15 @@ class GroupTransferService:
             self._old.append(self._young.popleft())
             late_at = self._old[-1].position
         if late_at is not None:
-            self.in_sync.waited(late_at)
+            self.in_sync.waited(late_at, if_enough=True)
             self._settle()
         while self._old and now - self._old[0].since > self._timeout_s - _SOON_S:
-            self._old.popleft().callback(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+            waiter = self._old.popleft()
+            self.in_sync.waited(waiter.position)
+            self._settle()
+            waiter.callback(ResponseCode.FLUSH_SLAVE_TIMEOUT)
         ends = [self._old[0].since + self._timeout_s] if self._old else []
         if self._young:
             ends.append(self._young[0].since + self._late_s)
         if ends:
-            self._alarm.after(max(min(ends) - now, 0.0))
+            self._ring_at(min(ends))

@@ -24,7 +24,8 @@ slave only after it has everything, then it would lack what was confirmed in bet
 Invariants.
 
 * A slave in sync has every confirmed byte: if it is promoted, no message that returned ``SEND_OK`` is lost.
-* The confirmed position never goes back.
+* The confirmed position never goes back. A master that starts does not know what it confirmed before: its first mark is
+  the end of its log, so that a slave in sync has all of it.
 * A slave with two connections, one of which the master believes to be open, is waited for on both, and counts once
   towards the minimum.
 
@@ -82,9 +83,10 @@ class Change:
 
 
 class _Slave:
-    __slots__ = ("doubted_until", "end", "state", "target")
+    __slots__ = ("doubted_until", "end", "name", "state", "target")
 
-    def __init__(self) -> None:
+    def __init__(self, name: Hashable) -> None:
+        self.name: Final = name
         self.end = 0
         """The end of its log, as last reported."""
         self.state = State.CATCHING_UP
@@ -112,6 +114,8 @@ class InSyncSet:
         """Number of times that a connected slave has fallen out of sync."""
         self._fall_behind_max = fall_behind_max
         self._slaves: dict[Hashable, _Slave] = {}
+        self._counted: list[_Slave] = []
+        """The slaves that are in sync or join."""
         self._end = 0
         self._mark = 0
         self._changes: list[Change] = []
@@ -130,7 +134,7 @@ class InSyncSet:
     @property
     def waited_for(self) -> int:
         """Return the number of slaves that sends wait for; a slave with two connections may count twice."""
-        return sum(map(_counts, self._slaves.values()))
+        return len(self._counted)
 
     @property
     def connected(self) -> int:
@@ -139,6 +143,8 @@ class InSyncSet:
 
     def take_changes(self) -> list[Change]:
         """Return what has changed since the last call."""
+        if not self._changes:
+            return []
         changes, self._changes = self._changes, []
         return changes
 
@@ -151,28 +157,36 @@ class InSyncSet:
     def stored(self, end: int) -> None:
         """The log has grown to ``end``: slaves that are too far behind stop counting."""
         self._end = end
-        for name, slave in self._slaves.items():
-            if _counts(slave) and end - slave.end >= self._fall_behind_max:
-                self._apply(name, slave, Event.BEHIND)
+        behind = [slave for slave in self._counted if end - slave.end >= self._fall_behind_max]
+        for slave in behind:
+            self._apply(slave, Event.BEHIND)
         self._confirm()
 
     def reported(self, name: Hashable, slave_end: int) -> None:
         """A slave reports the end of its log."""
-        slave = self._slaves.setdefault(name, _Slave())
+        slave = self._slaves.get(name)
+        if slave is None:
+            slave = self._slaves[name] = _Slave(name)
         if slave_end < slave.end:
-            self._apply(name, slave, Event.SHORTER)
+            self._apply(slave, Event.SHORTER)
         slave.end = slave_end
-        if slave_end >= self._mark and self._end - slave_end < self._fall_behind_max:
-            self._apply(name, slave, Event.CLOSE)
-        if slave_end >= slave.target:
-            self._apply(name, slave, Event.COMPLETE)
+        if slave.state is not State.IN_SYNC:
+            if slave_end >= self._mark and self._end - slave_end < self._fall_behind_max:
+                self._apply(slave, Event.CLOSE)
+            if slave_end >= slave.target:
+                self._apply(slave, Event.COMPLETE)
         self._confirm()
 
-    def waited(self, position: int) -> None:
-        """A send of ``position`` has waited too long: slaves that lack it stop counting."""
-        for name, slave in self._slaves.items():
-            if slave.end < position:
-                self._apply(name, slave, Event.LATE)
+    def waited(self, position: int, *, if_enough: bool = False) -> None:
+        """A send of ``position`` has waited too long: slaves that lack it stop counting.
+
+        :param if_enough: change nothing if fewer slaves than the minimum would count: the send would wait anyway.
+        """
+        late = [slave for slave in self._counted if slave.end < position]
+        if if_enough and len(self._counted) - len(late) < self.minimum:
+            return
+        for slave in late:
+            self._apply(slave, Event.LATE)
         self._confirm()
 
     def doubted(self, name: Hashable, sent: int) -> None:
@@ -185,10 +199,11 @@ class InSyncSet:
     def removed(self, name: Hashable) -> None:
         """A slave's connection has ended."""
         self._slaves.pop(name, None)
+        self._count()
         self._confirm()
 
     # --- the machine ----------------------------------------------------------------------------
-    def _apply(self, name: Hashable, slave: _Slave, event: Event) -> None:
+    def _apply(self, slave: _Slave, event: Event) -> None:
         before = slave.state
         after = TRANSITIONS.get((before, event))
         if after is None:
@@ -198,13 +213,16 @@ class InSyncSet:
             slave.target = self.confirmed
         elif before is State.IN_SYNC:
             self.removals += 1
-        self._changes.append(Change(name, before, after, event))
+        self._changes.append(Change(slave.name, before, after, event))
+        self._count()
+
+    def _count(self) -> None:
+        self._counted = [slave for slave in self._slaves.values() if slave.state is not State.CATCHING_UP]
 
     def _confirm(self) -> None:
-        counted = [slave for slave in self._slaves.values() if _counts(slave)]
-        if sum(slave.end > slave.doubted_until for slave in counted) >= self.minimum:
-            self.confirmed = max(self.confirmed, min((slave.end for slave in counted), default=self._end))
-
-
-def _counts(slave: _Slave) -> bool:
-    return slave.state is not State.CATCHING_UP
+        certain, least = 0, self._end
+        for slave in self._counted:
+            certain += slave.end > slave.doubted_until
+            least = min(least, slave.end)
+        if certain >= self.minimum and least > self.confirmed:
+            self.confirmed = least

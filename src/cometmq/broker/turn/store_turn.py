@@ -10,7 +10,7 @@ request adds its record to the store's batch, which assigns its position, and th
 the broker's own services do the same (``put_inner``, ``put_together``, ``put_due``). ``end``, at the end of each round
 of the loop or when the turn is large, commits the batch. Then the answers are sent: immediately with ASYNC_FLUSH; with
 SYNC_FLUSH after the flush that covers the write (group commit: one flush covers all turns written before it began),
-with SYNC_MASTER once a slave has the records (:mod:`cometmq.broker.turn.waiters`).
+with SYNC_MASTER once slaves have the records (:mod:`cometmq.broker.turn.waiters`).
 
 The compiled core encodes plain sends by itself (:mod:`cometmq.broker.turn.plain_sends`): it borrows the end of the
 batch (``lend``), and its records are put before anything else happens to the turn (``take_back``).

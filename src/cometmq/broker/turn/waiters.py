@@ -1,6 +1,6 @@
 """Responses that wait until their messages are as durable as the configuration requires (``GroupCommitService``).
 
-With SYNC_FLUSH, responses wait until the messages are flushed; with SYNC_MASTER, until a slave has them. With both
+With SYNC_FLUSH, responses wait until the messages are flushed; with SYNC_MASTER, until slaves have them. With both
 settings, they wait for both at the same time.
 """
 
