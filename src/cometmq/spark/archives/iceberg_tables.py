@@ -129,8 +129,7 @@ def update_body_columns(change: Any, table: Any, known: Sequence[BodyColumn], co
     from pyiceberg.exceptions import ValidationError
 
     there = {field.name for field in table.schema().fields}
-    before = {field.name for schema in table.schemas().values() for field in schema.fields}
-    gone = [column.name for column in columns if column.name in before - there]
+    gone = [column.name for column in known if column.name not in there]
     if gone:
         raise ArchiveError(
             f"somebody has altered the table {table.name()[-1]}: the column {gone[0]} was dropped or renamed",

@@ -21,6 +21,9 @@ from tests.spark.jobs.table.tabling import driver, place
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed (pip install cometmq[iceberg])")
+
+from pyiceberg.types import StringType
 
 from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.archives.log import ArchiveLog, read_archive, read_files
@@ -299,3 +302,44 @@ def test_wrong_use_of_the_command(tmp_path: Path) -> None:
         done = CliRunner().invoke(command, ["table", *words])
         assert done.exit_code == 2, (words, done.output)
         assert error in " ".join(done.output.split())
+
+
+def test_files_with_narrower_types_are_read_beside_wider_ones(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """As long as they are not joined."""
+    topic, to = topics.create(1), tmp_path / "orders"
+    given: dict[str, Any] = {"once": True, "target_bytes": 1, "spark": spark}
+    orders(topics, topic, 0, {"wide": 1, "f": 0.5, "s": {"a": 1}, "l": [{"b": 1}]})
+    ddl = "wide int, f float, s struct<a:int>, l array<struct<b:int>>"
+    fresh_table(topic, topics.namesrv, to, schema=ddl, **given)
+    orders(topics, topic, 0, {"wide": 2**40, "f": 1e300, "s": {"a": 2**40, "n": "x"}, "l": [{"b": 2**40, "n": 1}]})
+    done = fresh_table(topic, topics.namesrv, to, **given)
+    assert done.table_files == 2
+    columns = "wide", "f", "s", "l"
+    rows = read_archive(spark, to).orderBy("queueOffset").select(*columns).collect()
+    assert [row.asDict(recursive=True) for row in rows] == [
+        {"wide": 1, "f": 0.5, "s": {"a": 1, "n": None}, "l": [{"b": 1, "n": None}]},
+        {"wide": 2**40, "f": 1e300, "s": {"a": 2**40, "n": "x"}, "l": [{"b": 2**40, "n": 1}]},
+    ]
+
+
+def test_columns_that_somebody_has_altered_stop_the_job_with_their_names(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    topic, given = topics.create(1), place(tmp_path / "lake", "iceberg")
+    lake = Lake("lake", given["table_format"].catalog_options, "shop.orders")
+    orders(topics, topic, 0, {"id": 1})
+    fresh_table(topic, topics.namesrv, once=True, spark=spark, **given)
+    with lake.load().update_schema() as change:
+        change.add_column("amount", StringType())
+    orders(topics, topic, 0, {"id": 2, "amount": 2.5})
+    with pytest.raises(ArchiveError, match="cannot have the columns amount"):
+        fresh_table(topic, topics.namesrv, once=True, spark=spark, **given)
+    with lake.load().update_schema() as change:
+        change.rename_column("amount", "note")
+    done = fresh_table(topic, topics.namesrv, once=True, spark=spark, **given)
+    assert (done.total_rows, done.columns[-1].type) == (2, "double")
+    with lake.load().update_schema() as change:
+        change.delete_column("id")
+    orders(topics, topic, 0, {"id": 3})
+    with pytest.raises(ArchiveError, match="the column id was dropped or renamed"):
+        fresh_table(topic, topics.namesrv, once=True, spark=spark, **given)

@@ -276,6 +276,7 @@ class _Run:
                     if stop is not None and stop.is_set():
                         stopped = True
                         query.stop()
+                self._collect()
         except KeyboardInterrupt:
             stopped = True
             query.stop()
