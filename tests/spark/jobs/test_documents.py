@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from cometmq.spark.errors import ArchiveError
 from cometmq.spark.jobs.documents import Series
-from cometmq.spark.jobs.task_files import FILES, delete_unnamed, write_file, write_new_table
+from cometmq.spark.jobs.task_files import FILES, delete_unnamed, unique_path, write_file, write_new_table
 from cometmq.storage import open_storage
 
 ROWS = pa.RecordBatch.from_pydict({"n": range(50_000)})
@@ -38,8 +38,8 @@ def test_a_document_is_created_once_and_named_when_it_is_damaged_or_missing(tmp_
 
 def test_a_file_has_small_row_groups_and_a_task_that_fails_leaves_none(tmp_path: Path) -> None:
     storage = open_storage(tmp_path)
-    assert write_file(storage, "part-", []) is None
-    file = write_file(storage, "run=0/part-", [ROWS] * 5)
+    assert write_file(storage, "part.parquet", []) is None
+    file = write_file(storage, unique_path("run=0"), [ROWS] * 5)
     assert file is not None
     assert (file.rows, file.bytes) == (250_000, (tmp_path / file.path).stat().st_size)
     with pq.ParquetFile(tmp_path / file.path) as opened:
@@ -50,8 +50,8 @@ def test_a_file_has_small_row_groups_and_a_task_that_fails_leaves_none(tmp_path:
         raise RuntimeError("the task fails")
 
     with pytest.raises(RuntimeError, match="the task fails"):
-        write_file(storage, "run=0/part-", failing())
-    left = write_file(storage, "run=0/part-", [ROWS])  # its task was repeated
+        write_file(storage, unique_path("run=0"), failing())
+    left = write_file(storage, unique_path("run=0"), [ROWS])  # its task was repeated
     assert left is not None
     delete_unnamed(storage, "run=0", {file.path})
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [file.path]
@@ -62,9 +62,12 @@ def test_a_file_has_small_row_groups_and_a_task_that_fails_leaves_none(tmp_path:
 def test_a_new_table_is_read_by_other_tools(spark: Any, tmp_path: Path, count: int) -> None:
     """Also if it has no rows."""
     storage = open_storage(tmp_path / "table")
-    write_new_table(spark.range(0, count, 1, 4).selectExpr("id", "timestamp_millis(id) AS at"), storage)
+    frame = spark.range(0, count, 1, 4).selectExpr("id", "timestamp_millis(id) AS at")
+    write_new_table(frame, storage)
     found = spark.read.parquet(str(tmp_path / "table"))
     assert (found.count(), found.distinct().count(), found.columns) == (count, count, ["id", "at"])
+    write_new_table(frame, storage)
+    assert spark.read.parquet(str(tmp_path / "table")).count() == count, "repeated tasks replace their files"
     files = {path.name for path in (tmp_path / "table").glob("*.parquet")}
     assert files == {path.name for path in (tmp_path / "table").iterdir()} - {FILES}
     assert len(files) == (4 if count else 1)

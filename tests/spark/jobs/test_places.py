@@ -25,6 +25,7 @@ from tests.spark.sinking import stored
 from tests.spark.store_files import bad_records, damage, rows_of, write_store
 from tests.spark.topics import Topics
 from tests.storage.conftest import s3 as s3
+from tests.storage.conftest import servers as servers
 from tests.storage.servers.faults import Faults, faulty
 from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -32,6 +33,7 @@ from cometmq.cli.jobs.pipeline import command
 from cometmq.spark.archives.log import ArchiveLog, read_archive
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs import key_index
+from cometmq.spark.jobs.archive.checkpoint import Checkpoint
 from cometmq.spark.jobs.archive.from_store import archive_store
 from cometmq.spark.jobs.archive.job import archive
 from cometmq.spark.jobs.audit.job import audit
@@ -402,6 +404,28 @@ def test_credentials_are_in_no_object_plan_event_report_or_error(
     said += [file.read_text("latin-1") for file in event_log.rglob("*") if file.is_file()]
     assert not any(secret in text for text in said for secret in (SECRET_KEY, "another-secret"))
     demand_once(topics, copy, 300)
+
+
+def test_a_ledger_an_index_and_a_checkpoint_are_on_hdfs(
+    spark: Any, topics: Topics, servers: Callable[[str], Storage]
+) -> None:
+    """Spark itself writes the checkpoint; the job reads it, also what a start that was killed left."""
+    place = servers("hdfs").below(uuid.uuid4().hex)
+    topic, copy, lake, at = topics.fill(300, queues=3), topics.create(3), f"{place.url}/lake", f"{place.url}/checkpoint"
+    left = "offsets/.0.329e8fd3-ce10-42d8-beaa-17b682562b41.tmp"
+    place.put(f"checkpoint/{left}", b"v1")
+    assert archive(topics.namesrv, topic, lake, at, spark=spark).rows == 300
+    assert place.read(f"checkpoint/_dead/0/{left}") == b"v1"
+    found = Checkpoint(at)
+    assert (found.query_id() is not None, found.last_committed_batch(), found.has_begun()) == (True, 0, True)
+    topics.send(topic, 0, [b"more"] * 3)
+    assert archive(topics.namesrv, topic, lake, at, spark=spark).rows == 3
+    assert found.last_committed_batch() == 1
+    for again in (303, 0):
+        done = replay(lake, topics.namesrv, f"{place.url}/ledger", to=copy, spark=spark, step_offsets=200)
+        assert (done.messages, done.found) == (again, 0)
+    assert build_key_index(lake, f"{place.url}/index", spark=spark).messages == 303
+    assert build_key_index(lake, f"{place.url}/index", spark=spark).messages == 0
 
 
 def test_the_schemes_that_spark_lacks_are_named_with_what_to_do(

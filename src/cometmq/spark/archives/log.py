@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.archive.chain import COMMITS, Writer
 from cometmq.archive.changes import Batch, batch_commit, file_change, holds
@@ -231,7 +231,7 @@ class ArchiveLog:
         :raises ArchiveError: the batch overlaps archived offsets, one of its files is missing, or another job has
             opened the archive in the meantime.
         """
-        demand_visible(self.storage, batch.files)
+        demand_visible(self.storage, ((file.path, file.bytes) for file in batch.files))
         with locked(self.storage, COMMIT_LOCK, wait=True):
             return self._table.append(self.writer, partial(batch_commit, batch=batch, now_ms=self._clock.now_ms()))
 
@@ -240,7 +240,7 @@ class ArchiveLog:
 
         :raises ArchiveError: the new files contain other messages, or an old file was removed from the archive.
         """
-        demand_visible(self.storage, new)
+        demand_visible(self.storage, ((file.path, file.bytes) for file in new))
         self._change_files(COMPACTED, old, new)
 
     def expire(self, old: Sequence[DataFile]) -> None:
@@ -338,31 +338,20 @@ def _format_of(storage: Storage) -> str | None:
     return PARQUET if COMMITS in there else None
 
 
-class WrittenFile(Protocol):
-    """A file that a task has written."""
-
-    @property
-    def path(self) -> str:
-        """Its key."""
-
-    @property
-    def bytes(self) -> int:
-        """Its size."""
-
-
-def demand_visible(storage: Storage, files: Iterable[WrittenFile]) -> None:
+def demand_visible(storage: Storage, sizes: Iterable[tuple[str, int]]) -> None:
     """Check that the driver sees the files of its tasks. A storage that all machines share need not be asked.
 
+    :param sizes: path and size of each file.
     :raises ArchiveError: a file is missing or has another size.
     """
     if local_directory(storage) is None:
         return
-    for file in files:
-        info = storage.stat(file.path)
-        if info is None or info.size != file.bytes:
+    for path, size in sizes:
+        info = storage.stat(path)
+        if info is None or info.size != size:
             raise ArchiveError(
-                f"an executor wrote {storage.describe(file.path)} with {file.bytes} bytes, but the driver sees another "
-                "size or no file",
+                f"an executor wrote {storage.describe(path)} with {size} bytes, but the driver sees another size or no "
+                "file",
                 next_step="use a directory that driver and executors share, or an object store",
             )
 

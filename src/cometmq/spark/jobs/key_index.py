@@ -44,7 +44,7 @@ from cometmq.spark.jobs.report.parts import Part, Table
 from cometmq.spark.jobs.report.plots import Bars, Plot
 from cometmq.spark.jobs.report.report import Report
 from cometmq.spark.jobs.run import collect_results, job_session
-from cometmq.spark.jobs.task_files import delete_unnamed, write_file
+from cometmq.spark.jobs.task_files import delete_unnamed, unique_path, write_file
 from cometmq.spark.object_stores import open_place
 from cometmq.spark.records.queues import Offsets, Queue
 from cometmq.storage import Storage, check_conditional_writes
@@ -215,7 +215,7 @@ def _write(index: Storage, number: int, entries: DataFrame, totals: list[QueueTo
     run = f"run={number}"
     ordered = entries.repartition("bucket").sortWithinPartitions("bucket", "topic", "key")
     files = collect_results(ordered, partial(_write_buckets, index, run), _EntryFile)
-    demand_visible(index, files)
+    demand_visible(index, ((file.path, file.bytes) for file in files))
     paths: dict[int, list[str]] = {}
     keys: Counter[str] = Counter()
     for file in files:
@@ -230,7 +230,7 @@ def _write_buckets(index: Storage, run: str, batches: Iterable[pa.RecordBatch]) 
     """Write rows that are sorted by bucket, each bucket to a file of its own."""
     for bucket, parts in groupby(_parts_of_buckets(batches), key=lambda part: part[0]):
         keys: Counter[str] = Counter()
-        file = write_file(index, f"{run}/bucket={bucket}/part-", _counted((part[1] for part in parts), keys))
+        file = write_file(index, unique_path(f"{run}/bucket={bucket}"), _counted((part[1] for part in parts), keys))
         if file is not None:
             yield _EntryFile(file.path, file.bytes, bucket, dict(keys))
 

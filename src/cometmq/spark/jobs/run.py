@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from cometmq.archive.locks import local_directory
 from cometmq.spark.errors import OptionError, SparkSourceError
 from cometmq.spark.jobs.job import SparkOptions
 from cometmq.spark.object_stores import open_place
@@ -54,12 +55,13 @@ def open_new_place(url: str | os.PathLike[str] | None, storage: Mapping[str, str
     """Open the storage for a new table, or return None if ``url`` is None.
 
     :param storage: options of the object store.
-    :raises OptionError: the place contains files.
+    :raises OptionError: the directory exists, or the place contains objects.
     """
     if url is None:
         return None
     place = open_place(url, storage)
-    if next(iter(place.list_objects()), None) is not None:
+    directory = local_directory(place)
+    if any(place.list_objects()) if directory is None else directory.exists():
         raise OptionError(f"{place.url} already exists", next_step="use a directory that does not exist")
     return place
 

@@ -1,7 +1,7 @@
-"""Parquet files that tasks write into a storage under unique names, and that tasks read from it.
+"""Parquet files that tasks write into a storage, and read from it.
 
-A task that fails leaves no file. A task that is repeated although its file is complete writes another file. So only
-files count that the driver has learnt from the tasks, and a document that is created once lists them. Spark's own
+A task that fails leaves no file. A task that is repeated although its file is complete writes another one. So only the
+files that the driver has learnt from its tasks count, and a document that is created once lists them. Spark's own
 writers need directories that can be renamed, and jars for object stores.
 """
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.archive.locks import local_directory
+from cometmq.spark.archives.log import demand_visible
 from cometmq.spark.jobs.documents import create_document
 from cometmq.spark.jobs.run import collect_results
 from cometmq.storage import Storage
@@ -40,11 +41,13 @@ class TaskFile(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def write_file(storage: Storage, prefix: str, batches: Iterable[pa.RecordBatch]) -> TaskFile | None:
-    """Write the batches to one file, and return it. Return None if there are no batches.
+def unique_path(directory: str) -> str:
+    """Return a path that no other file has."""
+    return f"{directory}/part-{uuid.uuid4().hex}.parquet"
 
-    :param prefix: beginning of the file's path, which a unique name follows.
-    """
+
+def write_file(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> TaskFile | None:
+    """Write the batches to a file, and return it. Return None if there are no batches."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -52,7 +55,7 @@ def write_file(storage: Storage, prefix: str, batches: Iterable[pa.RecordBatch])
     first = next(batches, None)
     if first is None:
         return None
-    path, rows = f"{prefix}{uuid.uuid4().hex}.parquet", 0
+    rows = 0
     with storage.open_writer(path) as file:
         with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
             for group in _groups(chain([first], batches)):
@@ -75,29 +78,33 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def write_new_table(frame: DataFrame, storage: Storage) -> None:
-    """Write a frame into a storage that has no table. Other tools read all Parquet files in it as one table."""
+    """Write a frame into a storage that has no table. Other tools read all Parquet files in it as one table.
+
+    These tools do not know which files count. So a file has the number of its partition as its name, and a repeated
+    task replaces the file of the task before it. ``_files.json`` lists the files of a complete table.
+    """
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    prefix = f"part-{uuid.uuid4().hex[:8]}-"
-    files = collect_results(frame, partial(_write_files, storage, prefix), TaskFile)
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[TaskFile]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "a task runs this"
+        file = write_file(storage, f"part-{context.partitionId():05d}.parquet", batches)
+        return iter([file] if file is not None else [])
+
+    files = collect_results(frame, write, TaskFile)
     if not files:
         empty = pa.RecordBatch.from_pylist([], schema=to_arrow_schema(frame.schema, timezone="UTC"))
-        files = list(_write_files(storage, prefix, [empty]))
+        files = [file] if (file := write_file(storage, "part-00000.parquet", [empty])) else []
+    demand_visible(storage, ((file.path, file.bytes) for file in files))
     create_document(storage, FILES, files)
-    delete_unnamed(storage, "", {FILES, *(file.path for file in files)}, prefix=prefix)
 
 
-def _write_files(storage: Storage, prefix: str, batches: Iterable[pa.RecordBatch]) -> Iterator[TaskFile]:
-    file = write_file(storage, prefix, batches)
-    if file is not None:
-        yield file
-
-
-def delete_unnamed(storage: Storage, directory: str, named: Collection[str], *, prefix: str = "") -> None:
+def delete_unnamed(storage: Storage, directory: str, named: Collection[str]) -> None:
     """Delete the files that repeated tasks and killed runs have left in a directory whose files are listed now."""
-    found = [found.key for found in storage.list_objects(directory)]
-    storage.delete(key for key in found if key not in named and key.startswith(prefix))
+    storage.delete([found.key for found in storage.list_objects(directory) if found.key not in named])
 
 
 def read_table(spark: SparkSession, storage: Storage, paths: Sequence[str], ddl: str) -> DataFrame:

@@ -246,8 +246,8 @@ def test_what_would_send_twice_or_elsewhere_is_refused(
     ledger = ReplayLedger(open_storage(tmp_path / "begun"))
     with ledger.opened(
         ReplayJob(str(to), lake[0], topics.namesrv, copy, False, False, Selection()), "r", ArchiveLog(to)
-    ):
-        ledger.write_plan(Plan(0, [], [TargetEnd(topics.broker_name, 0, 0)]))  # when the topic had one queue
+    ) as opened:
+        ledger.write_plan(opened, Plan(0, [], [TargetEnd(topics.broker_name, 0, 0)]))  # when the topic had one queue
     with pytest.raises(ArchiveError, match=r"have changed since step 0 began.*restore the topic's queues"):
         replay(to, topics.namesrv, tmp_path / "begun", to=copy, spark=spark)
     assert stored(topics, copy, 3) == [[], [], []]

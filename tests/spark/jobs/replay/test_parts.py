@@ -126,7 +126,7 @@ def test_a_ledger_knows_its_job_and_what_was_begun(tmp_path: Path) -> None:
         with pytest.raises(ArchiveError, match="another job"), other.opened(JOB, "x", log):
             pass
         assert ledger.plan_of(0) is None
-        ledger.write_plan(plan)
+        ledger.write_plan(opened, plan)
     with ledger.opened(JOB, "second", log) as opened:
         assert (opened.run, opened.replay_id) == (1, "first")
         assert (ledger.plan_of(0), ledger.steps()) == (plan, [])
@@ -228,8 +228,10 @@ def test_a_task_of_a_run_that_was_taken_over_sends_nothing_more(
         sender.send([resent(0)])
         monkeypatch.setattr(ledgers, "TAKE_OVER_SECONDS", 0.05)
         assert second._take_over() == 1
-        with pytest.raises(SinkError, match=r"another job has opened the ledger .* only one job use a ledger"):
+        with pytest.raises(ArchiveError, match=r"another job has opened the ledger .* only one job use a ledger"):
             sender.send([resent(1)])
+    with pytest.raises(ArchiveError, match="another job has opened the ledger"):
+        first.write_plan(OpenedLedger(storage, 0, "r1"), Plan(0, [], []))
     assert [record.body for record in stored(topics, topic, 1)[0]] == [b"0"]
 
 

@@ -132,11 +132,11 @@ def demand_file_system(spark: SparkSession, url: str) -> None:
 
     :raises OptionError: Spark has no file system for the URL's scheme.
     """
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
     scheme, jvm = Location.parse(url).scheme, getattr(spark, "_jvm", None)
     if not scheme or jvm is None:
         return
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
     configuration = spark._jsc.hadoopConfiguration()
     try:
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, configuration)

@@ -210,7 +210,7 @@ class _Run:
                 if (stop := self._options.stop) is not None and stop.is_set():
                     finished = False
                     break
-                self._step(spark, opened, self._planned(opened.run, number, ranges), done)
+                self._step(spark, opened, self._planned(opened, number, ranges), done)
                 number += 1
             queues = queues_replayed(self._queues, self._counts)
             return self._report(
@@ -228,12 +228,12 @@ class _Run:
                 next_step="use a new ledger to send everything again",
             )
 
-    def _planned(self, run: int, number: int, ranges: list[Range]) -> Plan:
+    def _planned(self, opened: OpenedLedger, number: int, ranges: list[Range]) -> Plan:
         bounds = self._cluster.bounds(self._queues)
         marks = self._cluster.marks_before({queue: held.end for queue, held in bounds.items()})
         ends = [TargetEnd(*queue[1:], bounds[queue].end, marks.get(queue)) for queue in self._queues]
-        plan = Plan(number, ranges, ends, run)
-        self._ledger.write_plan(plan)
+        plan = Plan(number, ranges, ends, opened.run)
+        self._ledger.write_plan(opened, plan)
         return plan
 
     def _step(self, spark: SparkSession, opened: OpenedLedger, plan: Plan, done: list[ReplayedStep]) -> StepDone:

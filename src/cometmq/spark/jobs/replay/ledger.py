@@ -46,7 +46,7 @@ from cometmq.spark.archives.log import ArchiveLog, demand_visible, differing
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.jobs.documents import Series, create_document, find_document
 from cometmq.spark.jobs.options import Selection
-from cometmq.spark.jobs.task_files import delete_unnamed, write_file
+from cometmq.spark.jobs.task_files import delete_unnamed, unique_path, write_file
 from cometmq.spark.records.queues import Mark, OffsetRange, Offsets, Queue, steps_of
 from cometmq.storage import Storage, check_conditional_writes
 
@@ -161,9 +161,16 @@ class OpenedLedger:
     run: int
     replay_id: str
 
-    def is_taken_over(self) -> bool:
-        """Return True if another job has opened the ledger since."""
-        return self.storage.stat(_runs(self.storage).key(self.run + 1)) is not None
+    def demand_owner(self) -> None:
+        """Check that no other job has opened the ledger since.
+
+        :raises ArchiveError: another job has.
+        """
+        if self.storage.stat(_runs(self.storage).key(self.run + 1)) is not None:
+            raise ArchiveError(
+                f"another job has opened the ledger {self.storage.url} since; this one sends nothing more",
+                next_step="let only one job use a ledger; messages are neither lost nor doubled",
+            )
 
 
 def _runs(storage: Storage) -> Series[Run]:
@@ -232,11 +239,12 @@ class ReplayLedger:
         """Read the plan of a step that was started."""
         return self._plans.find(step)
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_plan(self, opened: OpenedLedger, plan: Plan) -> None:
         """Write a plan. This must be done before any of its messages is sent.
 
-        :raises ArchiveError: another job has planned the step.
+        :raises ArchiveError: another job has opened the ledger, or has planned the step.
         """
+        opened.demand_owner()
         self._plans.create(plan.step, plan)
 
     def write_done(self, opened: OpenedLedger, plan: Plan, mapping: Sequence[MappingFile]) -> StepDone:
@@ -244,7 +252,7 @@ class ReplayLedger:
 
         :raises ArchiveError: another job has finished the step, or the driver does not see a file.
         """
-        demand_visible(self.storage, mapping)
+        demand_visible(self.storage, ((file.path, file.bytes) for file in mapping))
         of_queues = [queue for file in mapping for queue in file.queues]
         found = sum(of.found for of in of_queues)
         sent = sum(of.messages for of in of_queues) - found
@@ -296,7 +304,7 @@ def write_mapping(opened: OpenedLedger, step: int, batches: Iterable[pa.RecordBa
             )
             yield batch
 
-    file = write_file(opened.storage, f"{_mapping(step)}/part-", counted())
+    file = write_file(opened.storage, unique_path(_mapping(step)), counted())
     if file is not None:
         yield MappingFile(file.path, file.bytes, list(queues.values()))
 

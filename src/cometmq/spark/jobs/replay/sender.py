@@ -300,20 +300,16 @@ class TaskSender(Sender):
     def demand_owner(self) -> None:
         """Check that no other job has opened the ledger, unless this was checked a moment ago.
 
-        :raises SinkError: another job has.
+        :raises ArchiveError: another job has.
+        :raises SinkError: the ledger's storage answers too slowly.
         """
-        place = self._ledger.storage.url
         for _ in range(_OWNER_ATTEMPTS):
             if SYSTEM_CLOCK.monotonic() - self._asked_at < OWNER_SECONDS:
                 return
             self._asked_at = SYSTEM_CLOCK.monotonic()  # before the answer, which may take longer
-            if self._ledger.is_taken_over():
-                raise SinkError(
-                    f"another job has opened the ledger {place} since; this one sends nothing more",
-                    next_step="let only one job use a ledger; messages are neither lost nor doubled",
-                )
+            self._ledger.demand_owner()
         raise SinkError(
-            f"the ledger {place} answers so slowly that another job could open it meanwhile",
+            f"the ledger {self._ledger.storage.url} answers so slowly that another job could open it meanwhile",
             next_step="run the replay again when its storage is faster",
         )
 
