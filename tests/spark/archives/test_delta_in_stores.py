@@ -206,6 +206,27 @@ def test_a_commit_without_an_answer_is_looked_up(proxied: tuple[Storage, Faults]
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("status", ["403", "503"])
+def test_a_checkpoint_that_cannot_be_written_does_not_undo_its_commit(
+    s3: S3Server, proxied: tuple[Storage, Faults], status: str
+) -> None:
+    from deltalake import DeltaTable
+
+    storage, faults = proxied
+    log = opened(storage)
+    table: Any = log._table
+    other = DeltaTable(table._address, storage_options=table._settings | {"endpoint": s3.endpoint})
+    other.alter.set_table_properties({"delta.checkpointInterval": "2"})
+    denied = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>No.</Message></Error>"
+    faults.fail(status, 1, lambda method, path: "checkpoint" in path and method != "GET", denied)
+    for batch in range(3):
+        assert add(log, batch, 10 * batch, 10 * batch + 10)
+    assert faults.left == 0
+    assert len([request for request in faults.seen if is_version(*request.split(" "))]) == 4
+    assert by_the_library(log) == list(range(30))
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_server_that_never_answers_ends_the_job_with_a_sentence(
     proxied: tuple[Storage, Faults], monkeypatch: pytest.MonkeyPatch
 ) -> None:

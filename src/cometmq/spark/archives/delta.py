@@ -38,7 +38,7 @@ from cometmq.spark.archives.table import DELTA, DELTA_LOG
 from cometmq.spark.archives.versioned import CommitConflictError, CommitUnknownError, VersionedTable
 from cometmq.spark.errors import ArchiveError, OptionError
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS, MAX_TIME_MS, arrow_schema, milliseconds
-from cometmq.storage import Location, Storage, StorageOptions, StorageUnavailableError
+from cometmq.storage import Location, Storage, StorageError, StorageOptions, StorageUnavailableError
 from cometmq.storage.connection import object_store_texts
 from cometmq.storage.failures import storage_failure
 from cometmq.storage.objects import ObjectStorage
@@ -204,8 +204,13 @@ class DeltaArchive(VersionedTable[DeltaVersion]):
             raise CommitConflictError(str(error)) from error
         except StorageUnavailableError as error:
             raise CommitUnknownError(str(error)) from error
-        except DeltaError as error:
-            if before.table is None and DELTA_LOG in self._storage.list_directories():
+        except (StorageError, DeltaError) as error:
+            now = self.load()
+            if now.has(commit):
+                return  # only what deltalake does after a commit has failed, such as a checkpoint
+            if isinstance(error, StorageError):
+                raise
+            if before.table is None and now.table is not None:
                 raise CommitConflictError(str(error)) from error
             raise ArchiveError(
                 f"version {_next_version(before.table)} of {self} could not be written: {error}",
