@@ -23,7 +23,7 @@ from tests.broker.wire import pull_header, records
 from tests.helpers.waiting import until
 
 from cometmq.broker.limits import ARCHIVE_ANSWER_SECONDS, ARCHIVE_OPENING_SECONDS
-from cometmq.message.record import iter_records
+from cometmq.message.record import decode_record, iter_records
 from cometmq.remoting.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.testing import VirtualClock, free_port
@@ -139,6 +139,17 @@ async def test_a_file_that_is_cut_off_stops_its_readers_only_and_is_named(
     answer = await archived.wire.answer(waiting.opaque)
     assert (answer.code, header_of(answer)["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, 0)
     assert (await archived.wire.pull("T", queue_offset=archived.low)).code == ResponseCode.SUCCESS
+
+
+async def test_a_damaged_record_in_the_store_does_not_keep_consumers_from_the_archive(archived: Archived) -> None:
+    """The last archived message, with which the archive is compared."""
+    position = decode_record(archived.stored[-1]).physical_offset
+    files = (archived.broker.store.config.root / "commitlog").iterdir()
+    log_file = max((path for path in files if int(path.name) <= position), key=lambda path: int(path.name))
+    with log_file.open("r+b") as file:
+        file.seek(position - int(log_file.name) + 200)
+        file.write(bytes(1_000))
+    assert (await archived.wire.pull("T", queue_offset=0, max_msg_nums=1)).body == archived.stored[0]
 
 
 async def test_without_an_archive_there_is_the_brokers_own_first_offset(

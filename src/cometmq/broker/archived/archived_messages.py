@@ -339,7 +339,10 @@ class ArchivedMessages:
         chunks = self._store.get_message(queue, offset, 1).chunks
         if not chunks:
             return True
-        stored = decode_record(b"".join(chunks))
+        try:
+            stored = decode_record(b"".join(chunks))
+        except RecordError:  # damaged, which says nothing about the archive
+            return True
         if offset == archived.queue_offset:
             places = (stored.physical_offset, stored.store_timestamp)
             return places == (archived.physical_offset, archived.store_timestamp)
