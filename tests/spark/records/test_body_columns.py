@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cometmq.archive.commits import BodyColumn
 from cometmq.spark.errors import OptionError
@@ -287,7 +289,7 @@ def test_protobuf_bodies_become_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("options", "error"),
     [
         (("avro", None, None), "avro bodies need a schema"),
         (("protobuf", "x.desc", None), "protobuf bodies need a schema"),
@@ -296,6 +298,41 @@ def test_protobuf_bodies_become_columns(tmp_path: Path) -> None:
         (("avro", "missing.avsc", None), "cannot read the schema missing.avsc"),
     ],
 )
-def test_options_of_bodies_are_checked(given: tuple[str, str | None, str | None], error: str) -> None:
+def test_options_of_bodies_are_checked(options: tuple[str, str | None, str | None], error: str) -> None:
     with pytest.raises(OptionError, match=error):
-        bodies_of(*given, "add")
+        bodies_of(*options, "add")
+
+
+NAMES = st.sampled_from(["a", "A", "b", "topic", "x.y", "", "é"])
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(NAMES, inside, max_size=3),
+    max_leaves=8,
+)
+BODIES = st.lists(st.dictionaries(NAMES, VALUES, max_size=4).map(lambda of: json.dumps(of).encode()) | st.binary())
+GIVEN = ("", "a int", "a struct<a:float,b:array<int>>", "b array<struct<a:int>>", "a timestamp, b decimal(8,2)")
+
+
+@given(BODIES, BODIES, st.sampled_from(GIVEN))
+def test_no_bodies_stop_a_table_and_columns_settle_at_once(first: list[bytes], later: list[bytes], ddl: str) -> None:
+    """Whatever a producer sends: files of each commit can be written and joined, and no column is lost."""
+    bodies = bodies_of("json", ddl or None, None, "add")
+    assert bodies is not None
+    columns, files = bodies.columns([]), []
+    for batch in (first, later):
+        raw = pa.array(batch, pa.binary())
+        known = columns
+        columns, _ = changed_columns(known, [bodies.decoder(known).decode(raw).wanted])
+        assert with_given(columns, known) == columns, "the change is allowed"
+        found = bodies.decoder(columns).decode(raw)
+        assert changed_columns(columns, [found.wanted]) == (columns, []), "a file is written again only once"
+        file = pa.RecordBatch.from_arrays(found.columns, schema=pa.schema(arrow_fields(columns)))
+        file.validate(full=True)
+        files.append(file)
+        assert [of.type for of in columns] == [type_text(arrow_type(of.type)) for of in columns]
+    for file in files:
+        conform(file, pa.schema(arrow_fields(columns))).validate(full=True)
