@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import ssl
 import threading
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from cometmq.storage import (
     open_storage,
 )
 from cometmq.storage.local import LocalStorage
+from cometmq.storage.objects import PART_BYTES
 from cometmq.testing.ports import free_port
 
 
@@ -183,15 +185,28 @@ def test_an_error_contains_no_secret(s3: S3Server) -> None:
     assert "TOPTOKEN" not in shown
 
 
+@pytest.mark.parametrize(
+    ("tls", "sign_content", "signed"),
+    [(False, "", True), (True, "", False), (True, "always", True), (False, "never", False)],
+)
+def test_content_is_signed_where_tls_does_not_protect_it(
+    s3: S3Server, tmp_path: Path, tls: bool, sign_content: str, signed: bool
+) -> None:
+    context, authority = _tls(tmp_path)
+    with faulty(s3.endpoint, context if tls else None) as (endpoint, faults):
+        options = replace(s3.options, endpoint=endpoint, ca_file=str(authority), sign_content=sign_content)
+        storage = open_storage("s3://lake/signed", options)
+        storage.put("put", b"x")
+        digest = faults.headers["x-amz-content-sha256"]
+        assert digest == (hashlib.sha256(b"x").hexdigest() if signed else "UNSIGNED-PAYLOAD")
+        with storage.open_writer("parts") as file:
+            file.write(bytes(PART_BYTES + 1))
+        assert storage.stat("parts") is not None
+
+
 def test_a_self_signed_certificate_is_named_and_can_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    authority = Authority.new("tests", 2)
-    issued = authority.issue("localhost", ["localhost"], 2)
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    key.write_bytes(issued.key)
-    certificate.write_bytes(issued.certificate)
-    trusted = tmp_path / "authority.pem"
-    trusted.write_bytes(authority.issued.certificate)
-    with _tls_server(certificate, key) as port:
+    context, trusted = _tls(tmp_path)
+    with _tls_server(context) as port:
         options = StorageOptions(
             endpoint=f"https://localhost:{port}", access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
         )
@@ -218,11 +233,22 @@ class _Content(BaseHTTPRequestHandler):
         self.wfile.write(b"content")
 
 
-@contextmanager
-def _tls_server(certificate: Path, key: Path) -> Iterator[int]:
-    server = ThreadingHTTPServer(("localhost", 0), _Content)
+def _tls(directory: Path) -> tuple[ssl.SSLContext, Path]:
+    """A context of a server at localhost, and the file of its authority."""
+    authority = Authority.new("tests", 2)
+    issued = authority.issue("localhost", ["localhost"], 2)
+    key, certificate, trusted = directory / "key.pem", directory / "cert.pem", directory / "authority.pem"
+    key.write_bytes(issued.key)
+    certificate.write_bytes(issued.certificate)
+    trusted.write_bytes(authority.issued.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
+    return context, trusted
+
+
+@contextmanager
+def _tls_server(context: ssl.SSLContext) -> Iterator[int]:
+    server = ThreadingHTTPServer(("localhost", 0), _Content)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -140,6 +140,8 @@ def _s3(options: StorageOptions) -> dict[str, Any]:
         sse_kms_key_id=options.kms_key,
         conditional_put="etag",  # the environment could turn it off
     )
+    if options.sign_content or not _allows_http(options):
+        found["unsigned_payload"] = options.sign_content != "always"  # SHA-256 is most of what an upload costs
     if (
         not (options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
         and options.endpoint

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PART_BYTES: Final = 8 << 20
-"""Size of each part of an upload; a writer holds up to ``PARTS_AT_ONCE`` + 1 parts in memory."""
-PARTS_AT_ONCE: Final = 4
+"""Size of each part of an upload."""
+PARTS_AT_ONCE: Final = 2
+UPLOAD_BYTES: Final = (PARTS_AT_ONCE + 1) * PART_BYTES
+"""Maximum number of bytes of an upload that a writer holds in memory."""
 _LIST_CHUNK: Final = 1000
 _DELETE_CHUNK: Final = 1000
 """Maximum number of objects in one delete request, which is S3's limit."""

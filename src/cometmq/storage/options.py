@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from cometmq.options.declared import nearest, option, options_of
-from cometmq.options.forms import PATH, OptionError, text
+from cometmq.options.forms import PATH, OptionError, one_of, text
 
 _HTTP: Final = text(r"https?://[^\s/]+(/.*)?", "a URL such as https://minio.example.com:9000")
 
@@ -36,6 +36,12 @@ class StorageOptions:
     virtual_host: bool = option(False, "put the bucket into the host name, as Alibaba OSS demands")
     encryption: str = option("", "server-side encryption of S3: `AES256`, `aws:kms` or `aws:kms:dsse`")
     kms_key: str = option("", "key of `aws:kms`")
+    sign_content: str = option(
+        "",
+        "sign the content of requests to S3, not only their headers: `always` or `never`; by default over http, since "
+        "TLS protects the content itself",
+        form=one_of("", "always", "never"),
+    )
     forbid_overwrite_header: str = option(
         "",
         "header that forbids to replace an object, where `If-None-Match` does not work: "

@@ -100,7 +100,7 @@ def test_files_are_completed_beside_their_task(tmp_path: Path, monkeypatch: pyte
     with Uploads(storage, 1) as uploads:
         for name in ("a", "b"):
             uploads.open(name).write(b"x")
-            uploads.complete(name)
+            uploads.complete(name, 1)
         assert list(storage.list_objects()) == []
         goes_on.set()
     assert {found.key for found in storage.list_objects()} == {"a", "b"}
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_completed_fails_its_task(tmp_path: Path, monkeypa
     def writing() -> None:
         with Uploads(open_storage(tmp_path), 1) as uploads:
             uploads.open("a").write(b"x")
-            uploads.complete("a")
+            uploads.complete("a", 1)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(StorageError, match="input/output error"):
@@ -128,7 +128,7 @@ def test_a_task_that_fails_leaves_no_file_that_is_not_complete(tmp_path: Path) -
         with Uploads(storage, 1) as uploads:
             for name in ("complete", "begun"):
                 uploads.open(name).write(b"x")
-            uploads.complete("complete")
+            uploads.complete("complete", 1)
             raise KeyError
 
     with pytest.raises(KeyError):

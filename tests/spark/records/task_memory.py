@@ -1,7 +1,8 @@
 """The work of one Spark task in a process of its own, which tells its peak memory.
 
 ``python -m tests.spark.records.task_memory KIND NAMESRV TOPIC ROWS PLACE``: ``read`` and ``archive`` take ROWS
-messages from each queue, ``sink`` writes as many; ``store`` archives the whole log beside PLACE. Prints bytes.
+messages from each queue, ``sink`` writes as many; ``store`` archives the whole log beside PLACE, ``upload`` into the S3
+server whose endpoint is TOPIC. Prints bytes.
 """
 
 from __future__ import annotations
@@ -42,16 +43,30 @@ def archive(namesrv: str, topic: str, rows: int, place: Path) -> None:
 
 def store(namesrv: str, topic: str, rows: int, place: Path) -> None:
     """A task of the archive job that reads a store, of which nobody says where it can be cut."""
+    from cometmq.storage import open_storage
+
+    _archive_store(place, open_storage(place))
+
+
+def upload(namesrv: str, topic: str, rows: int, place: Path) -> None:
+    """The same into an S3 server."""
+    from cometmq.storage import StorageOptions, open_storage
+
+    key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+    options = StorageOptions(endpoint=topic, region="us-east-1", access_key_id=key, secret_access_key=secret)
+    _archive_store(place, open_storage("s3://lake/memory", options))
+
+
+def _archive_store(place: Path, to: Any) -> None:
     from cometmq.archive.chain import Writer
     from cometmq.spark.jobs.archive.from_store import write_split
     from cometmq.spark.jobs.archive.writer import OpenedArchive
     from cometmq.spark.store.options import parse_store_options
     from cometmq.spark.store.scan import splits
-    from cometmq.storage import open_storage
 
     options = parse_store_options({"path": str(place.parent / "commitlog"), "brokerName": "b"})
     [split] = splits(options)
-    for _ in write_split(options, split, OpenedArchive(open_storage(place), Writer(1, "")), {}):
+    for _ in write_split(options, split, OpenedArchive(to, Writer(1, "")), {}):
         pass
 
 

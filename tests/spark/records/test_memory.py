@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.spark.records.task_memory import BODY_BYTES
 from tests.spark.topics import Topics
+from tests.storage.servers.seaweed import ACCESS_KEY, SECRET_KEY, seaweed
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
@@ -18,12 +19,15 @@ import pyarrow.parquet as pq
 from cometmq.limits import SPARK_TASK_BYTES
 from cometmq.message.hosts import encode_host
 from cometmq.message.layout import RECORD
-from cometmq.message.record import encode_record
+from cometmq.message.record import body_crc, encode_record
+from cometmq.storage import open_storage
 
 LARGE = 30_000
 """Messages of each queue of the large topic; with two queues 250 MB."""
 QUEUES = 2
 TOPIC_BYTES = LARGE * QUEUES * BODY_BYTES
+UPLOADS_BYTES = 48 << 20
+"""Of the parts of a task's files in an object store, and of its client."""
 MARGIN_BYTES = 96 << 20
 """Of ten times the messages over the small topic, whose buffers are not full yet."""
 
@@ -47,10 +51,8 @@ def peak(kind: str, topics: Topics | None, topic: str, rows: int, place: Path) -
     return int(done.stdout)
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(("body_bytes", "messages"), [(BODY_BYTES, 60_000), (16, 1_200_000)])
-def test_a_task_that_reads_a_store_stays_within_its_limit(tmp_path: Path, body_bytes: int, messages: int) -> None:
-    """Of 250 MB of records, few or many."""
+def write_log(place: Path, body_bytes: int, messages: int, queues: int = 1, *, noise: bool = False) -> None:
+    """A log of equal messages, or of messages whose bodies do not compress."""
     record = encode_record(
         topic="T",
         queue_id=0,
@@ -64,16 +66,50 @@ def test_a_task_that_reads_a_store_stays_within_its_limit(tmp_path: Path, body_b
         store_host=encode_host("127.0.0.1", 10911),
     )
     log = np.tile(np.frombuffer(record, np.uint8), (messages, 1))
-    numbers = np.arange(messages, dtype=">i8")
-    places = (numbers.astype(np.int64) * len(record)).astype(">i8")
-    for field, values in (("queue_offset", numbers), ("physical_offset", places)):
+    numbers = np.arange(messages, dtype=np.int64)
+    fields = {
+        "queue_id": (numbers % queues).astype(">i4"),
+        "queue_offset": (numbers // queues).astype(">i8"),
+        "physical_offset": (numbers * len(record)).astype(">i8"),
+    }
+    if noise:
+        bodies = np.frombuffer(np.random.default_rng(1).bytes(messages * body_bytes), np.uint8)
+        bodies = bodies.reshape(messages, body_bytes)
+        log[:, RECORD.size : RECORD.size + body_bytes] = bodies
+        fields["body_crc"] = np.array([body_crc(body.data) for body in bodies]).astype(">i4")
+    for field, values in fields.items():
         at = RECORD.offsets[field]
-        log[:, at : at + 8] = values.view(np.uint8).reshape(-1, 8)
-    (tmp_path / "commitlog").mkdir()
-    log.tofile(tmp_path / "commitlog" / f"{0:020d}")
+        log[:, at : at + values.itemsize] = values.view(np.uint8).reshape(messages, -1)
+    (place / "commitlog").mkdir()
+    log.tofile(place / "commitlog" / f"{0:020d}")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("body_bytes", "messages"), [(BODY_BYTES, 60_000), (16, 1_200_000)])
+def test_a_task_that_reads_a_store_stays_within_its_limit(tmp_path: Path, body_bytes: int, messages: int) -> None:
+    """Of 250 MB of records, few or many."""
+    write_log(tmp_path, body_bytes, messages)
     assert peak("store", None, "", messages, tmp_path / "lake") < SPARK_TASK_BYTES
     written = sum(pq.ParquetFile(file).metadata.num_rows for file in (tmp_path / "lake").rglob("*.parquet"))
     assert written == messages
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("queues", [1, 8])
+def test_bodies_that_do_not_compress_need_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queues: int
+) -> None:
+    """250 MB of records, for a disk and for a server that is slower than the task."""
+    write_log(tmp_path, 1000, 240_000, queues, noise=True)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    (tmp_path / "server").mkdir()
+    disk = peak("store", None, "", 240_000, tmp_path / "lake")
+    assert disk < SPARK_TASK_BYTES
+    with seaweed(tmp_path / "server") as server:
+        assert peak("upload", None, server.endpoint, 240_000, tmp_path / "lake") < disk + UPLOADS_BYTES
+        stored = open_storage("s3://lake/memory", server.options)
+        assert sum(found.size for found in stored.list_objects()) > 240_000_000
 
 
 @pytest.mark.timeout(600)

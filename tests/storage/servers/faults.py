@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -130,13 +131,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def faulty(upstream: str) -> Iterator[tuple[str, Faults]]:
+def faulty(upstream: str, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, Faults]]:
     """Run a proxy inside the block; provide its endpoint and its faults."""
     server = _Server(upstream)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", server.faults
+        begin = "https://localhost" if tls else "http://127.0.0.1"
+        yield f"{begin}:{server.server_address[1]}", server.faults
     finally:
         server.shutdown()
         server.server_close()

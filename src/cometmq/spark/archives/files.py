@@ -28,6 +28,7 @@ from cometmq.spark.records.body_columns.changes import ERROR_COLUMN
 from cometmq.spark.records.columns import ARCHIVE_COLUMNS
 from cometmq.spark.records.queues import Queue
 from cometmq.storage import ObjectNotFoundError, Storage
+from cometmq.storage.objects import UPLOAD_BYTES, ObjectStorage
 
 _ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
 """Number of Arrow bytes that are collected for one row group. A reader of single messages reads one row group."""
@@ -62,6 +63,8 @@ _READ_ROWS: Final = 65_536
 
 _COMPLETED_AT_ONCE: Final = 4
 """Number of files that threads flush or finish uploading at the same time, while the task continues."""
+_COMPLETED_BYTES: Final = 8 * 1024 * 1024
+"""Number of bytes that these files may hold in memory, beside one file that holds more."""
 
 
 class Uploads:
@@ -77,8 +80,10 @@ class Uploads:
         """
         self.storage: Final = storage
         self.epoch: Final = epoch
+        self._holds_parts = isinstance(storage, ObjectStorage)
         self._open: dict[str, ExitStack] = {}
-        self._completing: deque[Future[None]] = deque()
+        self._completing: deque[tuple[Future[None], int]] = deque()
+        """Files that threads complete, with the bytes that each holds in memory."""
         self._threads = ThreadPoolExecutor(_COMPLETED_AT_ONCE, "upload")
 
     def __enter__(self) -> Self:
@@ -91,7 +96,7 @@ class Uploads:
         with self._threads:
             if failure is None:
                 try:
-                    self._wait(0)
+                    self._wait(0, 0)
                 except BaseException as problem:
                     failure = problem
             for stack in self._open.values():
@@ -108,14 +113,17 @@ class Uploads:
         self._open[path] = stack
         return file
 
-    def complete(self, path: str) -> None:
-        """Complete a file, whose whole content is written. An earlier file's failure may be raised here."""
-        self._wait(_COMPLETED_AT_ONCE)
-        self._completing.append(self._threads.submit(self._open.pop(path).close))
+    def complete(self, path: str, size: int) -> None:
+        """Complete a file, whose whole content of ``size`` bytes is written. An earlier file's failure may be raised
+        here.
+        """
+        held = min(size, UPLOAD_BYTES) if self._holds_parts else 0
+        self._wait(_COMPLETED_AT_ONCE, max(_COMPLETED_BYTES - held, 0))
+        self._completing.append((self._threads.submit(self._open.pop(path).close), held))
 
-    def _wait(self, most: int) -> None:
-        while len(self._completing) > most:
-            self._completing.popleft().result()
+    def _wait(self, most: int, most_bytes: int) -> None:
+        while len(self._completing) > most or sum(held for _, held in self._completing) > most_bytes:
+            self._completing.popleft()[0].result()
 
 
 class QueueWriter:
@@ -208,7 +216,7 @@ class _PartFile:
         self._writer.close()
         assert self._file is not None, "a file has messages"
         size = self._file.tell()
-        self._uploads.complete(self._path)
+        self._uploads.complete(self._path, size)
         return DataFile(
             path=self._path,
             topic=self._queue.topic,

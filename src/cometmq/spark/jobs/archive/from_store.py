@@ -53,8 +53,9 @@ _GATHERED_BYTES: Final = SPLIT_BYTES
 """Number of bytes that a task buffers before it writes files."""
 _KNOWN_BYTES: Final = 200
 """Memory overhead per record, in bytes."""
-_DECODED_BYTES: Final = 32 * 1024 * 1024
-"""Number of record bytes of one queue that are converted to columns at a time."""
+_DECODED_BYTES: Final = 8 * 1024 * 1024
+"""Number of record bytes of one queue that are converted to columns at a time: about a row group. With 32 MB, a task
+takes the same time and 90 MB more memory."""
 
 
 @job(ArchiveStoreOptions)
