@@ -236,17 +236,21 @@ class Session:
         return {kind: round(seconds, 3) for kind, seconds in cpu.items() if kind not in others}
 
 
-def write_source(place: Path, messages: int, size: int) -> None:
-    """Parquet files of random bodies, a tag and a key each."""
+def write_source(place: Path, messages: int, size: int, random_bytes: int | None = None) -> None:
+    """Parquet files of bodies, a tag and a key each; of a body, ``random_bytes`` (all) do not compress."""
     random = np.random.default_rng(1)
+    random_bytes = size if random_bytes is None else random_bytes
     place.mkdir()
     for number in range(FILES):
         first, end = messages * number // FILES, messages * (number + 1) // FILES
         offsets = pa.py_buffer(np.arange(0, (end - first) * size + 1, size, dtype=np.int32))
-        bodies = pa.py_buffer(random.bytes((end - first) * size))
+        bodies = np.full((end - first, size), ord(" "), np.uint8)
+        bodies[:, :random_bytes] = np.frombuffer(random.bytes((end - first) * random_bytes), np.uint8).reshape(
+            end - first, random_bytes
+        )
         table = pa.table(
             {
-                "body": pa.Array.from_buffers(pa.binary(), end - first, [None, offsets, bodies]),
+                "body": pa.Array.from_buffers(pa.binary(), end - first, [None, offsets, pa.py_buffer(bodies)]),
                 "tags": pa.array([f"Tag{n % 3}" for n in range(first, end)]),
                 "keys": pa.array([f"key-{n}" for n in range(first, end)]),
             }
