@@ -30,8 +30,9 @@ from cometmq.broker.pop.ordered_choice import OrderedChoice
 from cometmq.broker.pop.own_retries import own_retries
 from cometmq.broker.pop.pop_log import PopLog
 from cometmq.broker.pop.pop_long_polling import HeldPop, PopLongPollingService
+from cometmq.broker.pop.pop_result import PopResult
 from cometmq.broker.pop.popped_records import Chunks, record_offsets, to_original_topic
-from cometmq.broker.pop.reads import NotLoadedError, Place, PopReads
+from cometmq.broker.pop.reads import NotLoadedError, PopReads
 from cometmq.broker.pop.state import NO_OFFSET, PopQueue
 from cometmq.broker.pull.filters import MessageFilter, PullFilters
 from cometmq.broker.pull.pull_message import is_in_memory
@@ -69,41 +70,6 @@ _RETRY_FIRST_EVERY: Final = 5
 """One in this many pops reads the retry topic first (``popFromRetryProbability``, 20 %)."""
 
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
-
-
-class PopResult:
-    """The messages that one pop has collected so far."""
-
-    __slots__ = (
-        *("chunks", "count", "is_cut", "moves", "not_loaded", "offsets", "order_counts", "pop_time", "rest"),
-        *("retries", "retries_size", "size", "skipped", "starts"),
-    )
-
-    def __init__(self, pop_time: int) -> None:
-        self.pop_time = pop_time
-        self.chunks: Chunks = []
-        self.count = 0
-        self.size = 0
-        self.retries = self.retries_size = 0
-        """Number and total size of the messages from a retry topic."""
-        self.rest = 0
-        """Number of messages that are left in the queues that were read."""
-        self.skipped = 0
-        """Number of messages that the filter rejected."""
-        self.is_cut = False
-        """True if some messages were left unread; the next attempt continues after those that the filter rejected."""
-        self.not_loaded: list[Place] = []
-        """Places from which archived messages must be loaded before they can be popped."""
-        self.starts: list[str] = []
-        self.offsets: list[str] = []
-        self.order_counts: list[str] = []
-        self.moves: list[tuple[str, int, int, int]] = []
-        """For each queue: topic, queue ID, and the group's offset before and after the pop."""
-
-    def skip(self, begin: int, end: int, queue: ConsumeQueue) -> None:
-        """Count messages in a queue that the filter rejected."""
-        self.skipped += end - begin
-        self.is_cut |= begin < end < queue.max_offset()
 
 
 class PopMessageProcessor:
