@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -141,22 +142,31 @@ def ends_of(topics: Topics, copy: str) -> Callable[[], int]:
     return lambda: sum(held.end for held in cluster.bounds(queues).values())
 
 
-def workers_of(group: int) -> list[int]:
-    """The Python workers of a driver."""
-    found = []
+def family_of(driver: int) -> tuple[set[int], set[int]]:
+    """A driver with everything that it has started, and the Python workers among them."""
+    parents, daemons = {}, set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-            words = (path / "cmdline").read_bytes()
-        except OSError:
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if b"pyspark.daemon" in (path / "cmdline").read_bytes():
+                daemons.add(int(path.name))
+        except OSError:  # it has ended
             continue
-        if int(fields[2]) == group and b"pyspark.daemon" in words and int(fields[1]) != group:
-            found.append(int(path.name))
-    return found
+    family = {driver}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family, {pid for pid in family & daemons if parents[pid] in daemons}
+
+
+@pytest.fixture
+def plain_python(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers start their Python workers themselves, so that these can be found."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(8 * PATIENCE_S)
+@pytest.mark.usefixtures("plain_python")
 def test_drivers_and_workers_that_are_killed_send_everything_once(spark: Any, topics: Topics, bucket: Bucket) -> None:
     _, lake = lake_of(topics, spark, bucket, 9000)
     copy = topics.create(3)
@@ -168,7 +178,9 @@ def test_drivers_and_workers_that_are_killed_send_everything_once(spark: Any, to
         try:
             wait_for(lambda begun=begun: there() >= begun + 150, "it sends", PATIENCE_S)  # type: ignore[misc]
             if victim == "workers":
-                for worker in workers_of(driver.pid):
+                workers = family_of(driver.pid)[1]
+                assert workers
+                for worker in workers:
                     os.kill(worker, signal.SIGKILL)
                 now = there()
                 wait_for(lambda now=now: there() >= now + 300, "other workers go on", PATIENCE_S)  # type: ignore[misc]
@@ -186,6 +198,7 @@ def test_drivers_and_workers_that_are_killed_send_everything_once(spark: Any, to
 
 @pytest.mark.crash
 @pytest.mark.timeout(4 * PATIENCE_S)
+@pytest.mark.usefixtures("plain_python")
 def test_a_paused_driver_that_wakes_up_sends_nothing_more(spark: Any, topics: Topics, bucket: Bucket) -> None:
     _, lake = lake_of(topics, spark, bucket, 9000)
     copy = topics.create(3)
@@ -193,11 +206,15 @@ def test_a_paused_driver_that_wakes_up_sends_nothing_more(spark: Any, topics: To
     paused = replaying(topics, bucket, copy, "never", 500)
     try:
         wait_for(lambda: there() >= 300, "it sends", PATIENCE_S)
-        os.killpg(paused.pid, signal.SIGSTOP)
+        family = family_of(paused.pid)[0]
+        for member in family:  # its workers have process groups of their own
+            os.kill(member, signal.SIGSTOP)
+        assert there() < 2000, "in the first step"
         ledger = f"{bucket.url}/ledger"
         done = replay(lake, topics.namesrv, ledger, to=copy, storage=bucket.options, spark=spark)
         assert done.messages + done.earlier == 9000
-        os.killpg(paused.pid, signal.SIGCONT)
+        for member in family:
+            os.kill(member, signal.SIGCONT)
         assert paused.wait(PATIENCE_S) == 1, "it has failed"
     finally:
         end_group(paused)
