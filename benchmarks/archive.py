@@ -42,9 +42,9 @@ class Reader:
         message, _ = self._receive()
         assert isinstance(message, Extents), message
 
-    def read(self, offset: int, count: int) -> Records:
+    def read(self, offset: int, count: int, topic: str = QUEUE.topic, queue_id: int = 0) -> Records:
         """Read once."""
-        self._link.sendall(encode_frame(Read(1, QUEUE.topic, 0, offset, 1 << 62, count, _WHOLE_BYTES)))
+        self._link.sendall(encode_frame(Read(1, topic, queue_id, offset, 1 << 62, count, _WHOLE_BYTES)))
         message, _ = self._receive()
         assert isinstance(message, Records), message
         return message

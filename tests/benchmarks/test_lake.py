@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
+from benchmarks.lake_requests import kind_of
 from benchmarks.spark import tables
 
 from benchmarks import lake
@@ -37,3 +38,17 @@ def test_an_archive_is_compared_with_kafka_in_the_same_table() -> None:
         "| delta, s3 | Kafka's source, Spark 4.2.0 | 100 k | 1.00 × | 10.0 s | 2.0 s | 500 MB |",
         "| delta, s3 | archive from a broker | 250 k | 2.50 × | 4.0 s | 2.0 s | 500 MB |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("request_line", "kind"),
+    [
+        ("PUT /lake/a?partNumber=1&uploadId=x", "PUT"),
+        ("POST /lake/a?uploads", "POST"),
+        ("GET /lake?list-type=2&prefix=a", "LIST"),
+        ("GET /lake/topic=orders/a.parquet", "GET"),
+        ("HEAD /lake/a", "HEAD"),
+    ],
+)
+def test_requests_are_counted_as_they_are_paid(request_line: str, kind: str) -> None:
+    assert kind_of(request_line) == kind
