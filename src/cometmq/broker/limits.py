@@ -393,3 +393,30 @@ METER_EXPIRE_SECONDS: Final = 60.0
 """Interval between scans for idle subjects (accounts, addresses and groups with quotas), which are then forgotten."""
 QUOTA_SAVE_SECONDS: Final = 5.0
 """Interval at which the broker saves which topics each subject of a quota has created."""
+
+"""Interval at which the topics created by each subject are saved."""
+
+# --- Failover -----------------------------------------------------------------------------------
+MAX_FAILOVER_MEMBERS: Final = 16
+"""Maximum number of replicas of a set that have ever signed in; a set has three or five."""
+MAX_FAILOVER_MEMBER_CHARS: Final = 63
+"""Maximum length of a replica's name, which is part of a key of the engine, and a label in Kubernetes."""
+MAX_FAILOVER_REASON_CHARS: Final = 512
+"""Maximum length of the sentence that says why a set's document was changed."""
+MAX_FAILOVER_DOCUMENT_BYTES: Final = 65_536
+"""Maximum size of a set's document; 16 replicas with the longest addresses need 15 KB."""
+MAX_FAILOVER_IDENTITY_BYTES: Final = 4_096
+"""Maximum size of the file with a member's generation; it has about 200 bytes."""
+MAX_FAILOVER_EPOCHS: Final = 65_536
+"""Maximum number of epochs in a master's list, about 20 bytes each; with one failover each hour, that is seven
+years."""
+MAX_ENGINE_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""Maximum size of an answer from etcd or Kubernetes; the documents and presences of one set have less than 100 KB."""
+MAX_ENGINE_HEAD_BYTES: Final = 65_536
+"""Maximum size of the head of an answer from etcd or Kubernetes."""
+MAX_ENGINE_ENDPOINTS: Final = 16
+"""Maximum number of endpoints of an engine; clusters of etcd have at most seven."""
+ENGINE_TRY_SECONDS: Final = 1.0
+"""Time for a request to one endpoint. Without a majority, etcd answers only after seven seconds."""
+ENGINE_WATCH_SECONDS: Final = 60.0
+"""Time after which a watch without events is opened again, since watches can stop silently."""

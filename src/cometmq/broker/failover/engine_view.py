@@ -1,0 +1,146 @@
+"""A member's view of the engine: the newest document that it knows, and the requests that have no answer yet.
+
+Answers can be late. The view knows for each request whether it was sent after the newest document was learnt. An older
+document in the answer to such a request proves that the engine was restored from a backup; in other answers it means
+nothing.
+
+**A swap without an answer may still land**, hours later. It is repeated with the same document and the same version
+until the version has moved; only then is the outcome known. Reading the old version proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.broker.failover.document import Document
+from cometmq.broker.failover.engines.interface import Guard, Presence
+from cometmq.broker.failover.events import Read, Swap
+from cometmq.errors import CometMQError
+
+_RESTORED: Final = (
+    "if the engine was restored from a backup, stop all members, delete the document, and start the member with the "
+    "longest log with --bootstrap"
+)
+
+
+class EngineWentBackError(CometMQError):
+    """The engine's document is older than one that this member has seen, or was changed by hand."""
+
+
+@dataclass(slots=True)
+class PendingSwap:
+    """A proposed document whose outcome is not known."""
+
+    document: Document
+    version: str
+    """The version of the document that it replaces."""
+    number: int = 0
+    """The number of the request that has no answer; 0 if all have one."""
+    unknown: int = 0
+    """The number of tries that may still land."""
+    retry_at: float = 0.0
+
+
+class EngineView:
+    """What one member knows of the engine."""
+
+    def __init__(self) -> None:
+        self.document: Document | None = None
+        self.version = ""
+        self.presences: Mapping[str, Presence] = {}
+        self.pending: PendingSwap | None = None
+        self.trouble = ""
+        """The reason why the last request has no answer; empty if it has one."""
+        self.read_number = 0
+        """The number of the newest answered read."""
+        self._issued = 0
+        self._learned_at = 0
+        """Number of requests that were sent before the newest document was learnt."""
+        self._reading = 0
+        self._reads_again = False
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next request."""
+        return self._issued + 1
+
+    def read(self) -> list[Read]:
+        """Return a request to read; if one is on its way, another follows its answer."""
+        if self._reading:
+            self._reads_again = True
+            return []
+        self._issued += 1
+        self._reading = self._issued
+        return [Read(self._issued)]
+
+    def read_ended(self, number: int) -> list[Read]:
+        """Note that a read has an answer; return the read that was asked for in the meantime."""
+        if number != self._reading:
+            return []
+        self._reading = 0
+        again, self._reads_again = self._reads_again, False
+        return self.read() if again else []
+
+    def propose(self, document: Document, guard: Guard | None = None) -> Swap:
+        """Return the first try of a swap."""
+        assert self.pending is None, "the outcome of the last swap is not known"
+        self.pending = PendingSwap(document, self.version)
+        return self.repeat(guard)
+
+    def repeat(self, guard: Guard | None = None) -> Swap:
+        """Return the next try of the pending swap."""
+        assert self.pending is not None
+        self._issued += 1
+        self.pending.number = self._issued
+        return Swap(self._issued, self.pending.document, self.pending.version, guard)
+
+    def was_silent(self, number: int, reason: str, retry_at: float) -> None:
+        """Note that a request has no answer."""
+        if number == self._reading:
+            self._reading, self._reads_again = 0, False
+        self.trouble = reason or "the engine has not answered"
+        if self.pending is not None and number == self.pending.number:
+            self.pending.number = 0
+            self.pending.unknown += 1
+            self.pending.retry_at = retry_at
+
+    def was_refused(self, number: int, retry_at: float) -> None:
+        """Note that one try of the pending swap has not landed, although the version is the same."""
+        if self.pending is None or number != self.pending.number:
+            return
+        self.pending.number = 0
+        self.pending.retry_at = retry_at
+        if not self.pending.unknown:
+            self.pending = None
+
+    def learn(self, number: int, document: Document | None, version: str) -> bool | None:
+        """Take over a document from an answer; return whether the version has moved, or ``None`` if it is stale.
+
+        :raises EngineWentBackError: the document is older than the one that is known.
+        """
+        is_fresh = number > self._learned_at
+        known = self.document
+        if known is not None and (document is None or document.order < known.order):
+            if is_fresh:
+                shown = "no document" if document is None else f"epoch {document.epoch}, change {document.serial}"
+                raise EngineWentBackError(
+                    f"the engine has {shown}, and has had epoch {known.epoch}, change {known.serial}",
+                    next_step=_RESTORED,
+                )
+            return None
+        if known is not None and document is not None and document.order == known.order and document != known:
+            raise EngineWentBackError(
+                f"the engine has two different documents of epoch {known.epoch}, change {known.serial}",
+                next_step=_RESTORED,
+            )
+        has_moved = version != self.version
+        if not is_fresh and known is not None and document is not None and document.order == known.order:
+            return False
+        self.trouble = ""
+        self.document, self.version = document, version
+        self._learned_at = self._issued
+        if self.pending is not None and version != self.pending.version:
+            self.pending = None
+        return has_moved

@@ -1,0 +1,682 @@
+"""The state machine of one member of a set, without sockets, files or clocks.
+
+``handle`` takes an event and the monotonic time, and returns requests. ``deadline`` is the time of the next ``Tick``.
+The package's docstring explains the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cometmq.broker.failover import events as e
+from cometmq.broker.failover.document import Document, founding_document
+from cometmq.broker.failover.election import Ballot, is_serving, suspects
+from cometmq.broker.failover.engine_view import EngineView, EngineWentBackError
+from cometmq.broker.failover.engines.interface import Presence, Standing
+from cometmq.broker.failover.history import common_end
+from cometmq.broker.failover.identity import Identity
+from cometmq.broker.failover.in_sync import InSyncSet
+from cometmq.broker.failover.solid import SolidMark
+from cometmq.broker.failover.states import FROZEN, LEADING, TRANSITIONS, Change, State
+from cometmq.errors import CometMQError
+
+NEVER: Final = float("inf")
+_TWIN_LEASES: Final = 3
+"""Number of leases after which a presence with this member's name cannot be that of its earlier process."""
+
+
+class CommandRefusedError(CometMQError):
+    """A person's command is not possible now; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """The options of one member.
+
+    :param name: the name of the replica, which is different for each member of a set.
+    :param process: a random number, chosen at the start of the process.
+    :param set_id: a random number, used if this member founds the set.
+    :param priority: ``brokerElectionPriority``: among equal logs, the member with the lowest number is elected.
+    :param flushes: True with SYNC_FLUSH.
+    :param bootstraps: True if a person has asked to found the set with this store's messages.
+    """
+
+    name: str
+    address: str
+    ha_address: str
+    process: str
+    set_id: str
+    lease_s: float = 4.0
+    min_in_sync: int = 1
+    priority: int = 2**31 - 1
+    flushes: bool = False
+    bootstraps: bool = False
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Interval of reports, of renewals of the lease, and of repeated requests."""
+        return self.lease_s / 4
+
+    @property
+    def silent_s(self) -> float:
+        """Time without a heartbeat after which a peer seems to be gone."""
+        return self.lease_s / 2
+
+
+class MemberMachine:
+    """One member of a set, from the start of its process to the end.
+
+    :param wall_ms: returns the wall time, which only people read.
+    """
+
+    def __init__(
+        self, options: MemberOptions, identity: Identity, log: e.LogState, now: float, wall_ms: Callable[[], int]
+    ) -> None:
+        self.options: Final = options
+        self.me: Final = identity.member(options.name)
+        self.state = State.STARTING
+        self.epoch = 0
+        """The highest epoch that this member has read from the engine."""
+        self.log = log
+        self.reason = "the document has not been read"
+        """The cause of the last change of state, for people."""
+        self.disk_trouble = ""
+        self.confirmed = 0
+        """Log offset up to which all counted members have the log, as far as this member knows."""
+        self.in_sync: InSyncSet | None = None
+        """The master's view of the set; ``None`` at other members."""
+        self._view = EngineView()
+        self._solid = SolidMark(identity, flushes=options.flushes)
+        self._wall_ms = wall_ms
+        self._out: list[e.Request] = []
+        self._now = self._last_event_at = self._twin_since = now
+        self._next_read_at = now
+        self._announced: tuple[int, Standing | None] | None = None
+        self._is_copying = False
+        """At a follower: True once the log was cut to what it has in common with the master's."""
+        self._is_connected = False
+        """At a follower: True if the master has accepted a connection in this epoch."""
+        self._is_master_dead = False
+        self._heard_at = now
+        self._ballot: Ballot | None = None
+        self._is_forced = False
+        self._doubted_at = 0
+        self._successor = ""
+        self._handover_ends_at = NEVER
+        self._addresses: dict[str, tuple[str, str]] = {options.name: (options.address, options.ha_address)}
+        self._handlers: Final[dict[type, Callable[[Any], None]]] = {
+            e.DocumentRead: self._on_document_read,
+            e.SwapAnswered: self._on_swap_answered,
+            e.EngineSilent: self._on_engine_silent,
+            e.EngineChanged: self._on_engine_changed,
+            e.LeaseLost: self._on_lease_lost,
+            e.NameTaken: self._on_name_taken,
+            e.MasterHistory: self._on_master_history,
+            e.Heard: self._on_heard,
+            e.LinkLost: self._on_link_lost,
+            e.SignedIn: self._on_signed_in,
+            e.Reported: self._on_reported,
+            e.ReplicaLost: self._on_replica_lost,
+            e.EpochSeen: self._on_epoch_seen,
+            e.LogMoved: self._on_log_moved,
+            e.FrozenLog: self._on_frozen_log,
+            e.InOffice: self._on_in_office,
+            e.IdentitySaved: self._on_identity_saved,
+            e.DiskFailed: self._on_disk_failed,
+            e.DiskHealed: self._on_disk_healed,
+            e.HandOver: self._on_hand_over,
+            e.Force: self._on_force,
+            e.Tick: self._on_tick,
+        }
+
+    # --- the interface ----------------------------------------------------------------------------
+    def start(self) -> list[e.Request]:
+        """Return the first requests."""
+        self._out = [*self._view.read()]
+        return self._out
+
+    def handle(self, event: e.Event, now: float) -> list[e.Request]:
+        """Return the requests that follow from an event at a monotonic time.
+
+        :raises CommandRefusedError: a person's command is not possible now.
+        :raises HistoryError: this log cannot continue with the master's.
+        """
+        self._out = []
+        if self.state is State.HALTED:
+            return self._out
+        self._now = now
+        if now - self._last_event_at > 1.5 * self.options.heartbeat_s:
+            self._was_paused()
+        self._last_event_at = now
+        self._handlers[type(event)](event)
+        self._settle()
+        return self._out
+
+    @property
+    def deadline(self) -> float:
+        """The monotonic time at which the machine needs a ``Tick``."""
+        if self.state is State.HALTED:
+            return NEVER
+        times = [self._last_event_at + self.options.heartbeat_s, self._next_read_at, self._handover_ends_at]
+        pending = self._view.pending
+        if pending is not None and not pending.number:
+            times.append(pending.retry_at)
+        if self._ballot is not None and self.state is State.FROZEN:
+            times.append(self._ballot.decide_at)
+        if self.in_sync is not None and self.state is State.MASTER and pending is None:
+            times.append(self.in_sync.deadline() or NEVER)
+        return max(min(times), self._now)
+
+    @property
+    def document(self) -> Document | None:
+        """The newest known document."""
+        return self._view.document
+
+    @property
+    def presences(self) -> dict[str, Presence]:
+        """The presences at the last read, by name."""
+        return dict(self._view.presences)
+
+    @property
+    def engine_trouble(self) -> str:
+        """The reason why the engine does not answer, or an empty text."""
+        return self._view.trouble
+
+    @property
+    def identity(self) -> Identity:
+        """The content of the identity file."""
+        return self._solid.identity
+
+    @property
+    def refusal(self) -> str:
+        """The reason why no message may be appended for clients; empty if the member is a working master."""
+        if self.state is not State.MASTER:
+            return f"this member is {self.state.value}: {self.reason}"
+        if self.disk_trouble:
+            return self.disk_trouble
+        assert self.in_sync is not None
+        certain = len(self.in_sync.certain)
+        if certain < self.options.min_in_sync:
+            return f"{certain} members are in sync, fewer than minInSyncReplicas={self.options.min_in_sync}"
+        return ""
+
+    @property
+    def counted_end(self) -> int:
+        """The end of the own log that may be reported or acknowledged."""
+        return self._solid.counted_end(self.log, is_alone=self._is_alone)
+
+    @property
+    def readable(self) -> int:
+        """Log offset up to which consumers, pops, timers and checks may read."""
+        return min(self.confirmed, self.log.end)
+
+    def copies(self, epoch: int) -> bool:
+        """Return whether bytes from the master of an epoch may be appended and reported."""
+        return self._is_copying and epoch == self.epoch and self.state is State.FOLLOWER
+
+    # --- answers of the engine --------------------------------------------------------------------
+    def _on_document_read(self, event: e.DocumentRead) -> None:
+        self._out += self._view.read_ended(event.number)
+        has_moved = self._learn(event.number, event.document, event.version)
+        if has_moved is None:
+            return
+        self._view.presences = event.presences
+        self._view.read_number = event.number
+        is_calm = self.state in LEADING or (self.state is State.FOLLOWER and not self._is_silent)
+        self._next_read_at = self._now + (self.options.lease_s if is_calm else self.options.heartbeat_s)
+        self._decide(has_moved)
+
+    def _on_swap_answered(self, event: e.SwapAnswered) -> None:
+        has_moved = self._learn(event.number, event.document, event.version)
+        if has_moved:
+            self._decide(has_moved)
+            return
+        self._view.was_refused(event.number, self._now + self.options.heartbeat_s)
+        if self._view.pending is None and self._view.document is not None:
+            if self.state is State.STANDING:
+                self._follow(Change.THAW, "the master's presence has returned")
+            elif self.in_sync is not None and has_moved is not None:
+                self.in_sync.confirm(self._view.document.in_sync, self._now)
+        self._out += self._view.read()
+
+    def _on_engine_silent(self, event: e.EngineSilent) -> None:
+        retry_at = self._now + self.options.heartbeat_s
+        self._view.was_silent(event.number, event.reason, retry_at)
+        self._twin_since = self._now
+        self._next_read_at = min(self._next_read_at, retry_at) if self._next_read_at > self._now else retry_at
+
+    def _on_engine_changed(self, _: e.EngineChanged) -> None:
+        self._out += self._view.read()
+
+    def _on_lease_lost(self, _: e.LeaseLost) -> None:
+        self._announced = None
+        self._out += self._view.read()
+
+    def _on_name_taken(self, event: e.NameTaken) -> None:
+        self._announced = None
+        if self.state is not State.STARTING or self._now - self._twin_since > _TWIN_LEASES * self.options.lease_s:
+            self._halt(
+                f"two members are called {self.me.name}; the other one is at {event.by}",
+                "give each member of a set its own name",
+            )
+
+    def _learn(self, number: int, document: Document | None, version: str) -> bool | None:
+        """Take over a document; return whether its version has moved, or ``None`` if nothing may follow from it."""
+        known = self.identity.set_id
+        if document is not None and known and document.set_id != known:
+            self._halt(
+                f"the engine's document belongs to set {document.set_id}, and this store to set {known}",
+                "check failoverPrefix, brokerClusterName and brokerName; two clusters must not share a prefix",
+            )
+            return None
+        is_start = self.state is State.STARTING
+        if is_start and document is not None and document.epoch < self.log.last_epoch:
+            self._halt(
+                f"the engine's document has epoch {document.epoch}, and this log has epoch {self.log.last_epoch}",
+                "the engine was restored from a backup: stop all members, delete the document, and start the member "
+                "with the longest log with --bootstrap",
+            )
+            return None
+        try:
+            return self._view.learn(number, document, version)
+        except EngineWentBackError as error:
+            self._halt(error.message, error.next_step or "")
+            return None
+
+    # --- decisions after the document was read -------------------------------------------------------
+    def _decide(self, has_moved: bool) -> None:
+        document = self._view.document
+        if document is None:
+            self._found()
+        elif self.state is State.STARTING:
+            self._begin(document)
+        elif document.epoch > self.epoch:
+            self._enter(document)
+        elif self.state is State.FOLLOWER:
+            self._suspect(document)
+        elif self.state is State.STANDING and has_moved:
+            self._follow(Change.THAW, "another change has won")
+        elif self.state is State.FROZEN:
+            self._vote(document, has_moved)
+        elif self.state in LEADING:
+            assert self.in_sync is not None
+            if has_moved:
+                self.in_sync.confirm(document.in_sync, self._now)
+            if self.state is State.DOUBTING and self._view.read_number >= self._doubted_at:
+                self._move(Change.TRUST, "the document still names this master")
+
+    def _found(self) -> None:
+        """Create the set's document, if this may be a new set."""
+        is_new = not self.log.end and not self.identity.set_id
+        if self._view.pending is not None:
+            return
+        if not is_new and not self.options.bootstraps:
+            self._halt(
+                "the engine has no document of this set, but this store has messages",
+                "check the endpoints and names; to found a set with this store's messages, start with --bootstrap",
+            )
+            return
+        set_id = self.identity.set_id or self.options.set_id
+        founded = founding_document(set_id, self.log.last_epoch + 1, self.me, self._wall_ms())
+        self._out.append(self._view.propose(self._addressed(founded)))
+
+    def _begin(self, document: Document) -> None:
+        twin = self._view.presences.get(self.me.name)
+        if twin is not None and twin.member != self.me:
+            self._on_name_taken(e.NameTaken(twin.address))
+        elif not self.identity.set_id:
+            self._out += self._solid.remember_set(document.set_id)
+        else:
+            self._enter(document)
+
+    def _enter(self, document: Document) -> None:
+        """Take the part that the document of a new epoch gives this member."""
+        self.epoch = document.epoch
+        if document.master == self.me and self.log.last_epoch < document.epoch and self.state not in LEADING:
+            self._move(Change.ELECT, document.why)
+            self._stop_following()
+            if not self.disk_trouble:
+                self._out.append(e.TakeOffice(self.epoch))
+            return
+        if self.state in LEADING or self.state is State.ELECTED:
+            self._out.append(e.StepDown(f"epoch {document.epoch}: {document.why}"))
+            self._follow(Change.SUPERSEDE, document.why)
+        elif self.state in FROZEN:
+            self._follow(Change.THAW, document.why)
+        else:
+            self._follow(Change.READ, document.why)
+
+    def _suspect(self, document: Document) -> None:
+        if self.disk_trouble or self.me not in document.in_sync:
+            return
+        is_dead = self._is_master_dead and self._is_connected
+        reason = suspects(document, self.me, self._view.presences, is_dead=is_dead, is_silent=self._is_silent)
+        if reason:
+            self._freeze(reason)
+
+    def _freeze(self, reason: str) -> None:
+        self._move(Change.SUSPECT, reason)
+        self._stop_following()
+        self._out.append(e.Freeze(self.epoch))
+
+    def _vote(self, document: Document, has_moved: bool) -> None:
+        """Stand for election if nobody present has more, and enough time was given to show it."""
+        ballot = self._ballot
+        if has_moved or self.disk_trouble:
+            self._follow(Change.THAW, "the document has changed" if has_moved else self.disk_trouble)
+            return
+        if ballot is None:
+            return
+        presences = self._view.presences
+        if self._is_master_back(document):
+            self._follow(Change.THAW, "the master's presence has returned")
+            return
+        ballot.count(document, self.me, presences, collects=not self._is_forced)
+        if self._now < ballot.decide_at:
+            return
+        members = frozenset({self.me}) if self._is_forced else ballot.voters
+        elected = document.elected(self.me, members, f"{self.me} was elected: {self.reason}", self._wall_ms())
+        self._move(Change.STAND, self.reason)
+        guard = ballot.guard(document, self.me, presences, removes=self._is_master_dead)
+        self._out.append(self._view.propose(self._addressed(elected), guard))
+
+    def _is_master_back(self, document: Document) -> bool:
+        is_there = is_serving(document, self._view.presences)
+        return is_there and document.master.name != self.me.name and not self._is_master_dead
+
+    # --- replication --------------------------------------------------------------------------------
+    def _on_master_history(self, event: e.MasterHistory) -> None:
+        if event.epoch != self.epoch or self.state is not State.FOLLOWER:
+            self._see(event.epoch)
+            return
+        offset = common_end(event.mine, event.masters.checked())
+        self._is_copying = self._is_connected = True
+        self._is_master_dead = False
+        self._heard_at = self._now
+        end = min(self.log.end, offset)
+        last_epoch = max((number for number, start in event.mine.epochs if start < offset), default=0)
+        self.log = e.LogState(end, min(self.log.flushed, end), last_epoch)
+        self.confirmed = min(self.confirmed, offset)  # lower only after a person has forced an election
+        self._out.append(e.CopyFrom(self.epoch, offset))
+
+    def _on_heard(self, event: e.Heard) -> None:
+        if not self.copies(event.epoch):
+            self._see(event.epoch)
+            return
+        self._heard_at = self._now
+        self.confirmed = max(self.confirmed, event.confirmed)
+
+    def _on_link_lost(self, event: e.LinkLost) -> None:
+        if event.epoch != self.epoch or self.state is not State.FOLLOWER:
+            return
+        self._is_copying = False
+        self._is_master_dead = event.is_refused
+        self._out += self._view.read()
+
+    def _on_signed_in(self, event: e.SignedIn) -> None:
+        self._see(event.epoch)
+        if event.epoch == self.epoch and self.in_sync is not None:
+            self._addresses[event.member.name] = (event.address, event.ha_address)
+            self.in_sync.signed_in(event.member, self.log.end, self._now)
+
+    def _on_reported(self, event: e.Reported) -> None:
+        if event.epoch != self.epoch:
+            self._see(event.epoch)
+        elif self.in_sync is not None:
+            self.in_sync.reported(event.member, event.end, self.log.end, self._now)
+
+    def _on_replica_lost(self, event: e.ReplicaLost) -> None:
+        if self.in_sync is not None:
+            self.in_sync.disconnected(event.member)
+            self._out += self._view.read()
+
+    def _on_epoch_seen(self, event: e.EpochSeen) -> None:
+        self._see(event.epoch)
+
+    def _see(self, epoch: int) -> None:
+        """Stop acknowledging if somebody knows a higher epoch, until the document was read."""
+        if epoch <= self.epoch:
+            return
+        self._doubted_at = self._view.next_number
+        if self.state in (State.MASTER, State.HANDING_OVER):
+            self._move(Change.DOUBT, f"somebody has named epoch {epoch}")
+        self._out += self._view.read()
+
+    # --- the own log and disk -----------------------------------------------------------------------
+    def _on_log_moved(self, event: e.LogMoved) -> None:
+        self.log = event.log
+
+    def _on_frozen_log(self, event: e.FrozenLog) -> None:
+        self.log = event.log
+        if self.state is State.FROZEN:
+            self.confirmed = min(self.confirmed, event.log.end)  # lower only if a person forces this election
+            standing = Standing(self.epoch, event.log.last_epoch, event.log.end, -self.options.priority)
+            self._ballot = Ballot(standing, self._now, self.options.heartbeat_s)
+            self._out += self._view.read()
+
+    def _on_in_office(self, event: e.InOffice) -> None:
+        self.log = event.log
+        document = self._view.document
+        if self.state is not State.ELECTED or event.epoch != self.epoch or document is None:
+            return
+        self._move(Change.SERVE, document.why)
+        lag_s = self.options.silent_s
+        self.in_sync = InSyncSet(self.me, document.in_sync, event.start, self._now, lag_s)
+
+    def _on_identity_saved(self, event: e.IdentitySaved) -> None:
+        self._solid.saved(event.identity)
+        if self.state is State.STARTING:
+            self._out += self._view.read()
+
+    def _on_disk_failed(self, event: e.DiskFailed) -> None:
+        self.disk_trouble = event.reason
+
+    def _on_disk_healed(self, _: e.DiskHealed) -> None:
+        self.disk_trouble = ""
+        if self.state is State.ELECTED:
+            self._out.append(e.TakeOffice(self.epoch))
+
+    # --- people -------------------------------------------------------------------------------------
+    def _on_hand_over(self, event: e.HandOver) -> None:
+        if self.state is not State.MASTER:
+            raise CommandRefusedError(
+                f"{self.me} is not the master, it is {self.state.value}", next_step="ask the master of the set"
+            )
+        successor = self._best_successor(event.to)
+        if not successor:
+            raise CommandRefusedError(
+                f"{event.to or 'no other member'} is not in sync, so nobody can take over",
+                next_step="wait until cometmq failover status shows another member in sync",
+            )
+        self._hand_over(successor, event.why)
+
+    def _on_force(self, event: e.Force) -> None:
+        if self.state not in (State.FOLLOWER, State.FROZEN):
+            raise CommandRefusedError(
+                f"{self.me} is {self.state.value}", next_step="see cometmq failover status for the member to force"
+            )
+        document = self._view.document
+        if document is None or is_serving(document, self._view.presences):
+            raise CommandRefusedError(
+                "the set has a master", next_step="use cometmq failover handover, or stop the master first"
+            )
+        self._is_forced = True
+        if self.state is State.FOLLOWER:
+            self._freeze(event.why)
+        else:
+            self.reason = event.why
+            self._out += self._view.read()
+
+    def _best_successor(self, name: str) -> str:
+        """Return the name of the member that is furthest, or of the named one if it can take over."""
+        assert self.in_sync is not None
+        ready = [
+            (self.in_sync.end_of(member), member.name)
+            for member in self.in_sync.certain
+            if member != self.me and name in ("", member.name) and not self.in_sync.is_late(member, self._now)
+        ]
+        return max(ready)[1] if ready else ""
+
+    def _hand_over(self, successor: str, why: str) -> None:
+        self._move(Change.HAND_OVER, why)
+        self._successor = successor
+        self._handover_ends_at = self._now + self.options.heartbeat_s
+
+    # --- time ---------------------------------------------------------------------------------------
+    def _on_tick(self, _: e.Tick) -> None:
+        if self._now >= self._next_read_at:
+            self._next_read_at = self._now + self.options.heartbeat_s
+            self._out += self._view.read()
+        if self._ballot is not None and self.state is State.FROZEN and self._now >= self._ballot.decide_at:
+            self._out += self._view.read()
+            self._ballot.decide_at = self._now + self.options.heartbeat_s
+        if self.state is State.FOLLOWER and self._is_silent:
+            self._next_read_at = min(self._next_read_at, self._now + self.options.heartbeat_s)
+        self._repeat_swap()
+
+    def _repeat_swap(self) -> None:
+        pending = self._view.pending
+        if pending is None or pending.number or self._now < pending.retry_at:
+            return
+        pending.retry_at = self._now + self.options.heartbeat_s
+        if self.state is not State.STANDING:
+            self._out.append(self._view.repeat())
+            return
+        document, ballot = self._view.document, self._ballot
+        assert document is not None
+        assert ballot is not None
+        self._out += self._view.read()
+        if not self._is_master_back(document):
+            guard = ballot.guard(document, self.me, self._view.presences, removes=self._is_master_dead)
+            self._out.append(self._view.repeat(guard))
+
+    @property
+    def _is_silent(self) -> bool:
+        return self._now - self._heard_at >= self.options.silent_s
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.in_sync is not None and self.in_sync.counted == {self.me}
+
+    def _was_paused(self) -> None:
+        """Judge nobody by the time in which this process did not run."""
+        self._heard_at = self._twin_since = self._now
+        if self.in_sync is not None:
+            self.in_sync.was_paused(self._now)
+
+    # --- what follows from any event ----------------------------------------------------------------
+    def _settle(self) -> None:
+        if self.in_sync is not None:
+            if self.state is State.MASTER:
+                self._lead(self.in_sync)
+            elif self.state is State.HANDING_OVER:
+                self._finish_handover(self.in_sync)
+            if self.state is not State.DOUBTING:
+                confirmed = self.in_sync.confirmed_end(self.counted_end)
+                if confirmed > self.confirmed:
+                    self.confirmed = confirmed
+                    self._out.append(e.Confirm(confirmed))
+        if self.in_sync is not None or self._is_copying:
+            self._out += self._solid.settle(self.log, is_alone=self._is_alone)
+        self._announce()
+
+    def _lead(self, in_sync: InSyncSet) -> None:
+        """Change the set if a replica has left or caught up; hand over if the disk fails."""
+        if self.disk_trouble:
+            successor = self._best_successor("")
+            if successor:
+                self._hand_over(successor, f"the disk of {self.me} has failed: {self.disk_trouble}")
+                return
+        document = self._view.document
+        if self._view.pending is not None or document is None:
+            return
+        present = frozenset(one.member for one in self._view.presences.values())
+        members = in_sync.next_change(present, self._now)
+        if members is not None:
+            why = self._describe(in_sync.confirmed, members)
+            self._propose(in_sync, document.changed(members, why, self._wall_ms()))
+        elif self._addressed(document) is not document:
+            changed = document.changed(in_sync.confirmed, "a replica has signed in", self._wall_ms())
+            self._propose(in_sync, changed)
+
+    def _propose(self, in_sync: InSyncSet, document: Document) -> None:
+        in_sync.propose(document.in_sync)
+        self._out.append(self._view.propose(self._addressed(document)))
+
+    def _finish_handover(self, in_sync: InSyncSet) -> None:
+        document = self._view.document
+        is_complete = in_sync.confirmed_end(self.counted_end) >= self.log.end or bool(self.disk_trouble)
+        successor = next((member for member in in_sync.certain if member.name == self._successor), None)
+        if self._view.pending is None and document is not None and successor is not None and is_complete:
+            leaves = {self.me} if self.disk_trouble else set()
+            members = in_sync.confirmed - leaves
+            self._propose(in_sync, document.elected(successor, members, self.reason, self._wall_ms()))
+        elif self._now >= self._handover_ends_at:
+            self._handover_ends_at = self._now + self.options.heartbeat_s
+            if not self.disk_trouble or successor is None:
+                self._move(Change.KEEP, "the handover was given up: the members or the engine were too slow")
+
+    def _announce(self) -> None:
+        if self.state is State.STARTING:
+            return
+        has_office = self.state in LEADING or (self.state is State.ELECTED and not self.disk_trouble)
+        standing = None if self._ballot is None else self._ballot.standing
+        announced = (self.epoch if has_office else 0, standing)
+        if announced != self._announced:
+            self._announced = announced
+            options = self.options
+            self._out.append(
+                e.Announce(Presence(self.me, options.process, options.address, options.ha_address, *announced))
+            )
+
+    def _addressed(self, document: Document) -> Document:
+        """Return the document with the addresses of all replicas that have signed in here."""
+        for name, (address, ha_address) in self._addresses.items():
+            known = document.replica(name)
+            if known is None or (known.address, known.ha_address) != (address, ha_address):
+                document = document.with_replica(name, address, ha_address)
+        return document
+
+    def _describe(self, before: frozenset[Any], after: frozenset[Any]) -> str:
+        gone = ", ".join(str(member) for member in sorted(before - after))
+        new = ", ".join(str(member) for member in sorted(after - before))
+        if new:
+            return f"{new} caught up"
+        return f"{gone} was not caught up for {self.options.silent_s:g} s, or is gone"
+
+    # --- changes of state ---------------------------------------------------------------------------
+    def _move(self, change: Change, reason: str) -> None:
+        self.state = TRANSITIONS[self.state, change]
+        self.reason = reason
+        if self.state not in LEADING:
+            self.in_sync = None
+        if self.state is not State.HANDING_OVER:
+            self._handover_ends_at = NEVER
+        if self.state not in (State.FROZEN, State.STANDING):
+            self._ballot = None
+            self._is_forced = False
+
+    def _follow(self, change: Change, reason: str) -> None:
+        """Become a follower of the document's master."""
+        self._move(change, reason)
+        self._stop_following()
+        self._is_connected = self._is_master_dead = False
+        self._heard_at = self._now
+        document = self._view.document
+        assert document is not None
+        is_mine = document.master.name == self.me.name
+        self._out.append(e.Follow(self.epoch, None if is_mine else document.replica(document.master.name)))
+        if is_mine:  # served in an earlier process: it stands for the next epoch, as everybody
+            self._out += self._view.read()
+
+    def _stop_following(self) -> None:
+        self._is_copying = False
+
+    def _halt(self, reason: str, next_step: str) -> None:
+        if self.state in LEADING or self.state is State.ELECTED:
+            self._out.append(e.StepDown(reason))
+        self._stop_following()
+        self._move(Change.HALT, reason)
+        self._out.append(e.Halt(reason, next_step))
