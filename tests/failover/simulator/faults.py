@@ -44,12 +44,13 @@ class Rates:
 
 
 def choose_rates(rng: random.Random) -> Rates:
-    """Return the faults of one history: about a third of the kinds, each from rare to frequent."""
+    """Return the faults of one history: some of the kinds, each from rare to frequent."""
+    share = rng.choice((0.2, 0.4, 0.6))
     chosen = {}
     for field in fields(Rates):
-        if rng.random() < 0.4:
+        if rng.random() < share:
             if field.name.endswith("_share"):
-                chosen[field.name] = rng.choice((0.02, 0.1, 0.3))
+                chosen[field.name] = rng.choice((0.05, 0.2, 0.5))
             else:
-                chosen[field.name] = rng.choice((0.5, 2.0, 6.0)) * (0.4 if field.name in ("blackout", "wipe") else 1)
+                chosen[field.name] = rng.choice((1.0, 3.0, 6.0)) * (0.2 if field.name in ("blackout", "wipe") else 1)
     return Rates(**chosen)

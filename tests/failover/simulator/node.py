@@ -346,7 +346,7 @@ class Node:
             self.give(e.MasterHistory(epoch, self.history(), history))
 
     def on_epoch(self, epoch: int) -> None:
-        """A member has named a higher epoch."""
+        """A member or the nameserver has named an epoch."""
         self.give(e.EpochSeen(epoch))
 
     def on_entries(self, link: tuple[int, str], epoch: int, at: int, entries: list[Entry], confirmed: int) -> None:
@@ -449,6 +449,7 @@ class Node:
             elif self.is_linked:
                 self.report()
         if state in LEADING:
+            self.world.register(self)
             for session in list(self.sessions.values()):
                 if self.now - session.reported_at > 3 * beat_s:
                     del self.sessions[session.follower]

@@ -67,7 +67,7 @@ class InSyncSet:
     def is_late(self, member: Member, now: float) -> bool:
         """Return whether a member has not been caught up for too long."""
         progress = self._progress.get(member)
-        return progress is None or now - progress.caught_up_at >= self._lag_s
+        return progress is None or now >= progress.caught_up_at + self._lag_s
 
     def propose(self, pending: frozenset[Member]) -> None:
         """Count the members of a change that is sent to the engine."""

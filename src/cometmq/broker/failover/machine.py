@@ -23,7 +23,7 @@ from cometmq.broker.failover.states import FROZEN, LEADING, TRANSITIONS, Change,
 from cometmq.errors import CometMQError
 
 NEVER: Final = float("inf")
-_TWIN_LEASES: Final = 3
+_TWIN_LEASES: Final = 8
 """Number of leases after which a presence with this member's name cannot be that of its earlier process."""
 
 
