@@ -77,7 +77,9 @@ class Check:
             if node.member == member and node.disk.log[: len(self.truth)] != self.truth:
                 log, truth = node.disk.log, self.truth
                 at = next((i for i, entry in enumerate(truth) if i >= len(log) or log[i] != entry), 0)
-                raise Violation("lost", f"{member} is in sync, but lacks {truth[at]} at {at}; its log ends at {len(log)}")
+                raise Violation(
+                    "lost", f"{member} is in sync, but lacks {truth[at]} at {at}; its log ends at {len(log)}"
+                )
 
     def readable(self, node: Node) -> None:
         """A consumer can read the truth only."""
@@ -134,9 +136,7 @@ class Check:
             raise Violation("counted", f"{node.name} does not wait for {missing}, which can be elected")
 
     # --- rule 3: the document -----------------------------------------------------------------------
-    def swapped(
-        self, before: Document | None, swap: e.Swap, presences: Mapping[str, Presence], node: Node
-    ) -> None:
+    def swapped(self, before: Document | None, swap: e.Swap, presences: Mapping[str, Presence], node: Node) -> None:
         """The engine has changed the document."""
         after = swap.document
         self.changes += 1

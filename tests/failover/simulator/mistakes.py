@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
+from tests.failover.simulator import node as node_module
+from tests.failover.simulator.faults import Rates
+
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import machine as machine_module
-from cometmq.broker.failover.document import Document, Member
+from cometmq.broker.failover.document import Document
+from cometmq.broker.failover.election import Ballot
 from cometmq.broker.failover.engine_view import EngineView
 from cometmq.broker.failover.engines.interface import Guard
 from cometmq.broker.failover.history import History
@@ -19,8 +23,6 @@ from cometmq.broker.failover.in_sync import InSyncSet
 from cometmq.broker.failover.machine import MemberMachine
 from cometmq.broker.failover.solid import SolidMark
 from cometmq.broker.failover.states import State
-from tests.failover.simulator import node as node_module
-from tests.failover.simulator.faults import Rates
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,9 @@ MISTAKES: Final = {
     "hasty": Mistake(
         3,
         "an election does not look at the lease",
-        ((machine_module, "suspects", _hasty_suspects), (machine_module.Ballot, "guard", _no_guard)),
+        ((machine_module, "suspects", _hasty_suspects), (Ballot, "guard", _no_guard)),
     ),
-    "obstinate": Mistake(3, "a swap that has lost is sent with the new version", ((EngineView, "learn", _obstinate_learn),)),
+    "obstinate": Mistake(3, "a swap that has lost is sent anew", ((EngineView, "learn", _obstinate_learn),)),
     "reads": Mistake(4, "consumers read to the end", ((MemberMachine, "readable", property(_reads_all)),)),
     "epochs": Mistake(
         5,
@@ -184,7 +186,7 @@ MISTAKES: Final = {
     ),
     "resume": Mistake(6, "a restarted master resumes its epoch", ((MemberMachine, "_enter", _resuming_enter),)),
     "unclean": Mistake(6, "a loss of power keeps the generation", ((node_module, "next_identity", _same_generation),)),
-    "counted": Mistake(6, "an empty store begins with generation 1", ((node_module, "next_identity", _counted_generation),)),
+    "counted": Mistake(6, "an empty store has generation 1", ((node_module, "next_identity", _counted_generation),)),
     "noflush": Mistake(
         6,
         "a lonely member says solid before it has flushed",

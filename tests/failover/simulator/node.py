@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.failover.simulator.engine import LEASE_S
+
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover.document import Member
 from cometmq.broker.failover.engines.interface import Presence
@@ -12,7 +14,6 @@ from cometmq.broker.failover.history import History, HistoryError
 from cometmq.broker.failover.identity import Identity, next_identity
 from cometmq.broker.failover.machine import CommandRefusedError, MemberMachine, MemberOptions
 from cometmq.broker.failover.states import LEADING, State
-from tests.failover.simulator.engine import LEASE_S
 
 if TYPE_CHECKING:
     from tests.failover.simulator.world import World
@@ -376,7 +377,9 @@ class Node:
             self.send(self.link[1], "on_report", self.link, self.machine.me, self.link_epoch, end)
             if self.world.rng.random() < self.world.rates.echo_share:
                 args = (None, self.machine.me, self.link_epoch, end)
-                self.world.at(self.world.now + self.world.rng.random() * 6, self.world.arrive, self.link[1], "on_report", args)
+                self.world.at(
+                    self.world.now + self.world.rng.random() * 6, self.world.arrive, self.link[1], "on_report", args
+                )
 
     # --- a master's sessions ----------------------------------------------------------------------
     def on_hello(self, link: tuple[int, str], name: str, epoch: int) -> None:

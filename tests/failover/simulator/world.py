@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from cometmq.broker.failover import events as e
-from cometmq.broker.failover.machine import MemberMachine
 from tests.failover.simulator.check import Check, Violation
 from tests.failover.simulator.engine import SimulatedEngine
 from tests.failover.simulator.faults import Rates, choose_rates
 from tests.failover.simulator.node import Node
+
+from cometmq.broker.failover import events as e
+from cometmq.broker.failover.machine import MemberMachine
 
 MAX_STEPS: Final = 40_000
 """Steps of one history; a usual one has 2,000."""
