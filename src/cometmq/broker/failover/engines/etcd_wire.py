@@ -12,14 +12,14 @@ from cometmq.broker.failover.engines.interface import EngineError
 T = TypeVar("T")
 
 
-class Header(msgspec.Struct):
+class Header(msgspec.Struct, frozen=True):
     """The head of each answer."""
 
     cluster_id: str = "0"
     revision: str = "0"
 
 
-class KeyValue(msgspec.Struct):
+class KeyValue(msgspec.Struct, frozen=True):
     """A key with its value and versions."""
 
     key: str
@@ -28,19 +28,19 @@ class KeyValue(msgspec.Struct):
     lease: str = "0"
 
 
-class RangeResponse(msgspec.Struct):
+class RangeResponse(msgspec.Struct, frozen=True):
     """The keys of a range."""
 
     kvs: list[KeyValue] = []
 
 
-class Response(msgspec.Struct):
+class Response(msgspec.Struct, frozen=True):
     """The answer to one operation of a transaction."""
 
     response_range: RangeResponse | None = None
 
 
-class TxnResponse(msgspec.Struct):
+class TxnResponse(msgspec.Struct, frozen=True):
     """The answer to a transaction; ``succeeded`` is left out if it is false."""
 
     header: Header
@@ -48,32 +48,32 @@ class TxnResponse(msgspec.Struct):
     responses: list[Response] = []
 
 
-class LeaseResponse(msgspec.Struct):
+class LeaseResponse(msgspec.Struct, frozen=True):
     """The answer to a grant."""
 
     ID: str
     header: Header = Header()
 
 
-class KeepAliveResult(msgspec.Struct):
+class KeepAliveResult(msgspec.Struct, frozen=True):
     """The rest of a lease in seconds; "0", or left out, if it has ended."""
 
     TTL: str = "0"
 
 
-class KeepAliveResponse(msgspec.Struct):
+class KeepAliveResponse(msgspec.Struct, frozen=True):
     """The answer to a renewal."""
 
     result: KeepAliveResult = KeepAliveResult()
 
 
-class TokenResponse(msgspec.Struct):
+class TokenResponse(msgspec.Struct, frozen=True):
     """The answer to a sign-in."""
 
     token: str
 
 
-class ErrorResponse(msgspec.Struct):
+class ErrorResponse(msgspec.Struct, frozen=True):
     """An error: versions differ in the names of the fields."""
 
     error: Any = ""
