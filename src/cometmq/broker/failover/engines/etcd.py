@@ -101,18 +101,22 @@ class EtcdEngine:
         self._cluster_id = ""
         self._lease = ""
         self._written: Presence | None = None
-        self._state_key = f"{options.root}/state"
-        self._alive = f"{options.root}/alive/"
+        self._root = f"{options.root}/"
+        self._state_key = f"{self._root}state"
+        self._alive = f"{self._root}alive/"
 
     # --- the interface ----------------------------------------------------------------------------
     async def read(self) -> Snapshot:
         """Return the content at a moment after the call."""
-        answer = await self._txn([], [wire.get(self._state_key), wire.get(self._alive, _after(self._alive))], [])
-        document, version = _document(answer, 0)
+        document, version = None, ""
         presences = {}
-        for pair in _pairs(answer, 1):
-            name = wire.unb64(pair.key).decode("utf-8", "replace").removeprefix(self._alive)
-            presences[name] = decode_presence(name, wire.value_of(pair), pair.mod_revision)
+        for pair in await self._range(self._root, _after(self._root)):
+            key = wire.unb64(pair.key).decode("utf-8", "replace")
+            if key == self._state_key:
+                document, version = decode_document(wire.value_of(pair)), pair.mod_revision
+            elif key.startswith(self._alive):
+                name = key.removeprefix(self._alive)
+                presences[name] = decode_presence(name, wire.value_of(pair), pair.mod_revision)
         return Snapshot(document, version, presences)
 
     async def swap(self, document: Document, version: str, guard: Guard | None = None) -> Outcome:
@@ -150,7 +154,7 @@ class EtcdEngine:
             return False
         if self._written is None:
             return True
-        pairs = _pairs(await self._txn([], [wire.get(self._alive + presence.member.name)], []), 0)
+        pairs = await self._range(self._alive + presence.member.name)
         return bool(pairs) and pairs[0].lease == self._lease
 
     async def _write(self, presence: Presence) -> None:
@@ -178,8 +182,7 @@ class EtcdEngine:
 
     async def changes(self) -> AsyncIterator[None]:
         """Yield after each change, and whenever the watch begins anew."""
-        root = f"{self._options.root}/"
-        body = {"create_request": {"key": wire.b64(root), "range_end": wire.b64(_after(root))}}
+        body = {"create_request": {"key": wire.b64(self._root), "range_end": wire.b64(_after(self._root))}}
         at = self._current
         while True:
             connection = HttpConnection(self._connections[at].endpoint, self._tls, self._clock)
@@ -204,6 +207,13 @@ class EtcdEngine:
             connection.abort()
 
     # --- requests ---------------------------------------------------------------------------------
+    async def _range(self, key: str, end: str = "") -> list[wire.KeyValue]:
+        """Return keys, at one moment. A transaction would do so too, but not while the database is full."""
+        body = {"key": wire.b64(key), "range_end": wire.b64(end)}
+        answer = await self._post("/v3/kv/range", body, wire.RangeResponse)
+        self._check_cluster(answer.header.cluster_id)
+        return answer.kvs
+
     async def _txn(
         self, compare: list[Any], success: list[Any], failure: list[Any], *, repeats: bool = True
     ) -> wire.TxnResponse:

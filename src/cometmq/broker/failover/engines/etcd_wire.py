@@ -32,6 +32,7 @@ class RangeResponse(msgspec.Struct, frozen=True):
     """The keys of a range."""
 
     kvs: list[KeyValue] = []
+    header: Header = Header()
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -130,9 +131,9 @@ def put(key: str, value: bytes, lease: str = "0") -> dict[str, Any]:
     return {"request_put": {"key": b64(key), "value": b64(value), "lease": lease}}
 
 
-def get(key: str, end: str = "") -> dict[str, Any]:
-    """Return the operation that reads a key, or a range of keys."""
-    return {"request_range": {"key": b64(key), "range_end": b64(end)}}
+def get(key: str) -> dict[str, Any]:
+    """Return the operation that reads a key."""
+    return {"request_range": {"key": b64(key)}}
 
 
 def delete(key: str) -> dict[str, Any]:
