@@ -22,6 +22,10 @@ Entry = tuple[int, int]
 """A record: its epoch and its number; a marker has number 0."""
 
 
+RETRY_S = 0.2
+"""Pause before a follower connects again."""
+
+
 @dataclass
 class Disk:
     """What a machine keeps when its process dies."""
@@ -332,12 +336,21 @@ class Node:
 
     def connect(self, name: str, epoch: int) -> None:
         """Connect to the master."""
-        if self.link_epoch != epoch or self.machine.state is not State.FOLLOWER:
+        if self.link_epoch != epoch or self.machine.state is not State.FOLLOWER or self.is_linked:
             return
         self.world.number += 1
         self.link, self.is_linked = (self.world.number, name), False
         self.link_heard = self.now
         self.send(name, "on_hello", self.link, self.name, epoch)
+        self.later(RETRY_S, self.connect, name, epoch)
+
+    def lose_link(self, *, is_refused: bool) -> None:
+        """The connection to the master is lost; connect again soon."""
+        assert self.link is not None
+        name, epoch = self.link[1], self.link_epoch
+        self.is_linked = False
+        self.give(e.LinkLost(epoch, is_refused))
+        self.later(RETRY_S, self.connect, name, epoch)
 
     def on_history(self, link: tuple[int, str], epoch: int, history: History) -> None:
         """The master has sent its epochs."""
@@ -359,8 +372,7 @@ class Node:
             return
         log = self.disk.log
         if at > len(log) or (entries and self.is_disk_bad):  # bytes were lost on the way: TCP closes the connection
-            self.is_linked = False
-            self.give(e.LinkLost(epoch, is_refused=False))
+            self.lose_link(is_refused=False)
             return
         if entries and at <= len(log) < at + len(entries):
             self.world.check.copies(self)
@@ -432,8 +444,7 @@ class Node:
         if session is not None:
             self.give(e.ReplicaLost(session.member))
         if self.link is not None and self.link[1] == name and self.machine.state is State.FOLLOWER:
-            self.give(e.LinkLost(self.link_epoch, is_refused))
-            self.later(0.5, self.connect, name, self.link_epoch)
+            self.lose_link(is_refused=is_refused)
 
     # --- heartbeats -------------------------------------------------------------------------------
     def beat(self) -> None:
@@ -444,11 +455,8 @@ class Node:
             self.world.engine.announce(self, self.presence)
         state = self.machine.state
         if state is State.FOLLOWER and self.link is not None:
-            if self.now - self.link_heard > (2 * beat_s if self.is_linked else 0.5):
-                if self.is_linked:
-                    self.give(e.LinkLost(self.link_epoch, is_refused=False))
-                if self.link is not None:
-                    self.connect(self.link[1], self.link_epoch)
+            if self.is_linked and self.now - self.link_heard > 2 * beat_s:
+                self.lose_link(is_refused=False)
             elif self.is_linked:
                 self.report()
         if state in LEADING:

@@ -144,10 +144,11 @@ class World:
                 when += rng.expovariate(rate / 10)
         when = 0.5
         while when < self.duration_s:
-            self.at(when, self._load)
+            self.at(when, self.load)
             when += rng.expovariate(12)
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """Send messages to whichever member accepts them."""
         for node in self.nodes.values():
             node.append(self.rng.choice((1, 1, 3)))
 
@@ -233,9 +234,10 @@ class World:
 
     def _do_rumour(self, node: Node) -> None:
         if node.is_up and not node.is_paused:
-            node.give(e.LinkLost(node.machine.epoch, is_refused=True))
             if node.link is not None:
-                node.later(0.1, node.connect, node.link[1], node.link_epoch)
+                node.lose_link(is_refused=True)
+            else:
+                node.give(e.LinkLost(node.machine.epoch, is_refused=True))
 
     # --- the run ------------------------------------------------------------------------------------
     def _heal(self) -> None:
@@ -251,18 +253,29 @@ class World:
             node.start()
             node.resume()
 
-    def run(self) -> Result:
-        """Run the history; return what happened."""
+    def begin(self) -> None:
+        """Start the members, each with its own clock."""
         rng = self.rng
         for node in self.nodes.values():
             node.rate = rng.choice((1.0, 1.0, 0.8, 1.25))
             node.offset = rng.random() * 1000
             self.at(rng.random() * 0.3, node.start)
         self.at(0.1, self.engine.expire)
+
+    @property
+    def master(self) -> Node:
+        """The member that the document names."""
+        document = self.engine.store.document
+        assert document is not None
+        return self.nodes[document.master.name]
+
+    def run(self) -> Result:
+        """Run the history; return what happened."""
+        self.begin()
         self._plan()
         violation = None
         try:
-            self._run_until(self.duration_s)
+            self.run_until(self.duration_s)
             self._heal()
             self._recover()
         except Violation as found:
@@ -280,7 +293,11 @@ class World:
             self.was_forced,
         )
 
-    def _run_until(self, end: float, until: Callable[[], bool] | None = None) -> bool:
+    def run_until(self, end: float, until: Callable[[], bool] | None = None) -> bool:
+        """Let time pass up to ``end``, or until a condition holds; return whether it does.
+
+        :raises Violation: a rule does not hold.
+        """
         queue, nodes, check = self._queue, self.nodes.values(), self.check
         while queue and queue[0][0] <= end:
             when, _, action, args = heapq.heappop(queue)
@@ -311,7 +328,7 @@ class World:
     def _recover(self) -> None:
         """The set must work again by itself, or after a person has decided, if no member of the set is left."""
         for _ in range(6):
-            self._run_until(self.now + 4)
+            self.run_until(self.now + 4)
             document = self.engine.store.document
             if document is None or document.in_sync & {node.member for node in self.nodes.values()}:
                 break
@@ -320,9 +337,9 @@ class World:
         end = self.now + HEALING_S
         when = self.now
         while when < end:
-            self.at(when, self._load)
+            self.at(when, self.load)
             when += 0.5
-        if not self._run_until(end, self._is_working):
+        if not self.run_until(end, self._is_working):
             states = {node.name: node.machine.state.value for node in self.nodes.values()}
             raise Violation("stuck", f"no working master {HEALING_S:g} s after the last fault: {states}")
 
