@@ -394,8 +394,6 @@ METER_EXPIRE_SECONDS: Final = 60.0
 QUOTA_SAVE_SECONDS: Final = 5.0
 """Interval at which the broker saves which topics each subject of a quota has created."""
 
-"""Interval at which the topics created by each subject are saved."""
-
 # --- Failover -----------------------------------------------------------------------------------
 MAX_FAILOVER_MEMBERS: Final = 16
 """Maximum number of replicas of a set that have ever signed in; a set has three or five."""
