@@ -288,7 +288,8 @@ class KubernetesEngine:
             return None
         if status != 200:
             raise self._error(status, body)
-        return self._decode(body, _Lease)
+        lease: _Lease = self._decode(body, _Lease)
+        return lease
 
     async def _write(
         self, name: str, version: str, labels: dict[str, str], annotations: dict[str, str], spec: dict[str, Any]
