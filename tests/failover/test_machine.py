@@ -12,7 +12,8 @@ from cometmq.broker.failover.document import Document, Member, founding_document
 from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.history import History
 from cometmq.broker.failover.identity import Identity
-from cometmq.broker.failover.machine import CommandRefusedError, MemberMachine, MemberOptions
+from cometmq.broker.failover.machine import MemberMachine
+from cometmq.broker.failover.options import CommandRefusedError, MemberOptions
 from cometmq.broker.failover.states import TRANSITIONS, Change, State
 
 A, B, C = Member("a", 1), Member("b", 1), Member("c", 1)

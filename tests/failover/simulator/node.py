@@ -12,7 +12,8 @@ from cometmq.broker.failover.document import Member
 from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.history import History, HistoryError
 from cometmq.broker.failover.identity import Identity, next_identity
-from cometmq.broker.failover.machine import CommandRefusedError, MemberMachine, MemberOptions
+from cometmq.broker.failover.machine import MemberMachine
+from cometmq.broker.failover.options import CommandRefusedError, MemberOptions
 from cometmq.broker.failover.states import LEADING, State
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ JSON, in this form; a reader ignores fields that it does not know, so that membe
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -116,6 +117,15 @@ class Document:
         others = [one for one in self.replicas if one.name != name]
         mine = Replica(name, address, ha_address, broker_id)
         return replace(self, replicas=tuple(sorted([*others, mine], key=lambda one: one.broker_id)))
+
+    def with_addresses(self, addresses: Mapping[str, tuple[str, str]]) -> Document:
+        """Return the document with the addresses of replicas by name; the same document if it has them all."""
+        document = self
+        for name, (address, ha_address) in addresses.items():
+            known = document.replica(name)
+            if known is None or (known.address, known.ha_address) != (address, ha_address):
+                document = document.with_replica(name, address, ha_address)
+        return document
 
 
 def founding_document(set_id: str, epoch: int, master: Member, at_ms: int) -> Document:

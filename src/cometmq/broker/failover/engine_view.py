@@ -12,17 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from cometmq.broker.failover.document import Document
 from cometmq.broker.failover.engines.interface import Guard, Presence
 from cometmq.broker.failover.events import Read, Swap
+from cometmq.broker.failover.halts import RESTORED
 from cometmq.errors import CometMQError
-
-_RESTORED: Final = (
-    "if the engine was restored from a backup, stop all members, delete the document, and start the member with the "
-    "longest log with --bootstrap"
-)
 
 
 class EngineWentBackError(CometMQError):
@@ -127,13 +122,13 @@ class EngineView:
                 shown = "no document" if document is None else f"epoch {document.epoch}, change {document.serial}"
                 raise EngineWentBackError(
                     f"the engine has {shown}, and has had epoch {known.epoch}, change {known.serial}",
-                    next_step=_RESTORED,
+                    next_step=RESTORED,
                 )
             return None
         if known is not None and document is not None and document.order == known.order and document != known:
             raise EngineWentBackError(
                 f"the engine has two different documents of epoch {known.epoch}, change {known.serial}",
-                next_step=_RESTORED,
+                next_step=RESTORED,
             )
         has_moved = version != self.version
         if not is_fresh and known is not None and document is not None and document.order == known.order:

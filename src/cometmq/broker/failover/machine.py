@@ -7,10 +7,10 @@ The package's docstring explains the protocol.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.broker.failover import events as e
+from cometmq.broker.failover import halts
 from cometmq.broker.failover.document import Document, founding_document
 from cometmq.broker.failover.election import Ballot, is_serving, suspects
 from cometmq.broker.failover.engine_view import EngineView, EngineWentBackError
@@ -18,51 +18,13 @@ from cometmq.broker.failover.engines.interface import Presence, Standing
 from cometmq.broker.failover.history import common_end
 from cometmq.broker.failover.identity import Identity
 from cometmq.broker.failover.in_sync import InSyncSet
+from cometmq.broker.failover.leading import NEVER, Leader
+from cometmq.broker.failover.options import CommandRefusedError, MemberOptions
 from cometmq.broker.failover.solid import SolidMark
 from cometmq.broker.failover.states import FROZEN, LEADING, TRANSITIONS, Change, State
-from cometmq.errors import CometMQError
 
-NEVER: Final = float("inf")
 _TWIN_LEASES: Final = 8
 """Number of leases after which a presence with this member's name cannot be that of its earlier process."""
-
-
-class CommandRefusedError(CometMQError):
-    """A person's command is not possible now; nothing has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """The options of one member.
-
-    :param name: the name of the replica, which is different for each member of a set.
-    :param process: a random number, chosen at the start of the process.
-    :param set_id: a random number, used if this member founds the set.
-    :param priority: ``brokerElectionPriority``: among equal logs, the member with the lowest number is elected.
-    :param flushes: True with SYNC_FLUSH.
-    :param bootstraps: True if a person has asked to found the set with this store's messages.
-    """
-
-    name: str
-    address: str
-    ha_address: str
-    process: str
-    set_id: str
-    lease_s: float = 4.0
-    min_in_sync: int = 1
-    priority: int = 2**31 - 1
-    flushes: bool = False
-    bootstraps: bool = False
-
-    @property
-    def heartbeat_s(self) -> float:
-        """Interval of reports, of renewals of the lease, and of repeated requests."""
-        return self.lease_s / 4
-
-    @property
-    def silent_s(self) -> float:
-        """Time without a heartbeat after which a peer seems to be gone."""
-        return self.lease_s / 2
 
 
 class MemberMachine:
@@ -85,8 +47,6 @@ class MemberMachine:
         self.disk_trouble = ""
         self.confirmed = 0
         """Log offset up to which all counted members have the log, as far as this member knows."""
-        self.in_sync: InSyncSet | None = None
-        """The master's view of the set; ``None`` at other members."""
         self._view = EngineView()
         self._solid = SolidMark(identity, flushes=options.flushes)
         self._wall_ms = wall_ms
@@ -103,8 +63,7 @@ class MemberMachine:
         self._ballot: Ballot | None = None
         self._is_forced = False
         self._doubted_at = 0
-        self._successor = ""
-        self._handover_ends_at = NEVER
+        self._leader: Leader | None = None
         self._addresses: dict[str, tuple[str, str]] = {options.name: (options.address, options.ha_address)}
         self._handlers: Final[dict[type, Callable[[Any], None]]] = {
             e.DocumentRead: self._on_document_read,
@@ -159,15 +118,22 @@ class MemberMachine:
         """The monotonic time at which the machine needs a ``Tick``."""
         if self.state is State.HALTED:
             return NEVER
-        times = [self._last_event_at + self.options.heartbeat_s, self._next_read_at, self._handover_ends_at]
+        times = [self._last_event_at + self.options.heartbeat_s, self._next_read_at]
         pending = self._view.pending
         if pending is not None and not pending.number:
             times.append(pending.retry_at)
         if self._ballot is not None and self.state is State.FROZEN:
             times.append(self._ballot.decide_at)
-        if self.in_sync is not None and self.state is State.MASTER and pending is None:
-            times.append(self.in_sync.deadline() or NEVER)
+        if self._leader is not None:
+            times.append(self._leader.handover_ends_at)
+            if self.state is State.MASTER and pending is None:
+                times.append(self._leader.in_sync.deadline() or NEVER)
         return max(min(times), self._now)
+
+    @property
+    def in_sync(self) -> InSyncSet | None:
+        """The master's view of the set; ``None`` at other members."""
+        return None if self._leader is None else self._leader.in_sync
 
     @property
     def document(self) -> Document | None:
@@ -257,32 +223,22 @@ class MemberMachine:
     def _on_name_taken(self, event: e.NameTaken) -> None:
         self._announced = None
         if self.state is not State.STARTING or self._now - self._twin_since > _TWIN_LEASES * self.options.lease_s:
-            self._halt(
-                f"two members are called {self.me.name}; the other one is at {event.by}",
-                "give each member of a set its own name",
-            )
+            self._halt(halts.name_taken(self.me, event.by))
 
     def _learn(self, number: int, document: Document | None, version: str) -> bool | None:
         """Take over a document; return whether its version has moved, or ``None`` if nothing may follow from it."""
         known = self.identity.set_id
         if document is not None and known and document.set_id != known:
-            self._halt(
-                f"the engine's document belongs to set {document.set_id}, and this store to set {known}",
-                "check failoverPrefix, brokerClusterName and brokerName; two clusters must not share a prefix",
-            )
+            self._halt(halts.another_set(document, known))
             return None
         is_start = self.state is State.STARTING
         if is_start and document is not None and document.epoch < self.log.last_epoch:
-            self._halt(
-                f"the engine's document has epoch {document.epoch}, and this log has epoch {self.log.last_epoch}",
-                "the engine was restored from a backup: stop all members, delete the document, and start the member "
-                "with the longest log with --bootstrap",
-            )
+            self._halt(halts.older_than_log(document, self.log.last_epoch))
             return None
         try:
             return self._view.learn(number, document, version)
         except EngineWentBackError as error:
-            self._halt(error.message, error.next_step or "")
+            self._halt(e.Halt(error.message, error.next_step or ""))
             return None
 
     # --- decisions after the document was read -------------------------------------------------------
@@ -313,14 +269,11 @@ class MemberMachine:
         if self._view.pending is not None:
             return
         if not is_new and not self.options.bootstraps:
-            self._halt(
-                "the engine has no document of this set, but this store has messages",
-                "check the endpoints and names; to found a set with this store's messages, start with --bootstrap",
-            )
+            self._halt(halts.no_document())
             return
         set_id = self.identity.set_id or self.options.set_id
         founded = founding_document(set_id, self.log.last_epoch + 1, self.me, self._wall_ms())
-        self._out.append(self._view.propose(self._addressed(founded)))
+        self._out.append(self._view.propose(founded.with_addresses(self._addresses)))
 
     def _begin(self, document: Document) -> None:
         twin = self._view.presences.get(self.me.name)
@@ -336,7 +289,7 @@ class MemberMachine:
         self.epoch = document.epoch
         if document.master == self.me and self.log.last_epoch < document.epoch and self.state not in LEADING:
             self._move(Change.ELECT, document.why)
-            self._stop_following()
+            self._is_copying = False
             if not self.disk_trouble:
                 self._out.append(e.TakeOffice(self.epoch))
             return
@@ -358,7 +311,7 @@ class MemberMachine:
 
     def _freeze(self, reason: str) -> None:
         self._move(Change.SUSPECT, reason)
-        self._stop_following()
+        self._is_copying = False
         self._out.append(e.Freeze(self.epoch))
 
     def _vote(self, document: Document, has_moved: bool) -> None:
@@ -380,7 +333,7 @@ class MemberMachine:
         elected = document.elected(self.me, members, f"{self.me} was elected: {self.reason}", self._wall_ms())
         self._move(Change.STAND, self.reason)
         guard = ballot.guard(document, self.me, presences, removes=self._is_master_dead)
-        self._out.append(self._view.propose(self._addressed(elected), guard))
+        self._out.append(self._view.propose(elected.with_addresses(self._addresses), guard))
 
     def _is_master_back(self, document: Document) -> bool:
         is_there = is_serving(document, self._view.presences)
@@ -462,8 +415,7 @@ class MemberMachine:
         if self.state is not State.ELECTED or event.epoch != self.epoch or document is None:
             return
         self._move(Change.SERVE, document.why)
-        lag_s = self.options.silent_s
-        self.in_sync = InSyncSet(self.me, document.in_sync, event.start, self._now, lag_s)
+        self._leader = Leader(self.me, self.options, document, event.start, self._now, self._wall_ms)
 
     def _on_identity_saved(self, event: e.IdentitySaved) -> None:
         self._solid.saved(event.identity)
@@ -480,17 +432,18 @@ class MemberMachine:
 
     # --- people -------------------------------------------------------------------------------------
     def _on_hand_over(self, event: e.HandOver) -> None:
-        if self.state is not State.MASTER:
+        if self.state is not State.MASTER or self._leader is None:
             raise CommandRefusedError(
                 f"{self.me} is not the master, it is {self.state.value}", next_step="ask the master of the set"
             )
-        successor = self._best_successor(event.to)
+        successor = self._leader.best_successor(event.to, self._now)
         if not successor:
             raise CommandRefusedError(
                 f"{event.to or 'no other member'} is not in sync, so nobody can take over",
                 next_step="wait until cometmq failover status shows another member in sync",
             )
-        self._hand_over(successor, event.why)
+        self._move(Change.HAND_OVER, event.why)
+        self._leader.begin_handover(successor, self._now)
 
     def _on_force(self, event: e.Force) -> None:
         if self.state not in (State.FOLLOWER, State.FROZEN):
@@ -508,21 +461,6 @@ class MemberMachine:
         else:
             self.reason = event.why
             self._out += self._view.read()
-
-    def _best_successor(self, name: str) -> str:
-        """Return the name of the member that is furthest, or of the named one if it can take over."""
-        assert self.in_sync is not None
-        ready = [
-            (self.in_sync.end_of(member), member.name)
-            for member in self.in_sync.certain
-            if member != self.me and name in ("", member.name) and not self.in_sync.is_late(member, self._now)
-        ]
-        return max(ready)[1] if ready else ""
-
-    def _hand_over(self, successor: str, why: str) -> None:
-        self._move(Change.HAND_OVER, why)
-        self._successor = successor
-        self._handover_ends_at = self._now + self.options.heartbeat_s
 
     # --- time ---------------------------------------------------------------------------------------
     def _on_tick(self, _: e.Tick) -> None:
@@ -568,54 +506,43 @@ class MemberMachine:
 
     # --- what follows from any event ----------------------------------------------------------------
     def _settle(self) -> None:
-        if self.in_sync is not None:
+        leader, document = self._leader, self._view.document
+        if leader is not None and document is not None:
             if self.state is State.MASTER:
-                self._lead(self.in_sync)
+                self._lead(leader, document)
             elif self.state is State.HANDING_OVER:
-                self._finish_handover(self.in_sync)
+                self._finish_handover(leader, document)
             if self.state is not State.DOUBTING:
-                confirmed = self.in_sync.confirmed_end(self.counted_end)
+                confirmed = leader.in_sync.confirmed_end(self.counted_end)
                 if confirmed > self.confirmed:
                     self.confirmed = confirmed
                     self._out.append(e.Confirm(confirmed))
-        if self.in_sync is not None or self._is_copying:
+        if leader is not None or self._is_copying:
             self._out += self._solid.settle(self.log, is_alone=self._is_alone)
         self._announce()
 
-    def _lead(self, in_sync: InSyncSet) -> None:
+    def _lead(self, leader: Leader, document: Document) -> None:
         """Change the set if a replica has left or caught up; hand over if the disk fails."""
-        if self.disk_trouble:
-            successor = self._best_successor("")
-            if successor:
-                self._hand_over(successor, f"the disk of {self.me} has failed: {self.disk_trouble}")
-                return
-        document = self._view.document
-        if self._view.pending is not None or document is None:
-            return
-        present = frozenset(one.member for one in self._view.presences.values())
-        members = in_sync.next_change(present, self._now)
-        if members is not None:
-            why = self._describe(in_sync.confirmed, members)
-            self._propose(in_sync, document.changed(members, why, self._wall_ms()))
-        elif self._addressed(document) is not document:
-            changed = document.changed(in_sync.confirmed, "a replica has signed in", self._wall_ms())
-            self._propose(in_sync, changed)
+        successor = leader.best_successor("", self._now) if self.disk_trouble else ""
+        if successor:
+            self._move(Change.HAND_OVER, f"the disk of {self.me} has failed: {self.disk_trouble}")
+            leader.begin_handover(successor, self._now)
+        elif self._view.pending is None:
+            self._propose(leader, leader.next_document(document, self._view.presences, self._addresses, self._now))
 
-    def _propose(self, in_sync: InSyncSet, document: Document) -> None:
-        in_sync.propose(document.in_sync)
-        self._out.append(self._view.propose(self._addressed(document)))
+    def _propose(self, leader: Leader, document: Document | None) -> None:
+        if document is not None:
+            leader.in_sync.propose(document.in_sync)
+            self._out.append(self._view.propose(document.with_addresses(self._addresses)))
 
-    def _finish_handover(self, in_sync: InSyncSet) -> None:
-        document = self._view.document
-        is_complete = in_sync.confirmed_end(self.counted_end) >= self.log.end or bool(self.disk_trouble)
-        successor = next((member for member in in_sync.certain if member.name == self._successor), None)
-        if self._view.pending is None and document is not None and successor is not None and is_complete:
-            leaves = {self.me} if self.disk_trouble else set()
-            members = in_sync.confirmed - leaves
-            self._propose(in_sync, document.elected(successor, members, self.reason, self._wall_ms()))
-        elif self._now >= self._handover_ends_at:
-            self._handover_ends_at = self._now + self.options.heartbeat_s
-            if not self.disk_trouble or successor is None:
+    def _finish_handover(self, leader: Leader, document: Document) -> None:
+        elected = leader.handover_document(document, self.reason, disk_trouble=self.disk_trouble)
+        is_complete = leader.in_sync.confirmed_end(self.counted_end) >= self.log.end or bool(self.disk_trouble)
+        if self._view.pending is None and elected is not None and is_complete:
+            self._propose(leader, elected)
+        elif self._now >= leader.handover_ends_at:
+            leader.extend_handover(self._now)
+            if not self.disk_trouble or elected is None:
                 self._move(Change.KEEP, "the handover was given up: the members or the engine were too slow")
 
     def _announce(self) -> None:
@@ -631,29 +558,14 @@ class MemberMachine:
                 e.Announce(Presence(self.me, options.process, options.address, options.ha_address, *announced))
             )
 
-    def _addressed(self, document: Document) -> Document:
-        """Return the document with the addresses of all replicas that have signed in here."""
-        for name, (address, ha_address) in self._addresses.items():
-            known = document.replica(name)
-            if known is None or (known.address, known.ha_address) != (address, ha_address):
-                document = document.with_replica(name, address, ha_address)
-        return document
-
-    def _describe(self, before: frozenset[Any], after: frozenset[Any]) -> str:
-        gone = ", ".join(str(member) for member in sorted(before - after))
-        new = ", ".join(str(member) for member in sorted(after - before))
-        if new:
-            return f"{new} caught up"
-        return f"{gone} was not caught up for {self.options.silent_s:g} s, or is gone"
-
     # --- changes of state ---------------------------------------------------------------------------
     def _move(self, change: Change, reason: str) -> None:
         self.state = TRANSITIONS[self.state, change]
         self.reason = reason
         if self.state not in LEADING:
-            self.in_sync = None
-        if self.state is not State.HANDING_OVER:
-            self._handover_ends_at = NEVER
+            self._leader = None
+        elif self._leader is not None and self.state is not State.HANDING_OVER:
+            self._leader.handover_ends_at = NEVER
         if self.state not in (State.FROZEN, State.STANDING):
             self._ballot = None
             self._is_forced = False
@@ -661,7 +573,7 @@ class MemberMachine:
     def _follow(self, change: Change, reason: str) -> None:
         """Become a follower of the document's master."""
         self._move(change, reason)
-        self._stop_following()
+        self._is_copying = False
         self._is_connected = self._is_master_dead = False
         self._heard_at = self._now
         document = self._view.document
@@ -671,12 +583,9 @@ class MemberMachine:
         if is_mine:  # served in an earlier process: it stands for the next epoch, as everybody
             self._out += self._view.read()
 
-    def _stop_following(self) -> None:
-        self._is_copying = False
-
-    def _halt(self, reason: str, next_step: str) -> None:
+    def _halt(self, halt: e.Halt) -> None:
         if self.state in LEADING or self.state is State.ELECTED:
-            self._out.append(e.StepDown(reason))
-        self._stop_following()
-        self._move(Change.HALT, reason)
-        self._out.append(e.Halt(reason, next_step))
+            self._out.append(e.StepDown(halt.reason))
+        self._is_copying = False
+        self._move(Change.HALT, halt.reason)
+        self._out.append(halt)

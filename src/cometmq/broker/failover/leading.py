@@ -1,0 +1,85 @@
+"""The decisions of a master: who enters or leaves the in-sync set, and who takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cometmq.broker.failover.document import Document, Member
+from cometmq.broker.failover.engines.interface import Presence
+from cometmq.broker.failover.in_sync import InSyncSet
+from cometmq.broker.failover.options import MemberOptions
+
+NEVER: Final = float("inf")
+
+
+class Leader:
+    """One member's time as the master of one epoch.
+
+    :param start: log offset after the epoch's marker.
+    :param wall_ms: returns the wall time.
+    """
+
+    def __init__(
+        self, me: Member, options: MemberOptions, document: Document, start: int, now: float, wall_ms: Callable[[], int]
+    ) -> None:
+        self._me = me
+        self._lag_s = options.silent_s
+        self._handover_s = options.heartbeat_s
+        self._wall_ms = wall_ms
+        self.in_sync: Final = InSyncSet(me, document.in_sync, start, now, options.silent_s)
+        self._successor = ""
+        self.handover_ends_at = NEVER
+        """Time at which a handover is given up."""
+
+    def best_successor(self, name: str, now: float) -> str:
+        """Return the name of the member that is furthest, or of the named one; empty if nobody can take over."""
+        ready = [
+            (self.in_sync.end_of(member), member.name)
+            for member in self.in_sync.certain
+            if member != self._me and name in ("", member.name) and not self.in_sync.is_late(member, now)
+        ]
+        return max(ready)[1] if ready else ""
+
+    def begin_handover(self, successor: str, now: float) -> None:
+        """Wait until a successor has everything."""
+        self._successor = successor
+        self.handover_ends_at = now + self._handover_s
+
+    def next_document(
+        self,
+        document: Document,
+        presences: Mapping[str, Presence],
+        addresses: Mapping[str, tuple[str, str]],
+        now: float,
+    ) -> Document | None:
+        """Return the document to propose, or ``None`` if the present one is right."""
+        present = frozenset(one.member for one in presences.values())
+        members = self.in_sync.next_change(present, now)
+        if members is not None:
+            return document.changed(members, self._describe(self.in_sync.confirmed, members), self._wall_ms())
+        if document.with_addresses(addresses) is not document:
+            return document.changed(self.in_sync.confirmed, "a replica has signed in", self._wall_ms())
+        return None
+
+    def handover_document(self, document: Document, why: str, *, disk_trouble: str) -> Document | None:
+        """Return the document that makes the successor the master; ``None`` if it is no longer in sync.
+
+        A member whose disk fails leaves the in-sync set.
+        """
+        successor = next((member for member in self.in_sync.certain if member.name == self._successor), None)
+        if successor is None:
+            return None
+        leaves = {self._me} if disk_trouble else set()
+        return document.elected(successor, self.in_sync.confirmed - leaves, why, self._wall_ms())
+
+    def extend_handover(self, now: float) -> None:
+        """Give a handover more time."""
+        self.handover_ends_at = now + self._handover_s
+
+    def _describe(self, before: frozenset[Member], after: frozenset[Member]) -> str:
+        new = ", ".join(str(member) for member in sorted(after - before))
+        if new:
+            return f"{new} caught up"
+        gone = ", ".join(str(member) for member in sorted(before - after))
+        return f"{gone} was not caught up for {self._lag_s:g} s, or is gone"
