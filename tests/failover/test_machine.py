@@ -140,7 +140,7 @@ def test_an_engine_that_is_silent_keeps_the_member_starting() -> None:
     for _ in range(20):
         number = driver.last(e.Read).number
         driver.give(e.EngineSilent(number, "a:2379 does not answer"))
-        assert driver.machine.engine_trouble == "a:2379 does not answer"
+        assert driver.machine.view.trouble == "a:2379 does not answer"
         driver.give(e.Tick(), 1)
     assert driver.state() is State.STARTING
     assert "the document has not been read" in driver.machine.refusal
@@ -169,7 +169,7 @@ def test_an_older_document_in_a_late_answer_means_nothing() -> None:
     driver.give(e.SwapAnswered(swap.number, True, swap.document, "6"))
     driver.give(e.DocumentRead(late[0].number, DOCUMENT, "5", {}))
     assert driver.state() is State.MASTER
-    assert driver.machine.document == swap.document
+    assert driver.machine.view.document == swap.document
 
 
 def test_a_document_that_was_edited_by_hand_stops_the_master() -> None:
@@ -196,7 +196,7 @@ def test_a_swap_without_an_answer_is_repeated_with_the_same_version_and_both_set
     assert again.number > first.number
     assert (again.document, again.version) == (first.document, first.version)
     driver.give(e.SwapAnswered(again.number, False, first.document, "6"))  # the first one has landed
-    assert driver.machine.document == first.document
+    assert driver.machine.view.document == first.document
     driver.give(e.Reported(B, 1, 9))
     assert driver.machine.confirmed == 9
 

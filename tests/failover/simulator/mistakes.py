@@ -66,12 +66,12 @@ def _early_count(self: InSyncSet) -> None:
 
 # --- rule 2 -----------------------------------------------------------------------------------------
 def _stranger_suspect(self: MemberMachine, document: Document) -> None:
-    if self._is_silent or self._is_master_dead:
+    if self.link.is_silent(self._now) or self.link.is_refused:
         self._freeze("the master is silent")
 
 
 def _never_frozen(self: MemberMachine, epoch: int) -> bool:
-    return epoch == self.epoch and self._is_connected
+    return epoch == self.epoch and self.link.is_connected
 
 
 def _keeps_link(self: node_module.Node, _: e.Freeze) -> None:

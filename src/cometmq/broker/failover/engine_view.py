@@ -15,13 +15,30 @@ from dataclasses import dataclass
 
 from cometmq.broker.failover.document import Document
 from cometmq.broker.failover.engines.interface import Guard, Presence
-from cometmq.broker.failover.events import Read, Swap
-from cometmq.broker.failover.halts import RESTORED
+from cometmq.broker.failover.events import Halt, Read, Swap
+from cometmq.broker.failover.halts import RESTORED, another_set, older_than_log
 from cometmq.errors import CometMQError
 
 
 class EngineWentBackError(CometMQError):
-    """The engine's document is older than one that this member has seen, or was changed by hand."""
+    """The engine's document is not the newest of this member's set, or was changed by hand."""
+
+    def __init__(self, halt: Halt) -> None:
+        super().__init__(halt.reason, next_step=halt.next_step)
+        self.halt = halt
+
+
+def check_set(document: Document, set_id: str, log_epoch: int) -> None:
+    """Check that a document belongs to a store.
+
+    :param set_id: the set to which the store belongs; empty if it has never had one.
+    :param log_epoch: the epoch of the last marker in the log.
+    :raises EngineWentBackError: it belongs to another set, or is older than the log.
+    """
+    if set_id and document.set_id != set_id:
+        raise EngineWentBackError(another_set(document, set_id))
+    if document.epoch < log_epoch:
+        raise EngineWentBackError(older_than_log(document, log_epoch))
 
 
 @dataclass(slots=True)
@@ -120,16 +137,12 @@ class EngineView:
         if known is not None and (document is None or document.order < known.order):
             if is_fresh:
                 shown = "no document" if document is None else f"epoch {document.epoch}, change {document.serial}"
-                raise EngineWentBackError(
-                    f"the engine has {shown}, and has had epoch {known.epoch}, change {known.serial}",
-                    next_step=RESTORED,
-                )
+                had = f"epoch {known.epoch}, change {known.serial}"
+                raise EngineWentBackError(Halt(f"the engine has {shown}, and has had {had}", RESTORED))
             return None
         if known is not None and document is not None and document.order == known.order and document != known:
-            raise EngineWentBackError(
-                f"the engine has two different documents of epoch {known.epoch}, change {known.serial}",
-                next_step=RESTORED,
-            )
+            which = f"epoch {known.epoch}, change {known.serial}"
+            raise EngineWentBackError(Halt(f"the engine has two different documents of {which}", RESTORED))
         has_moved = version != self.version
         if not is_fresh and known is not None and document is not None and document.order == known.order:
             return False

@@ -25,12 +25,21 @@ class Leader:
     ) -> None:
         self._me = me
         self._lag_s = options.silent_s
+        self._min_in_sync = options.min_in_sync
         self._handover_s = options.heartbeat_s
         self._wall_ms = wall_ms
         self.in_sync: Final = InSyncSet(me, document.in_sync, start, now, options.silent_s)
         self._successor = ""
         self.handover_ends_at = NEVER
         """Time at which a handover is given up."""
+
+    @property
+    def refusal(self) -> str:
+        """The reason why too few members are in sync to append messages, or an empty text."""
+        certain = len(self.in_sync.certain)
+        if certain >= self._min_in_sync:
+            return ""
+        return f"{certain} members are in sync, fewer than minInSyncReplicas={self._min_in_sync}"
 
     def best_successor(self, name: str, now: float) -> str:
         """Return the name of the member that is furthest, or of the named one; empty if nobody can take over."""

@@ -6,25 +6,31 @@ The package's docstring explains the protocol.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, get_args
 
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import halts
+from cometmq.broker.failover.commands import check_force, successor_for
 from cometmq.broker.failover.document import Document, founding_document
 from cometmq.broker.failover.election import Ballot, is_serving, suspects
-from cometmq.broker.failover.engine_view import EngineView, EngineWentBackError
+from cometmq.broker.failover.engine_view import EngineView, EngineWentBackError, check_set
 from cometmq.broker.failover.engines.interface import Presence, Standing
 from cometmq.broker.failover.history import common_end
 from cometmq.broker.failover.identity import Identity
 from cometmq.broker.failover.in_sync import InSyncSet
 from cometmq.broker.failover.leading import NEVER, Leader
-from cometmq.broker.failover.options import CommandRefusedError, MemberOptions
+from cometmq.broker.failover.master_link import MasterLink
+from cometmq.broker.failover.options import MemberOptions
 from cometmq.broker.failover.solid import SolidMark
 from cometmq.broker.failover.states import FROZEN, LEADING, TRANSITIONS, Change, State
 
 _TWIN_LEASES: Final = 8
 """Number of leases after which a presence with this member's name cannot be that of its earlier process."""
+
+_HANDLERS: Final = {kind: "_on" + re.sub("([A-Z])", r"_\1", kind.__name__).lower() for kind in get_args(e.Event)}
+"""The method for each event: ``_on_document_read`` for ``DocumentRead``."""
 
 
 class MemberMachine:
@@ -47,54 +53,24 @@ class MemberMachine:
         self.disk_trouble = ""
         self.confirmed = 0
         """Log offset up to which all counted members have the log, as far as this member knows."""
-        self._view = EngineView()
+        self.view: Final = EngineView()
+        """The newest known document and presences, and the reason why the engine does not answer."""
         self._solid = SolidMark(identity, flushes=options.flushes)
         self._wall_ms = wall_ms
         self._out: list[e.Request] = []
         self._now = self._last_event_at = self._twin_since = now
         self._next_read_at = now
         self._announced: tuple[int, Standing | None] | None = None
-        self._is_copying = False
-        """At a follower: True once the log was cut to what it has in common with the master's."""
-        self._is_connected = False
-        """At a follower: True if the master has accepted a connection in this epoch."""
-        self._is_master_dead = False
-        self._heard_at = now
+        self.link: Final = MasterLink(options.silent_s, now)
         self._ballot: Ballot | None = None
         self._is_forced = False
         self._doubted_at = 0
         self._leader: Leader | None = None
         self._addresses: dict[str, tuple[str, str]] = {options.name: (options.address, options.ha_address)}
-        self._handlers: Final[dict[type, Callable[[Any], None]]] = {
-            e.DocumentRead: self._on_document_read,
-            e.SwapAnswered: self._on_swap_answered,
-            e.EngineSilent: self._on_engine_silent,
-            e.EngineChanged: self._on_engine_changed,
-            e.LeaseLost: self._on_lease_lost,
-            e.NameTaken: self._on_name_taken,
-            e.MasterHistory: self._on_master_history,
-            e.Heard: self._on_heard,
-            e.LinkLost: self._on_link_lost,
-            e.SignedIn: self._on_signed_in,
-            e.Reported: self._on_reported,
-            e.ReplicaLost: self._on_replica_lost,
-            e.EpochSeen: self._on_epoch_seen,
-            e.LogMoved: self._on_log_moved,
-            e.FrozenLog: self._on_frozen_log,
-            e.InOffice: self._on_in_office,
-            e.IdentitySaved: self._on_identity_saved,
-            e.DiskFailed: self._on_disk_failed,
-            e.DiskHealed: self._on_disk_healed,
-            e.HandOver: self._on_hand_over,
-            e.Force: self._on_force,
-            e.Tick: self._on_tick,
-        }
 
-    # --- the interface ----------------------------------------------------------------------------
     def start(self) -> list[e.Request]:
         """Return the first requests."""
-        self._out = [*self._view.read()]
-        return self._out
+        return list(self.view.read())
 
     def handle(self, event: e.Event, now: float) -> list[e.Request]:
         """Return the requests that follow from an event at a monotonic time.
@@ -109,7 +85,7 @@ class MemberMachine:
         if now - self._last_event_at > 1.5 * self.options.heartbeat_s:
             self._was_paused()
         self._last_event_at = now
-        self._handlers[type(event)](event)
+        getattr(self, _HANDLERS[type(event)])(event)
         self._settle()
         return self._out
 
@@ -119,7 +95,7 @@ class MemberMachine:
         if self.state is State.HALTED:
             return NEVER
         times = [self._last_event_at + self.options.heartbeat_s, self._next_read_at]
-        pending = self._view.pending
+        pending = self.view.pending
         if pending is not None and not pending.number:
             times.append(pending.retry_at)
         if self._ballot is not None and self.state is State.FROZEN:
@@ -136,21 +112,6 @@ class MemberMachine:
         return None if self._leader is None else self._leader.in_sync
 
     @property
-    def document(self) -> Document | None:
-        """The newest known document."""
-        return self._view.document
-
-    @property
-    def presences(self) -> dict[str, Presence]:
-        """The presences at the last read, by name."""
-        return dict(self._view.presences)
-
-    @property
-    def engine_trouble(self) -> str:
-        """The reason why the engine does not answer, or an empty text."""
-        return self._view.trouble
-
-    @property
     def identity(self) -> Identity:
         """The content of the identity file."""
         return self._solid.identity
@@ -162,11 +123,7 @@ class MemberMachine:
             return f"this member is {self.state.value}: {self.reason}"
         if self.disk_trouble:
             return self.disk_trouble
-        assert self.in_sync is not None
-        certain = len(self.in_sync.certain)
-        if certain < self.options.min_in_sync:
-            return f"{certain} members are in sync, fewer than minInSyncReplicas={self.options.min_in_sync}"
-        return ""
+        return "" if self._leader is None else self._leader.refusal
 
     @property
     def counted_end(self) -> int:
@@ -180,17 +137,16 @@ class MemberMachine:
 
     def copies(self, epoch: int) -> bool:
         """Return whether bytes from the master of an epoch may be appended and reported."""
-        return self._is_copying and epoch == self.epoch and self.state is State.FOLLOWER
+        return self.link.is_copying and epoch == self.epoch and self.state is State.FOLLOWER
 
-    # --- answers of the engine --------------------------------------------------------------------
     def _on_document_read(self, event: e.DocumentRead) -> None:
-        self._out += self._view.read_ended(event.number)
+        self._out += self.view.read_ended(event.number)
         has_moved = self._learn(event.number, event.document, event.version)
         if has_moved is None:
             return
-        self._view.presences = event.presences
-        self._view.read_number = event.number
-        is_calm = self.state in LEADING or (self.state is State.FOLLOWER and not self._is_silent)
+        self.view.presences = event.presences
+        self.view.read_number = event.number
+        is_calm = self.state in LEADING or (self.state is State.FOLLOWER and not self.link.is_silent(self._now))
         self._next_read_at = self._now + (self.options.lease_s if is_calm else self.options.heartbeat_s)
         self._decide(has_moved)
 
@@ -199,26 +155,26 @@ class MemberMachine:
         if has_moved:
             self._decide(has_moved)
             return
-        self._view.was_refused(event.number, self._now + self.options.heartbeat_s)
-        if self._view.pending is None and self._view.document is not None:
+        self.view.was_refused(event.number, self._now + self.options.heartbeat_s)
+        if self.view.pending is None and self.view.document is not None:
             if self.state is State.STANDING:
                 self._follow(Change.THAW, "the master's presence has returned")
             elif self.in_sync is not None and has_moved is not None:
-                self.in_sync.confirm(self._view.document.in_sync, self._now)
-        self._out += self._view.read()
+                self.in_sync.confirm(self.view.document.in_sync, self._now)
+        self._out += self.view.read()
 
     def _on_engine_silent(self, event: e.EngineSilent) -> None:
         retry_at = self._now + self.options.heartbeat_s
-        self._view.was_silent(event.number, event.reason, retry_at)
+        self.view.was_silent(event.number, event.reason, retry_at)
         self._twin_since = self._now
         self._next_read_at = min(self._next_read_at, retry_at) if self._next_read_at > self._now else retry_at
 
     def _on_engine_changed(self, _: e.EngineChanged) -> None:
-        self._out += self._view.read()
+        self._out += self.view.read()
 
     def _on_lease_lost(self, _: e.LeaseLost) -> None:
         self._announced = None
-        self._out += self._view.read()
+        self._out += self.view.read()
 
     def _on_name_taken(self, event: e.NameTaken) -> None:
         self._announced = None
@@ -227,23 +183,17 @@ class MemberMachine:
 
     def _learn(self, number: int, document: Document | None, version: str) -> bool | None:
         """Take over a document; return whether its version has moved, or ``None`` if nothing may follow from it."""
-        known = self.identity.set_id
-        if document is not None and known and document.set_id != known:
-            self._halt(halts.another_set(document, known))
-            return None
-        is_start = self.state is State.STARTING
-        if is_start and document is not None and document.epoch < self.log.last_epoch:
-            self._halt(halts.older_than_log(document, self.log.last_epoch))
-            return None
         try:
-            return self._view.learn(number, document, version)
+            if document is not None:
+                log_epoch = self.log.last_epoch if self.state is State.STARTING else 0
+                check_set(document, self.identity.set_id, log_epoch)
+            return self.view.learn(number, document, version)
         except EngineWentBackError as error:
-            self._halt(e.Halt(error.message, error.next_step or ""))
+            self._halt(error.halt)
             return None
 
-    # --- decisions after the document was read -------------------------------------------------------
     def _decide(self, has_moved: bool) -> None:
-        document = self._view.document
+        document = self.view.document
         if document is None:
             self._found()
         elif self.state is State.STARTING:
@@ -260,23 +210,20 @@ class MemberMachine:
             assert self.in_sync is not None
             if has_moved:
                 self.in_sync.confirm(document.in_sync, self._now)
-            if self.state is State.DOUBTING and self._view.read_number >= self._doubted_at:
+            if self.state is State.DOUBTING and self.view.read_number >= self._doubted_at:
                 self._move(Change.TRUST, "the document still names this master")
 
     def _found(self) -> None:
         """Create the set's document, if this may be a new set."""
-        is_new = not self.log.end and not self.identity.set_id
-        if self._view.pending is not None:
-            return
-        if not is_new and not self.options.bootstraps:
+        if (self.log.end or self.identity.set_id) and not self.options.bootstraps:
             self._halt(halts.no_document())
-            return
-        set_id = self.identity.set_id or self.options.set_id
-        founded = founding_document(set_id, self.log.last_epoch + 1, self.me, self._wall_ms())
-        self._out.append(self._view.propose(founded.with_addresses(self._addresses)))
+        elif self.view.pending is None:
+            set_id = self.identity.set_id or self.options.set_id
+            founded = founding_document(set_id, self.log.last_epoch + 1, self.me, self._wall_ms())
+            self._out.append(self.view.propose(founded.with_addresses(self._addresses)))
 
     def _begin(self, document: Document) -> None:
-        twin = self._view.presences.get(self.me.name)
+        twin = self.view.presences.get(self.me.name)
         if twin is not None and twin.member != self.me:
             self._on_name_taken(e.NameTaken(twin.address))
         elif not self.identity.set_id:
@@ -289,42 +236,35 @@ class MemberMachine:
         self.epoch = document.epoch
         if document.master == self.me and self.log.last_epoch < document.epoch and self.state not in LEADING:
             self._move(Change.ELECT, document.why)
-            self._is_copying = False
             if not self.disk_trouble:
                 self._out.append(e.TakeOffice(self.epoch))
             return
+        change = Change.THAW if self.state in FROZEN else Change.READ
         if self.state in LEADING or self.state is State.ELECTED:
             self._out.append(e.StepDown(f"epoch {document.epoch}: {document.why}"))
-            self._follow(Change.SUPERSEDE, document.why)
-        elif self.state in FROZEN:
-            self._follow(Change.THAW, document.why)
-        else:
-            self._follow(Change.READ, document.why)
+            change = Change.SUPERSEDE
+        self._follow(change, document.why)
 
     def _suspect(self, document: Document) -> None:
         if self.disk_trouble or self.me not in document.in_sync:
             return
-        is_dead = self._is_master_dead and self._is_connected
-        reason = suspects(document, self.me, self._view.presences, is_dead=is_dead, is_silent=self._is_silent)
+        is_dead, is_silent = self.link.is_refused and self.link.is_connected, self.link.is_silent(self._now)
+        reason = suspects(document, self.me, self.view.presences, is_dead=is_dead, is_silent=is_silent)
         if reason:
             self._freeze(reason)
 
     def _freeze(self, reason: str) -> None:
         self._move(Change.SUSPECT, reason)
-        self._is_copying = False
         self._out.append(e.Freeze(self.epoch))
 
     def _vote(self, document: Document, has_moved: bool) -> None:
         """Stand for election if nobody present has more, and enough time was given to show it."""
-        ballot = self._ballot
-        if has_moved or self.disk_trouble:
-            self._follow(Change.THAW, "the document has changed" if has_moved else self.disk_trouble)
+        thaws = "the document has changed" if has_moved else self.disk_trouble
+        if thaws or self._is_master_back(document):
+            self._follow(Change.THAW, thaws or "the master's presence has returned")
             return
+        ballot, presences = self._ballot, self.view.presences
         if ballot is None:
-            return
-        presences = self._view.presences
-        if self._is_master_back(document):
-            self._follow(Change.THAW, "the master's presence has returned")
             return
         ballot.count(document, self.me, presences, collects=not self._is_forced)
         if self._now < ballot.decide_at:
@@ -332,22 +272,19 @@ class MemberMachine:
         members = frozenset({self.me}) if self._is_forced else ballot.voters
         elected = document.elected(self.me, members, f"{self.me} was elected: {self.reason}", self._wall_ms())
         self._move(Change.STAND, self.reason)
-        guard = ballot.guard(document, self.me, presences, removes=self._is_master_dead)
-        self._out.append(self._view.propose(elected.with_addresses(self._addresses), guard))
+        guard = ballot.guard(document, self.me, presences, removes=self.link.is_refused)
+        self._out.append(self.view.propose(elected.with_addresses(self._addresses), guard))
 
     def _is_master_back(self, document: Document) -> bool:
-        is_there = is_serving(document, self._view.presences)
-        return is_there and document.master.name != self.me.name and not self._is_master_dead
+        is_there = is_serving(document, self.view.presences)
+        return is_there and document.master.name != self.me.name and not self.link.is_refused
 
-    # --- replication --------------------------------------------------------------------------------
     def _on_master_history(self, event: e.MasterHistory) -> None:
         if event.epoch != self.epoch or self.state is not State.FOLLOWER:
             self._see(event.epoch)
             return
         offset = common_end(event.mine, event.masters.checked())
-        self._is_copying = self._is_connected = True
-        self._is_master_dead = False
-        self._heard_at = self._now
+        self.link.accepted(self._now)
         end = min(self.log.end, offset)
         last_epoch = max((number for number, start in event.mine.epochs if start < offset), default=0)
         self.log = e.LogState(end, min(self.log.flushed, end), last_epoch)
@@ -358,15 +295,14 @@ class MemberMachine:
         if not self.copies(event.epoch):
             self._see(event.epoch)
             return
-        self._heard_at = self._now
+        self.link.heard_at = self._now
         self.confirmed = max(self.confirmed, event.confirmed)
 
     def _on_link_lost(self, event: e.LinkLost) -> None:
         if event.epoch != self.epoch or self.state is not State.FOLLOWER:
             return
-        self._is_copying = False
-        self._is_master_dead = event.is_refused
-        self._out += self._view.read()
+        self.link.lost(is_refused=event.is_refused)
+        self._out += self.view.read()
 
     def _on_signed_in(self, event: e.SignedIn) -> None:
         self._see(event.epoch)
@@ -383,7 +319,7 @@ class MemberMachine:
     def _on_replica_lost(self, event: e.ReplicaLost) -> None:
         if self.in_sync is not None:
             self.in_sync.disconnected(event.member)
-            self._out += self._view.read()
+            self._out += self.view.read()
 
     def _on_epoch_seen(self, event: e.EpochSeen) -> None:
         self._see(event.epoch)
@@ -392,12 +328,11 @@ class MemberMachine:
         """Stop acknowledging if somebody knows a higher epoch, until the document was read."""
         if epoch <= self.epoch:
             return
-        self._doubted_at = self._view.next_number
+        self._doubted_at = self.view.next_number
         if self.state in (State.MASTER, State.HANDING_OVER):
             self._move(Change.DOUBT, f"somebody has named epoch {epoch}")
-        self._out += self._view.read()
+        self._out += self.view.read()
 
-    # --- the own log and disk -----------------------------------------------------------------------
     def _on_log_moved(self, event: e.LogMoved) -> None:
         self.log = event.log
 
@@ -407,11 +342,11 @@ class MemberMachine:
             self.confirmed = min(self.confirmed, event.log.end)  # lower only if a person forces this election
             standing = Standing(self.epoch, event.log.last_epoch, event.log.end, -self.options.priority)
             self._ballot = Ballot(standing, self._now, self.options.heartbeat_s)
-            self._out += self._view.read()
+            self._out += self.view.read()
 
     def _on_in_office(self, event: e.InOffice) -> None:
         self.log = event.log
-        document = self._view.document
+        document = self.view.document
         if self.state is not State.ELECTED or event.epoch != self.epoch or document is None:
             return
         self._move(Change.SERVE, document.why)
@@ -420,7 +355,7 @@ class MemberMachine:
     def _on_identity_saved(self, event: e.IdentitySaved) -> None:
         self._solid.saved(event.identity)
         if self.state is State.STARTING:
-            self._out += self._view.read()
+            self._out += self.view.read()
 
     def _on_disk_failed(self, event: e.DiskFailed) -> None:
         self.disk_trouble = event.reason
@@ -430,69 +365,49 @@ class MemberMachine:
         if self.state is State.ELECTED:
             self._out.append(e.TakeOffice(self.epoch))
 
-    # --- people -------------------------------------------------------------------------------------
     def _on_hand_over(self, event: e.HandOver) -> None:
-        if self.state is not State.MASTER or self._leader is None:
-            raise CommandRefusedError(
-                f"{self.me} is not the master, it is {self.state.value}", next_step="ask the master of the set"
-            )
-        successor = self._leader.best_successor(event.to, self._now)
-        if not successor:
-            raise CommandRefusedError(
-                f"{event.to or 'no other member'} is not in sync, so nobody can take over",
-                next_step="wait until cometmq failover status shows another member in sync",
-            )
+        successor = successor_for(self.me, self.state, self._leader, event.to, self._now)
+        assert self._leader is not None
         self._move(Change.HAND_OVER, event.why)
         self._leader.begin_handover(successor, self._now)
 
     def _on_force(self, event: e.Force) -> None:
-        if self.state not in (State.FOLLOWER, State.FROZEN):
-            raise CommandRefusedError(
-                f"{self.me} is {self.state.value}", next_step="see cometmq failover status for the member to force"
-            )
-        document = self._view.document
-        if document is None or is_serving(document, self._view.presences):
-            raise CommandRefusedError(
-                "the set has a master", next_step="use cometmq failover handover, or stop the master first"
-            )
+        document = self.view.document
+        has_master = document is not None and is_serving(document, self.view.presences)
+        check_force(self.me, self.state, document, has_master=has_master)
         self._is_forced = True
         if self.state is State.FOLLOWER:
             self._freeze(event.why)
         else:
             self.reason = event.why
-            self._out += self._view.read()
+            self._out += self.view.read()
 
-    # --- time ---------------------------------------------------------------------------------------
     def _on_tick(self, _: e.Tick) -> None:
         if self._now >= self._next_read_at:
             self._next_read_at = self._now + self.options.heartbeat_s
-            self._out += self._view.read()
+            self._out += self.view.read()
         if self._ballot is not None and self.state is State.FROZEN and self._now >= self._ballot.decide_at:
-            self._out += self._view.read()
+            self._out += self.view.read()
             self._ballot.decide_at = self._now + self.options.heartbeat_s
-        if self.state is State.FOLLOWER and self._is_silent:
+        if self.state is State.FOLLOWER and self.link.is_silent(self._now):
             self._next_read_at = min(self._next_read_at, self._now + self.options.heartbeat_s)
         self._repeat_swap()
 
     def _repeat_swap(self) -> None:
-        pending = self._view.pending
+        pending = self.view.pending
         if pending is None or pending.number or self._now < pending.retry_at:
             return
         pending.retry_at = self._now + self.options.heartbeat_s
         if self.state is not State.STANDING:
-            self._out.append(self._view.repeat())
+            self._out.append(self.view.repeat())
             return
-        document, ballot = self._view.document, self._ballot
+        document, ballot = self.view.document, self._ballot
         assert document is not None
         assert ballot is not None
-        self._out += self._view.read()
+        self._out += self.view.read()
         if not self._is_master_back(document):
-            guard = ballot.guard(document, self.me, self._view.presences, removes=self._is_master_dead)
-            self._out.append(self._view.repeat(guard))
-
-    @property
-    def _is_silent(self) -> bool:
-        return self._now - self._heard_at >= self.options.silent_s
+            guard = ballot.guard(document, self.me, self.view.presences, removes=self.link.is_refused)
+            self._out.append(self.view.repeat(guard))
 
     @property
     def _is_alone(self) -> bool:
@@ -500,13 +415,12 @@ class MemberMachine:
 
     def _was_paused(self) -> None:
         """Judge nobody by the time in which this process did not run."""
-        self._heard_at = self._twin_since = self._now
+        self.link.heard_at = self._twin_since = self._now
         if self.in_sync is not None:
             self.in_sync.was_paused(self._now)
 
-    # --- what follows from any event ----------------------------------------------------------------
     def _settle(self) -> None:
-        leader, document = self._leader, self._view.document
+        leader, document = self._leader, self.view.document
         if leader is not None and document is not None:
             if self.state is State.MASTER:
                 self._lead(leader, document)
@@ -517,7 +431,7 @@ class MemberMachine:
                 if confirmed > self.confirmed:
                     self.confirmed = confirmed
                     self._out.append(e.Confirm(confirmed))
-        if leader is not None or self._is_copying:
+        if leader is not None or self.link.is_copying:
             self._out += self._solid.settle(self.log, is_alone=self._is_alone)
         self._announce()
 
@@ -527,18 +441,18 @@ class MemberMachine:
         if successor:
             self._move(Change.HAND_OVER, f"the disk of {self.me} has failed: {self.disk_trouble}")
             leader.begin_handover(successor, self._now)
-        elif self._view.pending is None:
-            self._propose(leader, leader.next_document(document, self._view.presences, self._addresses, self._now))
+        elif self.view.pending is None:
+            self._propose(leader, leader.next_document(document, self.view.presences, self._addresses, self._now))
 
     def _propose(self, leader: Leader, document: Document | None) -> None:
         if document is not None:
             leader.in_sync.propose(document.in_sync)
-            self._out.append(self._view.propose(document.with_addresses(self._addresses)))
+            self._out.append(self.view.propose(document.with_addresses(self._addresses)))
 
     def _finish_handover(self, leader: Leader, document: Document) -> None:
         elected = leader.handover_document(document, self.reason, disk_trouble=self.disk_trouble)
         is_complete = leader.in_sync.confirmed_end(self.counted_end) >= self.log.end or bool(self.disk_trouble)
-        if self._view.pending is None and elected is not None and is_complete:
+        if self.view.pending is None and elected is not None and is_complete:
             self._propose(leader, elected)
         elif self._now >= leader.handover_ends_at:
             leader.extend_handover(self._now)
@@ -553,15 +467,13 @@ class MemberMachine:
         announced = (self.epoch if has_office else 0, standing)
         if announced != self._announced:
             self._announced = announced
-            options = self.options
-            self._out.append(
-                e.Announce(Presence(self.me, options.process, options.address, options.ha_address, *announced))
-            )
+            at = self.options
+            self._out.append(e.Announce(Presence(self.me, at.process, at.address, at.ha_address, *announced)))
 
-    # --- changes of state ---------------------------------------------------------------------------
     def _move(self, change: Change, reason: str) -> None:
         self.state = TRANSITIONS[self.state, change]
         self.reason = reason
+        self.link.is_copying = False
         if self.state not in LEADING:
             self._leader = None
         elif self._leader is not None and self.state is not State.HANDING_OVER:
@@ -573,19 +485,16 @@ class MemberMachine:
     def _follow(self, change: Change, reason: str) -> None:
         """Become a follower of the document's master."""
         self._move(change, reason)
-        self._is_copying = False
-        self._is_connected = self._is_master_dead = False
-        self._heard_at = self._now
-        document = self._view.document
+        self.link.begin(self._now)
+        document = self.view.document
         assert document is not None
         is_mine = document.master.name == self.me.name
         self._out.append(e.Follow(self.epoch, None if is_mine else document.replica(document.master.name)))
         if is_mine:  # served in an earlier process: it stands for the next epoch, as everybody
-            self._out += self._view.read()
+            self._out += self.view.read()
 
     def _halt(self, halt: e.Halt) -> None:
         if self.state in LEADING or self.state is State.ELECTED:
             self._out.append(e.StepDown(halt.reason))
-        self._is_copying = False
         self._move(Change.HALT, halt.reason)
         self._out.append(halt)

@@ -1,0 +1,40 @@
+"""The conditions of a person's commands."""
+
+from __future__ import annotations
+
+from cometmq.broker.failover.document import Document, Member
+from cometmq.broker.failover.leading import Leader
+from cometmq.broker.failover.options import CommandRefusedError
+from cometmq.broker.failover.states import State
+
+
+def successor_for(me: Member, state: State, leader: Leader | None, name: str, now: float) -> str:
+    """Return the name of the member that can take over from this one.
+
+    :param name: the wanted member, or empty for the one that is furthest.
+    :raises CommandRefusedError: nobody can take over.
+    """
+    if state is not State.MASTER or leader is None:
+        raise CommandRefusedError(f"{me} is not the master, it is {state.value}", next_step="ask the master of the set")
+    successor = leader.best_successor(name, now)
+    if not successor:
+        raise CommandRefusedError(
+            f"{name or 'no other member'} is not in sync, so nobody can take over",
+            next_step="wait until cometmq failover status shows another member in sync",
+        )
+    return successor
+
+
+def check_force(me: Member, state: State, document: Document | None, *, has_master: bool) -> None:
+    """Check that a person may make this member the master.
+
+    :raises CommandRefusedError: the set has a master, or this member cannot stand.
+    """
+    if state not in (State.FOLLOWER, State.FROZEN):
+        raise CommandRefusedError(
+            f"{me} is {state.value}", next_step="see cometmq failover status for the member to force"
+        )
+    if document is None or has_master:
+        raise CommandRefusedError(
+            "the set has a master", next_step="use cometmq failover handover, or stop the master first"
+        )
