@@ -1,4 +1,4 @@
-"""The document of a set, which the engine keeps: epoch, master and in-sync set.
+"""The document of a set, which the engine keeps: epoch, master and in-sync set (``ReplicasInfo``, ``SyncStateInfo``).
 
 JSON, in this form; a reader ignores fields that it does not know, so that members of two versions can share a set::
 

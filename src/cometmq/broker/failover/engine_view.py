@@ -56,7 +56,7 @@ class PendingSwap:
 
 
 class EngineView:
-    """What one member knows of the engine."""
+    """One member's knowledge of the engine."""
 
     def __init__(self) -> None:
         self.document: Document | None = None

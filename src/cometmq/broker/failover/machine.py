@@ -1,4 +1,4 @@
-"""The state machine of one member of a set, without sockets, files or clocks.
+"""The state machine of one member of a set, without sockets, files or clocks (``ReplicasManager``).
 
 ``handle`` takes an event and the monotonic time, and returns requests. ``deadline`` is the time of the next ``Tick``.
 The package's docstring explains the protocol.

@@ -83,7 +83,7 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What etcd says."""
+        """The text of the error."""
         if self.message:
             return self.message
         return str(self.error.get("message", "")) if isinstance(self.error, dict) else str(self.error)

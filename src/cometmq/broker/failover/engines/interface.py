@@ -1,4 +1,4 @@
-"""The interface to an engine: read, swap, announce, present, changes."""
+"""The interface to an engine, which RocketMQ calls a ``Controller``: read, swap, announce, changes."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Sight:
-    """What this process has seen of a presence."""
+    """The newest sight of a presence in this process."""
 
     content: str
     renew_time: str | None
