@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.failover.referee_model import FAULTS, Walk
 from tests.failover.simulator.faults import Rates
 from tests.failover.simulator.mistakes import MISTAKES, made
 from tests.failover.simulator.world import World
 
 HISTORIES = 100
 MOST_HISTORIES = 2_000
-WALKS = 20
-MOST_WALKS = 400
 
 
 def test_no_history_breaks_a_rule() -> None:
@@ -55,24 +52,3 @@ def test_a_rule_that_is_left_out_is_found(name: str) -> None:
             if World(seed, rates=mistake.rates).run().violation is not None:
                 return
     pytest.fail(f"{MOST_HISTORIES} histories are right although {mistake.what}")
-
-
-def test_no_walk_of_the_model_loses_an_acknowledged_record() -> None:
-    elections = acknowledged = 0
-    for seed in range(1, WALKS + 1):
-        walk = Walk(seed)
-        walk.run()
-        elections += walk.elections
-        acknowledged += len(walk.acknowledged)
-    assert elections > WALKS
-    assert acknowledged > WALKS
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_rule_that_the_model_leaves_out_is_found(fault: str) -> None:
-    for seed in range(1, MOST_WALKS + 1):
-        try:
-            Walk(seed, frozenset({fault})).run()
-        except AssertionError:
-            return
-    pytest.fail(f"{MOST_WALKS} walks are right without the rule {fault}")
