@@ -155,7 +155,17 @@ ON_BROKERS = {words: of for words, of in job_commands(pipeline) if "namesrv" in 
 
 
 def test_every_job_that_talks_to_brokers_has_access_on_its_command_line() -> None:
-    assert {words[0] for words in ON_BROKERS} == {"archive", "audit", "delay", "dlq", "mask", "replay", "skew", "trace"}
+    assert {words[0] for words in ON_BROKERS} == {
+        "archive",
+        "audit",
+        "delay",
+        "dlq",
+        "mask",
+        "replay",
+        "skew",
+        "table",
+        "trace",
+    }
     for words, command in ON_BROKERS.items():
         options = {name for of in command.params for name in of.opts}
         for servers in options & {"--namesrv", "--to-namesrv", "--groups-namesrv"}:
