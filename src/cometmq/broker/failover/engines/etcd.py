@@ -11,7 +11,6 @@ are linearizable. The answer to a swap is unknown once its bytes were sent to an
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from cometmq.broker.limits import ENGINE_TRY_SECONDS, ENGINE_WATCH_SECONDS, MAX_
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import reason_of
 from cometmq.remoting.tls.contexts import FreshContext, Tls
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -279,7 +279,7 @@ class EtcdEngine:
     async def _sign_in(self, connection: HttpConnection) -> None:
         options = self._options
         try:
-            password = (await asyncio.to_thread(Path(options.password_file).read_text)).strip()
+            password = (await in_thread(Path(options.password_file).read_text)).strip()
         except OSError as error:
             raise NotSentError(
                 f"{options.password_file}: {reason_of(error)}", next_step="set etcdPasswordFile to a readable file"

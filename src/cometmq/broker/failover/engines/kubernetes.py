@@ -11,7 +11,6 @@ not rest on it. The service account needs the verbs get, list, watch, create and
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
@@ -39,6 +38,7 @@ from cometmq.broker.limits import ENGINE_TRY_SECONDS, ENGINE_WATCH_SECONDS
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import reason_of
 from cometmq.remoting.tls.contexts import FreshContext, Tls
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -319,7 +319,7 @@ class KubernetesEngine:
         if not self._token or now - self._token_at >= _TOKEN_SECONDS:
             path = Path(self._options.token_file)
             try:
-                self._token = (await asyncio.to_thread(path.read_text)).strip()
+                self._token = (await in_thread(path.read_text)).strip()
             except OSError as error:
                 raise EngineError(
                     f"{path}: {reason_of(error)}",
