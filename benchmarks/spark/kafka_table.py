@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -40,14 +41,14 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     fill(spark, given)
     print("ready", flush=True)
-    for number, line in enumerate(iter(sys.stdin.readline, "")):
+    for line in iter(sys.stdin.readline, ""):
         wanted = json.loads(line)
         source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", given["address"])
         frame = source.options(subscribe=given["topic"], startingOffsets="earliest").load()
         writer = frame.writeStream.option("checkpointLocation", wanted["checkpoint"]).trigger(availableNow=True)
-        table = f"lake.b.t{number}"
+        table = f"lake.`{Path(wanted['path']).name}`"  # a catalog of directories places it there
         if wanted["format"] == "iceberg":
-            spark.sql(f"CREATE TABLE {table} ({COLUMNS}) USING iceberg LOCATION '{wanted['path']}'")
+            spark.sql(f"CREATE TABLE {table} ({COLUMNS}) USING iceberg")
         print("created", flush=True)
         sys.stdin.readline()
         query = writer.format("delta").start(wanted["path"]) if wanted["format"] == "delta" else writer.toTable(table)

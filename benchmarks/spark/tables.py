@@ -72,7 +72,7 @@ TABLES: Final = {
         },
     ),
     "iceberg": Table(
-        "4.1.3",
+        "4.1.1",
         "3.4.2",
         "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
         {"spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog", "spark.sql.catalog.lake.type": "hadoop"},
@@ -210,7 +210,7 @@ def conf_of(format_name: str, place: Path, server: S3Server) -> dict[str, str]:
         "connection.ssl.enabled": "false",
     }
     conf = {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3.items()}
-    conf["spark.sql.catalog.lake.warehouse"] = str(place / "iceberg")
+    conf["spark.sql.catalog.lake.warehouse"] = str(place)
     return conf | {"spark.ui.enabled": "false"} | dict(TABLES[format_name].conf)
 
 
