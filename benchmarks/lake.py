@@ -45,7 +45,7 @@ SERVER: Final = "server"
 
 @dataclass(frozen=True)
 class Lake:
-    """What the runs work on."""
+    """The parts that all runs share."""
 
     spark: Any
     place: Path

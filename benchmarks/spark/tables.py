@@ -158,7 +158,7 @@ class KafkaTables:
 
 @dataclass(frozen=True)
 class Tables:
-    """What the runs of one format work on."""
+    """The parts that all runs of one format share."""
 
     format: str
     spark: Any

@@ -33,7 +33,7 @@ import msgspec
 from cometmq.archive.changes import next_commit
 from cometmq.archive.commits import APPENDED, OPENED, Commit
 from cometmq.archive.contents import Checkpoint, Contents
-from cometmq.archive.errors import ArchiveError, TakenOverError
+from cometmq.archive.errors import ArchiveError, taken_over
 from cometmq.archive.limits import CHECKPOINT_BYTES_MAX, COMMIT_BYTES_MAX
 from cometmq.storage import ObjectExistsError, ObjectNotFoundError, Storage
 
@@ -157,13 +157,8 @@ class CommitChain:
         )
 
     def _demand_owner(self, contents: Contents, writer: Writer) -> None:
-        if contents.owner == writer.id:
-            return
-        by = "another job" if contents.owner else "an older version of CometMQ"
-        raise TakenOverError(
-            f"{by} has taken over the archive {self._storage.url}; this job has committed nothing after that",
-            next_step="let only one job write to an archive; messages are neither lost nor duplicated",
-        )
+        if contents.owner != writer.id:
+            raise taken_over(f"the archive {self._storage.url}", owner=contents.owner)
 
     def _numbers(self, directory: str, begin: int) -> list[int]:
         """List the numbers of the objects in a directory, from ``begin`` on.

@@ -136,8 +136,8 @@ def test_the_listener_keeps_logs_and_writes(tmp_path: Path, caplog: pytest.LogCa
     assert (of.name, of.batch_id, of.lag.messages, of.processed_rows_per_second) == ('or"ders', 3, 6, 4.5)
     assert caplog.messages == ['query or"ders, micro-batch 3: 6 messages behind in 3 queues, at most 4; 4 messages/s']
     text = file.read_text()
-    assert 'cometmq_spark_offsets_behind{query="or\\"ders",topic="a",broker="x",queue="0"} 4\n' in text
-    assert 'cometmq_spark_processed_rows_per_second{query="or\\"ders"} 4.500\n' in text
+    assert 'cometmq_spark_offsets_behind{broker="x",query="or\\"ders",queue="0",topic="a"} 4\n' in text
+    assert 'cometmq_spark_processed_rows_per_second{query="or\\"ders"} 4.5\n' in text
     ended = {"id": str(progress().progress.id), "runId": str(progress().progress.runId), "exception": None}
     listener.onQueryTerminated(QueryTerminatedEvent.fromJson(ended | {"errorClassOnException": None}))
     assert listener.queries == ()

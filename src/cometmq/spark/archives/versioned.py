@@ -5,7 +5,7 @@ from the same version, the table's format or its catalog refuses the second one.
 id of the job that has opened the table last, so an ``append`` of an earlier job is refused.
 
 A commit whose request has no answer exists or not. Each commit has a random token: the writer loads the table again and
-looks for it. No file is deleted meanwhile.
+looks for it. It deletes no file before it knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from cometmq.archive.chain import FORMAT, Writer
 from cometmq.archive.changes import Snapshot, next_commit
 from cometmq.archive.commits import APPENDED, OPENED, Commit
-from cometmq.archive.errors import TakenOverError
+from cometmq.archive.errors import taken_over
 from cometmq.archive.files import DataFile
 from cometmq.spark.archives.table import ArchiveTable, Decide
 from cometmq.spark.errors import ArchiveError
@@ -104,11 +104,7 @@ class VersionedTable(ArchiveTable, Generic[V]):
         def decide_as_owner(before: Snapshot) -> Commit | None:
             last = before.last()
             if last is None or last.writer != writer.id:
-                by = "another job" if last is None or last.writer else "an older version of CometMQ"
-                raise TakenOverError(
-                    f"{by} has taken over {self} since; this job has committed nothing more",
-                    next_step="let only one job write to an archive; messages are neither lost nor doubled",
-                )
+                raise taken_over(self, owner="another job" if last is None else last.writer)
             commit = decide(before)
             return commit and msgspec.structs.replace(commit, kind=APPENDED, epoch=writer.epoch, writer=writer.id)
 
@@ -151,7 +147,8 @@ class VersionedTable(ArchiveTable, Generic[V]):
                 return tried
         if unknown is None:
             raise ArchiveError(
-                f"other programs changed {self} {ATTEMPTS} times meanwhile", next_step="run it again when they are done"
+                f"other programs changed {self} during each of {ATTEMPTS} attempts to commit",
+                next_step="stop the other programs that change it, then run this command again",
             )
         raise ArchiveError(
             f"{self} did not confirm a commit: {unknown}",

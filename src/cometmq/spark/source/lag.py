@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +17,27 @@ from typing import Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from cometmq.durable import replace_file
+from cometmq.metrics.exposition import exposition, in_slices
+from cometmq.metrics.family import Family, Kind, Sample
 from cometmq.paths import local_path
 from cometmq.spark.errors import OptionError
 from cometmq.spark.records.queues import Offsets, Queue, marks_from_json, offsets_from_json
 from cometmq.spark.security_options import server_options
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
+
+_BEHIND: Final = Family(
+    "cometmq_spark_offsets_behind",
+    Kind.GAUGE,
+    "Messages of the queue that the query had not read at its last micro-batch.",
+    ("query", "topic", "broker", "queue"),
+)
+_SPEED: Final = Family(
+    "cometmq_spark_processed_rows_per_second",
+    Kind.GAUGE,
+    "Rows that the query handled a second in its last micro-batch.",
+    ("query",),
+)
 
 ASSIGNED: Final = "assigned"
 """Key in a query's offset if the query reads only the queues in its option ``assign``."""
@@ -163,16 +178,14 @@ class LagListener(StreamingQueryListener):
 
     def prometheus(self) -> str:
         """Return each query's lag by queue and its speed in Prometheus' text format."""
-        lines = _HEAD_LAG.copy()
-        speeds = _HEAD_SPEED.copy()
+        return b"".join(exposition(in_slices(self._samples()), {})).decode()
+
+    def _samples(self) -> Iterator[Sample]:
         for of in self.queries:
-            query = f'query="{_escaped(of.name)}"'
-            for queue in of.lag.queues:
-                topic, broker = _escaped(queue.queue.topic), _escaped(queue.queue.broker)
-                place = f'topic="{topic}",broker="{broker}",queue="{queue.queue.queue_id}"'
-                lines.append(f"cometmq_spark_offsets_behind{{{query},{place}}} {queue.behind}")
-            speeds.append(f"cometmq_spark_processed_rows_per_second{{{query}}} {of.processed_rows_per_second:.3f}")
-        return "\n".join((*lines, *speeds, ""))
+            for lag in of.lag.queues:
+                queue = lag.queue
+                yield _BEHIND, (of.name, queue.topic, queue.broker, str(queue.queue_id)), lag.behind
+            yield _SPEED, (of.name,), of.processed_rows_per_second
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's names here and below)
         """Do nothing. The listener interface requires this method."""
@@ -222,17 +235,3 @@ class LagListener(StreamingQueryListener):
             replace_file(self._file, self.prometheus().encode())
         except OSError as error:
             log.warning("the lag cannot be written to %s: %s", self._file, error.strerror)
-
-
-_HEAD_LAG = [
-    "# HELP cometmq_spark_offsets_behind Messages of the queue that the query had not read at its last micro-batch.",
-    "# TYPE cometmq_spark_offsets_behind gauge",
-]
-_HEAD_SPEED = [
-    "# HELP cometmq_spark_processed_rows_per_second Rows that the query handled a second in its last micro-batch.",
-    "# TYPE cometmq_spark_processed_rows_per_second gauge",
-]
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

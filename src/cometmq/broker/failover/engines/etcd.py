@@ -25,11 +25,11 @@ from cometmq.broker.failover.engines.http_client import Call, Endpoint, HttpConn
 from cometmq.broker.failover.engines.interface import (
     EngineError,
     Guard,
-    NameTakenError,
     Outcome,
     Presence,
     Snapshot,
     decode_presence,
+    demand_same_member,
     encode_presence,
 )
 from cometmq.broker.limits import ENGINE_TRY_SECONDS, ENGINE_WATCH_SECONDS, MAX_ENGINE_ENDPOINTS
@@ -169,9 +169,7 @@ class EtcdEngine:
             pairs = _pairs(answer, 0)
             version = pairs[0].mod_revision if pairs else ""
             if pairs:
-                known = decode_presence(presence.member.name, wire.value_of(pairs[0]), version)
-                if known.member != presence.member:
-                    raise NameTakenError(f"the name {presence.member.name} is taken by {known.address}")
+                demand_same_member(presence, decode_presence(presence.member.name, wire.value_of(pairs[0]), version))
         raise EngineError(f"the presence {key} changes all the time", next_step="check that its name is used only once")
 
     async def withdraw(self) -> None:

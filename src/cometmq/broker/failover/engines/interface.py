@@ -57,6 +57,17 @@ class Presence:
         return replace(self, version=version)
 
 
+def demand_same_member(presence: Presence, known: Presence) -> None:
+    """Check that a known presence with the same name belongs to the same member.
+
+    :raises NameTakenError: it belongs to another one.
+    """
+    if known.member != presence.member:
+        raise NameTakenError(
+            f"the name {known.member.name} is taken by {known.address}", next_step="give each member its own name"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """The condition of an election: the old master's presence is as it was read.

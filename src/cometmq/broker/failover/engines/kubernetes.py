@@ -27,11 +27,11 @@ from cometmq.broker.failover.engines.http_client import Call, Endpoint, HttpConn
 from cometmq.broker.failover.engines.interface import (
     EngineError,
     Guard,
-    NameTakenError,
     Outcome,
     Presence,
     Snapshot,
     decode_presence,
+    demand_same_member,
     encode_presence,
 )
 from cometmq.broker.limits import ENGINE_TRY_SECONDS, ENGINE_WATCH_SECONDS
@@ -187,9 +187,7 @@ class KubernetesEngine:
         found = await self._get(self._lease_name(name))
         known = None if found is None else found.metadata.annotations.get(_PRESENCE)
         if found is not None and known is not None and self._is_present(found):
-            other = decode_presence(name, known.encode(), "")
-            if other.member != presence.member:
-                raise NameTakenError(f"the name {name} is taken by {other.address}")
+            demand_same_member(presence, decode_presence(name, known.encode(), ""))
         version = "" if found is None else found.metadata.resource_version
         status, body = await self._put_presence(name, version, content)
         if status not in (200, 201):

@@ -13,10 +13,10 @@ from cometmq.broker.failover.document import Document
 from cometmq.broker.failover.engines.interface import (
     EngineError,
     Guard,
-    NameTakenError,
     Outcome,
     Presence,
     Snapshot,
+    demand_same_member,
 )
 from cometmq.clock import SYSTEM_CLOCK, Clock
 
@@ -91,8 +91,8 @@ class MemoryStore:
         self.expire(now)
         name = presence.member.name
         known = self._presences.get(name)
-        if known is not None and known.member != presence.member:
-            raise NameTakenError(f"the name {name} is taken by {known.address}")
+        if known is not None:
+            demand_same_member(presence, known)
         was_there = known is not None and known.process == presence.process
         self._ends_at[name] = now + lease_s
         if known is None or known != presence:
