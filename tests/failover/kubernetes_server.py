@@ -1,4 +1,4 @@
-"""Leases of Kubernetes' API, with the answers that kube-apiserver 1.35.4 gives: create, stale, unconditional, watch."""
+"""Kubernetes' API as kube-apiserver 1.35.4 answers: leases (create, stale, unconditional, watch) and labels of pods."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class KubernetesServer:
 
     def __init__(self) -> None:
         self.leases: dict[str, dict[str, Any]] = {}
+        self.pods: dict[str, dict[str, str]] = {}
+        """Their labels."""
         self.version = 100
         self.endpoint = Endpoint("127.0.0.1", 0, False)
         self.is_forbidden = False
@@ -66,6 +68,15 @@ class KubernetesServer:
             )
         return 200, self._store("MODIFIED", lease)
 
+    def patch(self, name: str, body: bytes, content_type: bytes) -> tuple[int, dict[str, Any]]:
+        """Merge the labels of a pod."""
+        if content_type != b"application/merge-patch+json":
+            return status(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
+        if name not in self.pods:
+            return status(404, "NotFound", f'pods "{name}" not found')
+        self.pods[name] |= json.loads(body)["metadata"]["labels"]
+        return 200, {"kind": "Pod", "metadata": {"name": name, "labels": self.pods[name]}}
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
         connection = h11.Connection(h11.SERVER)
@@ -96,20 +107,23 @@ class KubernetesServer:
         self, connection: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, body: bytes
     ) -> None:
         target = urlsplit(request.target.decode())
-        name = target.path.partition("/leases")[2].strip("/")
+        name = target.path.rpartition("/")[2].removesuffix("leases")
+        headers = dict(request.headers)
         self.requests.append(f"{request.method.decode()} {name}")
-        if dict(request.headers).get(b"authorization") != f"Bearer {TOKEN}".encode():
+        if headers.get(b"authorization") != f"Bearer {TOKEN}".encode():
             code, content = status(401, "Unauthorized", "Unauthorized")
         elif self.is_forbidden:
             code, content = status(403, "Forbidden", "leases is forbidden: User cannot list resource")
         elif "watch" in parse_qs(target.query):
             await self._watch(connection, writer)
             return
+        elif target.path.startswith("/api/v1/namespaces/mq/pods/"):
+            code, content = self.patch(name, body, headers[b"content-type"])
         else:
             code, content = self.answer(request.method.decode(), name, body)
         data = json.dumps(content).encode()
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(data)))]
-        for part in (h11.Response(status_code=code, headers=headers), h11.Data(data=data), h11.EndOfMessage()):
+        answer = [("Content-Type", "application/json"), ("Content-Length", str(len(data)))]
+        for part in (h11.Response(status_code=code, headers=answer), h11.Data(data=data), h11.EndOfMessage()):
             writer.write(connection.send(part) or b"")
         await writer.drain()
 

@@ -63,6 +63,7 @@ class Call:
     target: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    content_type: str = "application/json"
 
 
 class HttpConnection:
@@ -164,7 +165,7 @@ class HttpConnection:
     def _encode(self, call: Call) -> bytes:
         headers = [
             ("Host", f"{self.endpoint.host}:{self.endpoint.port}"),
-            ("Content-Type", "application/json"),
+            ("Content-Type", call.content_type),
             ("Content-Length", str(len(call.body))),
             *call.headers,
         ]

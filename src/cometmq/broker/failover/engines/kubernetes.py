@@ -6,7 +6,8 @@ gone once its ``renewTime`` has not *changed* for the time of a lease on this pr
 machines are never compared (as in client-go). A process counts a presence as there when it first sees it.
 
 Kubernetes has no transaction over two objects, so the guard of an election is checked just before the swap. Safety does
-not rest on it. The service account needs the verbs get, list, watch, create and update for leases.
+not rest on it. The service account needs the verbs get, list, watch, create and update for leases, and patch for pods:
+members that have the names of their pods label these (``pod_labels.py``).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from cometmq.broker.failover.engines.interface import (
     demand_same_member,
     encode_presence,
 )
+from cometmq.broker.failover.engines.pod_labels import PodLabels
 from cometmq.broker.limits import ENGINE_TRY_SECONDS, ENGINE_WATCH_SECONDS
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import reason_of
@@ -133,6 +135,8 @@ class KubernetesEngine:
         self._own: _Lease | None = None
         self._renewals = 0
         self._renewed_at = 0.0
+        self._replicas: frozenset[str] = frozenset()
+        self._labels = PodLabels(options.endpoint, self._tls, options.namespace, self._call, clock)
 
     # --- the interface ----------------------------------------------------------------------------
     async def read(self) -> Snapshot:
@@ -145,6 +149,7 @@ class KubernetesEngine:
         for lease in self._decode(body, _LeaseList).items:
             if lease.metadata.name == self._name:
                 document, version = self._document(lease)
+                self._replicas = frozenset(replica.name for replica in document.replicas)
             elif self._is_present(lease):
                 name = lease.metadata.labels.get(_REPLICA, "")
                 content = lease.metadata.annotations[_PRESENCE]
@@ -172,6 +177,11 @@ class KubernetesEngine:
 
     async def announce(self, presence: Presence) -> bool:
         """Announce or renew a presence. Return False if it had gone."""
+        was_there = await self._announce(presence)
+        self._labels.show(presence, self._replicas)
+        return was_there
+
+    async def _announce(self, presence: Presence) -> bool:
         name = presence.member.name
         content = encode_presence(presence).decode()
         own = self._own
@@ -237,6 +247,7 @@ class KubernetesEngine:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._labels.close()
         self._connection.abort()
 
     # --- presences --------------------------------------------------------------------------------
@@ -312,7 +323,7 @@ class KubernetesEngine:
             self._token_at = -_TOKEN_SECONDS
         return status, answer
 
-    async def _call(self, method: str, target: str, body: bytes = b"") -> Call:
+    async def _call(self, method: str, target: str, body: bytes = b"", content_type: str = "application/json") -> Call:
         now = self._clock.monotonic()
         if not self._token or now - self._token_at >= _TOKEN_SECONDS:
             path = Path(self._options.token_file)
@@ -325,7 +336,7 @@ class KubernetesEngine:
                 ) from error
             self._token_at = now
         headers = (("Authorization", f"Bearer {self._token}"), ("Accept", "application/json"))
-        return Call(method, target, headers, body)
+        return Call(method, target, headers, body, content_type)
 
     def _decode(self, data: bytes, kind: type[Any]) -> Any:
         try:
