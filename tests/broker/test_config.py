@@ -211,3 +211,30 @@ def test_a_sync_master_that_needs_no_slave_is_warned_of(tmp_path: Path) -> None:
     assert any("only this broker has the messages" in line for line in load_broker_config(path)[1])
     path.write_text("brokerRole=SYNC_MASTER\ninSyncReplicas=2\n")
     assert not load_broker_config(path)[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("failover=zookeeper", "allowed is empty, etcd or kubernetes"),
+        ("failover=etcd", "needs etcdEndpoints (set etcdEndpoints="),
+        ("failover=etcd\netcdEndpoints=a:2379", "URLs such as https://a:2379"),
+        ("failover=kubernetes\nbrokerId=1", "remove brokerRole and brokerId, or failover"),
+        ("failover=kubernetes\nbrokerRole=SYNC_MASTER", "remove brokerRole and brokerId, or failover"),
+        ("failoverMember=-a", "beginning with a letter or digit"),
+        ("etcdUser=broker", "etcdUser and etcdPasswordFile belong together"),
+        ("etcdKeyFile=/key", "etcdKeyFile needs etcdCertFile"),
+    ],
+)
+def test_keys_of_failover_that_contradict_each_other_are_errors(tmp_path: Path, lines: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_broker_config(write(tmp_path / "broker.conf", f"brokerName=a\n{lines}\n"))
+    assert words in str(caught.value)
+
+
+def test_a_set_with_an_engine_needs_no_role(tmp_path: Path) -> None:
+    text = "failover = etcd\netcdEndpoints = https://a:2379;https://b:2379 \nfailoverLeaseMs=2500\n"
+    config, warnings = load_broker_config(write(tmp_path / "broker.conf", text))
+    assert not warnings
+    assert (config.failover, config.failover_lease_ms) == ("etcd", 2_500)
+    assert config.etcd_endpoints == "https://a:2379;https://b:2379"

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.auth.options import SecurityOptions
+from cometmq.broker.failover_keys import FailoverKeys, check_keys
 from cometmq.broker.limits import MAX_TIMER_DELAY_SECONDS, MAX_TRANSFER_BYTES
 from cometmq.errors import reason_of
 from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_QUERY_MESSAGES
@@ -53,7 +54,7 @@ def _options_of_storage(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
+class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, StoreConfig):
     """The options of a broker process, including those of its store."""
 
     # --- name and addresses ----------------------------------------------------------------------
@@ -285,7 +286,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
     )
     min_in_sync_replicas: int = option(
         1,
-        "With enableAutoInSyncReplicas: minimum number of brokers that must have a message, including this one.",
+        "With enableAutoInSyncReplicas or failover: minimum number of brokers that must have a message, with this one.",
         minimum=1,
     )
     slave_timeout: int = option(
@@ -359,8 +360,6 @@ class BrokerConfig(SecurityOptions, MetricsOptions, StoreConfig):
         minimum=100,
         maximum=_MILLISECONDS_OF_A_DAY,
     )
-
-    # --- any delay ------------------------------------------------------------------------------
     timer_wheel_enable: bool = option(
         True, "Accept messages with arbitrary delays (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)."
     )
@@ -481,6 +480,7 @@ def load_broker_config(path: str | Path | None, **overrides: Any) -> tuple[Broke
 
 def _checked(config: BrokerConfig) -> BrokerConfig:
     _ = config.advertised
+    check_keys(config, has_role=config.broker_role != ASYNC_MASTER or config.broker_id != MASTER_ID)
     for address in split_addresses(config.namesrv_addr):
         _check_address("namesrvAddr", config.namesrv_addr, address)
     if config.broker_role == SLAVE and config.ha_master_address:

@@ -16,23 +16,16 @@ from cometmq import __version__
 from cometmq.auth.user_admin import UserAdmin
 from cometmq.broker.admin.accounts import PlainAccountAdmin
 from cometmq.broker.admin.broker import BrokerAdmin
-from cometmq.broker.admin.groups import GroupAdmin
-from cometmq.broker.admin.messages import QueueAdmin, TimerAdmin, TransactionAdmin
-from cometmq.broker.admin.offsets import OffsetAdmin
-from cometmq.broker.admin.progress_sums import ProgressSumsAdmin
-from cometmq.broker.admin.quotas import QuotaAdmin
-from cometmq.broker.admin.relay import RelayAdmin
-from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.admin.messages import TimerAdmin, TransactionAdmin
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.archived.archived_messages import ArchivedMessages
-from cometmq.broker.clients.client_manage import ClientManageProcessor
-from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
 from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig, ip_of_clients, with_host
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.parked_message import TimerDetour
 from cometmq.broker.delay.recall_message import RecallMessageProcessor
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.handlers import common_handlers
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
 from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
@@ -44,15 +37,11 @@ from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.pull.pull_message import PullMessageProcessor
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
-from cometmq.broker.pull.query_message import QueryProcessor
 from cometmq.broker.registration import WARN_S, BrokerRegistration, warn_of_no_nameserver
 from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
 from cometmq.broker.replication.slave import Slave, message_refusal
-from cometmq.broker.replication.store_files import StoreFileProcessor
-from cometmq.broker.replication.table_changes import TableChangesProcessor
 from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.producer_sequence_log import ProducerSequenceLog
-from cometmq.broker.send.reply_message import ReplyMessageProcessor
 from cometmq.broker.send.send_back import SendBackProcessor
 from cometmq.broker.send.send_message import SendMessageProcessor
 from cometmq.broker.send.sequenced_sends import SequencedSends
@@ -117,6 +106,7 @@ class Broker:
     timer: TimerMessageService
     pops: PopService
     slave: Slave
+    _context: BrokerContext
 
     def __init__(
         self,
@@ -181,6 +171,25 @@ class Broker:
         :raises StoreError: the store cannot be opened.
         :raises OSError: the port is in use or not allowed.
         """
+        began = self.clock.monotonic()
+        try:
+            await self.open()
+            await self.listen_for_slaves()
+            await self.serve()
+            await self.register()
+        except BaseException:
+            await self.stop()
+            raise
+        _log.info(
+            "broker %s serves clients at %s and slaves at port %d; started in %.2f s",
+            *(self.config.broker_name, self.address, self.ha.port, self.clock.monotonic() - began),
+        )
+
+    async def open(self) -> None:
+        """Open the store, bind the port and build all parts; nobody can connect yet. It raises what :meth:`start` does.
+
+        After an error, or in the end, :meth:`stop` must be called.
+        """
         config = self.config
         _log.info(
             "broker %s of cluster %s is starting: %s with id %d, CometMQ %s, Python %s, code for plain sends: %s, "
@@ -190,32 +199,42 @@ class Broker:
         )
         if CORE is None:
             _log.info("to use the compiled core: %s", NEXT_STEP)
-        began = self.clock.monotonic()
-        try:
-            ip = await look_up(ip_of_clients, config)
-            self._open_store()
-            self._access.start(self._stops)
-            await self._ports.bind(self._stops)
-            context = self._build(encode_host(ip, parse_address(self.address)[1]))
-            await self._listen()
-            self._start_services(context)
-            if self.monitor is not None:
-                await self.monitor.start()
-                self._stops.add("metrics", self.monitor.stop)
-            await self._register()
-            if self.monitor is not None:
-                self.monitor.not_ready = ""
-        except BaseException:
-            await self.stop()
-            raise
-        took = self.clock.monotonic() - began
-        _log.info(
-            "broker %s serves clients at %s and slaves at port %d; started in %.2f s",
-            config.broker_name,
-            self.address,
-            self.ha.port,
-            took,
-        )
+        ip = await look_up(ip_of_clients, config)
+        self._open_store()
+        self._access.start(self._stops)
+        await self._ports.bind(self._stops)
+        self._context = self._build(encode_host(ip, parse_address(self.address)[1]))
+
+    async def listen_for_slaves(self) -> None:
+        """Accept slaves.
+
+        :raises ReplicationError: the port is in use or not allowed.
+        """
+        config = self.config
+        self._stops.add("slaves", self.ha.stop)
+        port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
+        await self.ha.start(config.bind_address, port)
+
+    async def serve(self) -> None:
+        """Serve clients, and start all background services."""
+        await self._listen()
+        self._start_services(self._context)
+        if self.monitor is not None:
+            await self.monitor.start()
+            self._stops.add("metrics", self.monitor.stop)
+
+    async def register(self) -> None:
+        """Register with the nameservers, so that clients find this broker."""
+        if self.config.namesrv_addr:
+            self._stops.add("connections to nameservers", self._registrar.close)
+            self._stops.add("leaving the nameservers", self.registration.stop)
+            await self.registration.start(format_address(self.config.broker_ip2, self.ha.port))
+            self.advertised_check.start()
+            self._stops.add("check advertised addresses", self.advertised_check.stop)
+        else:
+            warn_of_no_nameserver()
+        if self.monitor is not None:
+            self.monitor.not_ready = ""
 
     async def stop(self) -> None:
         """Unregister, answer the pending requests and close everything; do nothing before ``start``."""
@@ -292,25 +311,12 @@ class Broker:
             SendMessageProcessor(context, sequenced, detours, batches),
             sequenced,
             SendBackProcessor(context, self.schedule),
-            ReplyMessageProcessor(context),
             pulls,
-            QueryProcessor(context),
             self.schedule,
-            ConsumerManageProcessor(context),
-            ClientManageProcessor(context, self.filters),
-            LockProcessor(self.locks, self.clients),
-            TopicAdmin(context, self.registration.when_known),
-            GroupAdmin(context),
-            OffsetAdmin(context),
-            ProgressSumsAdmin(context),
-            QueueAdmin(context),
-            RelayAdmin(context),
-            QuotaAdmin(self.limiter),
             BrokerAdmin(
                 context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer, self.ha)
             ),
-            StoreFileProcessor(self.store.config.root, self._tables.write_deletions),
-            TableChangesProcessor(context),
+            *common_handlers(context, self.filters, self.registration, self._tables.write_deletions),
             *of_master,
         ):
             self.processors.add(part)
@@ -423,20 +429,16 @@ class Broker:
 
     # --- listening ------------------------------------------------------------------------------
     async def _listen(self) -> None:
-        config = self.config
         # First the tables: requests that waited for them may store messages.
         ends = () if self.is_slave else (self.pops.log.end_round,)
         after = () if self.is_slave else (self.timer.end_round,)
         end_of_round = (*ends, self._tables.end_round, self.turn.end, self.ha.end_round, *after)
-        self._stops.add("slaves", self.ha.stop)
         self._stops.add("delay levels", self.schedule.stop)
         self._stops.add("requests under way", self._finish_requests)
         self._stops.add("quotas", self.limiter.stop)
         await self._ports.listen(
             self._stops, end_of_round, None if self._plain_sends is None else self._plain_sends.taker
         )
-        port = config.ha_listen_port or (config.listen_port and config.listen_port + HA_PORT_DISTANCE)
-        await self.ha.start(config.bind_address, port)
 
     # --- services -------------------------------------------------------------------------------
     def _start_services(self, context: BrokerContext) -> None:
@@ -473,16 +475,6 @@ class Broker:
         self.timer.start()
         self._stops.add("timer", self.timer.stop)
         self.pops.start()
-
-    async def _register(self) -> None:
-        if not self.config.namesrv_addr:
-            warn_of_no_nameserver()
-            return
-        self._stops.add("connections to nameservers", self._registrar.close)
-        self._stops.add("leaving the nameservers", self.registration.stop)
-        await self.registration.start(format_address(self.config.broker_ip2, self.ha.port))
-        self.advertised_check.start()
-        self._stops.add("check advertised addresses", self.advertised_check.stop)
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:

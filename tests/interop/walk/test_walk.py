@@ -156,6 +156,20 @@ SECURITY = {  # system properties of Apache's, and our own; passwords are not sh
     "tls.server.trustCertPath",
     "tls.test.mode.enable",
 }
+FAILOVER = {
+    "brokerElectionPriority",
+    "etcdCaFile",
+    "etcdCertFile",
+    "etcdEndpoints",
+    "etcdKeyFile",
+    "etcdPasswordFile",
+    "etcdUser",
+    "failover",
+    "failoverLeaseMs",
+    "failoverMember",
+    "failoverPrefix",
+    "kubernetesNamespace",
+}
 GRPC = {"grpcServerPort"}  # of Apache's proxy
 METRICS = {
     "metricGrpcExporterIntervalInMills",
@@ -211,7 +225,8 @@ def test_every_answer_is_apaches_but_for_what_is_listed(both: tuple[Deployment, 
     ours, theirs = both
     found = walk(ours.broker.address, theirs.broker.address, list(broker_cases()))
     shown = found.pop("configuration")
-    assert sorted(keys_of(shown, "+") ^ (OURS_ALONE | NEWER | SECURITY | METRICS | GRPC | OURS_OF_BROKER)) == []
+    newer = NEWER | SECURITY | METRICS | GRPC | FAILOVER
+    assert sorted(keys_of(shown, "+") ^ (OURS_ALONE | newer | OURS_OF_BROKER)) == []
     assert keys_of(shown, "-") == set()
     assert found == {name: words for name, (_, words) in BROKER.items()}
     found = walk(ours.address, theirs.address, list(namesrv_cases()))

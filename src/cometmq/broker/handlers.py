@@ -1,0 +1,48 @@
+"""The request handlers that masters and slaves share and that no other part of the broker uses."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from cometmq.broker.admin.groups import GroupAdmin
+from cometmq.broker.admin.messages import QueueAdmin
+from cometmq.broker.admin.offsets import OffsetAdmin
+from cometmq.broker.admin.progress_sums import ProgressSumsAdmin
+from cometmq.broker.admin.quotas import QuotaAdmin
+from cometmq.broker.admin.relay import RelayAdmin
+from cometmq.broker.admin.topics import TopicAdmin
+from cometmq.broker.clients.client_manage import ClientManageProcessor
+from cometmq.broker.clients.consumer_manage import ConsumerManageProcessor, LockProcessor
+from cometmq.broker.context import BrokerContext
+from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
+from cometmq.broker.pull.query_message import QueryProcessor
+from cometmq.broker.registration import BrokerRegistration
+from cometmq.broker.replication.store_files import StoreFileProcessor
+from cometmq.broker.replication.table_changes import TableChangesProcessor
+from cometmq.broker.send.reply_message import ReplyMessageProcessor
+
+
+def common_handlers(
+    context: BrokerContext,
+    filters: ConsumerFilterManager,
+    registration: BrokerRegistration,
+    write_deletions: Callable[[], Awaitable[None]],
+) -> Iterator[object]:
+    """Yield the handlers.
+
+    :param write_deletions: writes the table of deleted topics, before slaves copy it.
+    """
+    yield ReplyMessageProcessor(context)
+    yield QueryProcessor(context)
+    yield ConsumerManageProcessor(context)
+    yield ClientManageProcessor(context, filters)
+    yield LockProcessor(context.locks, context.clients)
+    yield TopicAdmin(context, registration.when_known)
+    yield GroupAdmin(context)
+    yield OffsetAdmin(context)
+    yield ProgressSumsAdmin(context)
+    yield QueueAdmin(context)
+    yield RelayAdmin(context)
+    yield QuotaAdmin(context.limiter)
+    yield StoreFileProcessor(context.store.config.root, write_deletions)
+    yield TableChangesProcessor(context)
