@@ -50,6 +50,7 @@ def running(
         for number in range(1, slaves + 1):
             slave = undo.enter_context(started(f"slave-{number}", brokerRole="SLAVE", brokerId=str(number)))
             _wait_until_it_follows(names.address, deployment.broker.address, slave.address)
+            deployment.slaves.append(slave)
         yield deployment
 
 

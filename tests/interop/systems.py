@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -115,8 +115,8 @@ class Server:
         self.directory = directory
         self.port = port
         self.address = f"127.0.0.1:{port}"
-        self._command: list[str] = []
-        self._environment: dict[str, str] = {}
+        self.started_with: tuple[list[str], dict[str, str]] = ([], {})
+        """The command and the environment of the last start."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self, command: list[str], environment: Mapping[str, str]) -> None:
@@ -126,12 +126,12 @@ class Server:
         """
         if probe.port_open(self.address):
             raise RuntimeError(f"{self.system.value} {self.name}: another program listens at {self.address}")
-        self._command, self._environment = command, {**os.environ, **environment}
+        self.started_with = command, {**os.environ, **environment}
         with self._output.open("ab") as output:
             self._process = self.popen(
                 command,
                 cwd=self.directory,
-                env=self._environment,
+                env=self.started_with[1],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -233,6 +233,28 @@ def start_namesrv(
     return server
 
 
+def start_controller(
+    system: System, directory: Path, port: int | None = None, java_options: Sequence[str] = SMALL_JAVA
+) -> Server:
+    """Start Apache's controller alone, which elects the masters of brokers that know its address.
+
+    :param system: a version of Apache RocketMQ 5.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    server = Server("controller", system, directory, port or free_port())
+    keys = {
+        "controllerDLegerGroup": "controllers",
+        "controllerDLegerPeers": f"n0-{server.address}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": str(directory / "controller"),
+    }
+    arguments = ["-c", str(_write(directory / "controller.conf", keys))]
+    assert system.apache_version is not None
+    server.launch(*_apache(system.apache_version, "controller", directory, arguments, java_options))
+    server.wait_ready()
+    return server
+
+
 def start_broker(
     system: System,
     directory: Path,
@@ -282,6 +304,7 @@ class Deployment:
     namesrv: Server
     broker: Server
     settings: dict[str, str]
+    slaves: list[Server] = field(default_factory=list)
 
     @property
     def address(self) -> str:
