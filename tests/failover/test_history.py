@@ -42,7 +42,6 @@ def test_a_log_that_ends_before_the_masters_begins_cannot_go_on() -> None:
         History(((0, 0),), 100),
         History(((1, -5),), 100),
         History(((1, 100),), 100),
-        History(((1, 50),), 100, 60),
         History((), -1),
         History((), 5, 10),
         History(tuple((n + 1, n) for n in range(70_000)), 70_000),
@@ -51,6 +50,12 @@ def test_a_log_that_ends_before_the_masters_begins_cannot_go_on() -> None:
 def test_a_list_of_epochs_that_no_log_has_is_refused(history: History) -> None:
     with pytest.raises(HistoryError, match="invalid list of epochs"):
         history.checked()
+
+
+def test_a_marker_that_retention_has_deleted_still_tells_the_epoch() -> None:
+    mine, masters = History(((1, 50),), 100, 60), History(((1, 50), (2, 90)), 200, 80)
+    assert mine.checked() is mine
+    assert common_end(mine, masters.checked()) == 90
 
 
 def test_the_common_end_is_that_of_the_bytes() -> None:

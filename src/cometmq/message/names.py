@@ -46,6 +46,9 @@ PRODUCER_RUNS_TOPIC: Final = "rmq_sys_producer_runs"
 POP_LOG_TOPIC: Final = "rmq_sys_pop_log"
 """Topic for the log of popped messages (``broker/pop/entries.py``); it has one queue."""
 
+EPOCHS_TOPIC: Final = "rmq_sys_failover_epochs"
+"""Topic for the markers of a failover set's epochs (``broker/failover/epochs.py``); it has one queue."""
+
 SYSTEM_TOPICS: Final = frozenset(
     {
         AUTO_CREATE_TOPIC,
@@ -72,6 +75,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         OFFSET_MOVED_EVENT,
         TIMER_TOPIC,
         POP_LOG_TOPIC,
+        EPOCHS_TOPIC,
     }
 )
 """Topics to which no client may send."""

@@ -28,6 +28,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
 from cometmq.store.index.index_service import QueryKey, QueryResult
+from cometmq.store.log.commit_log import store_error
 from cometmq.store.log.flush import Flushed, FlushService
 from cometmq.store.log.log_reader import NOTHING_KNOWN, LogReader
 from cometmq.store.log.record_scan import LogRecord, first_record, prepared_offsets, read_log_record, walk
@@ -47,6 +48,7 @@ from cometmq.store.queue.get_message import (
     store_time,
     unit_runs,
 )
+from cometmq.store.queue.readable import ReadableEnd
 from cometmq.store.recovery.opening import OpenedStore, open_store
 from cometmq.store.replicated_log import ReplicatedLog
 from cometmq.store.retention import LogHolder
@@ -89,16 +91,26 @@ class MessageStore:
         disk: Disk | None = None,
         is_slave: bool = False,
         begin_anew: bool = False,
+        readable: int | None = None,
     ) -> MessageStore:
         """Lock the store, find its files, and make the log, queues and index consistent.
 
         :param is_slave: True for a slave, whose master sends a lost end of the log again, at the same offsets.
         :param begin_anew: open the store although its log is missing; the messages in the queues are lost.
+        :param readable: in a failover set, the log offset up to which messages may be read until :meth:`confirm`; 0 if
+            it is not known yet. ``None`` if all stored messages may be read.
         :raises StoreLockedError: another process has opened the store.
         :raises LostLogError: the log is missing, and ``begin_anew`` is false.
         :raises StoreError: the store cannot be opened.
         """
-        return cls(open_store(config, clock, disk or Disk(), is_slave=is_slave, begin_anew=begin_anew))
+        store = cls(open_store(config, clock, disk or Disk(), is_slave=is_slave, begin_anew=begin_anew))
+        if readable is not None:
+            try:
+                store._begin_set(readable)
+            except BaseException:
+                store.close_now()
+                raise
+        return store
 
     # --- starting and closing -----------------------------------------------------------------
     def start(self) -> None:
@@ -113,6 +125,7 @@ class MessageStore:
         """Close the store like :meth:`close`, but blocking and without an event loop."""
         if not self._closed:
             self._closed = True
+            self.give_up()
             if self._replicated is not None:
                 self._replicated.drop_tail()
             self.batch.rollback()
@@ -144,6 +157,55 @@ class MessageStore:
         if self._replicated is None:
             self._replicated = ReplicatedLog(self._log, self._queues, self._index, self.disk, self.batch.follow)
         return self._replicated
+
+    # --- a failover set's ---------------------------------------------------------------------
+    def _begin_set(self, readable: int) -> None:
+        """Flush what an earlier process has left in the page cache, since ``flushed_position`` counts it, and hold back
+        the messages that may not be read yet.
+        """
+        try:
+            self._log.flush(self._log.min_offset, self._log.position)
+        except OSError as error:
+            raise store_error(error, "the log") from error
+        self.batch.readable = ReadableEnd(self._log, self._queues, readable)
+        self.hold_log(self.batch.readable)
+
+    @property
+    def readable_end(self) -> int:
+        """The log offset up to which messages may be read: the end of the log, unless the store was opened with
+        ``readable``.
+        """
+        readable = self.batch.readable
+        return self._log.position if readable is None else readable.offset
+
+    def confirm(self, offset: int) -> None:
+        """Make the messages up to a log offset readable, and call the functions in ``batch.on_arrival``.
+
+        Only a store that was opened with ``readable`` holds messages back. An offset after the end of the log counts
+        as the end, and one before the readable end changes nothing.
+        """
+        self.batch.confirm(offset)
+
+    @property
+    def kept_end(self) -> int:
+        """The log offset up to which the log is flushed, and in a failover set also confirmed, so that it stays."""
+        return min(self._flush.position, self.readable_end)
+
+    async def wait_kept(self, position: int) -> None:
+        """Wait until the log is flushed up to ``position``, and in a failover set also confirmed.
+
+        A file that is not derived from the log may contain only what the log keeps.
+
+        :raises StoreError: the log cannot be flushed, or is not confirmed before :meth:`give_up`.
+        """
+        await self.wait_flushed(position)
+        if self.batch.readable is not None:
+            await self.batch.readable.reached(position)
+
+    def give_up(self) -> None:
+        """Let :meth:`wait_kept` raise an error: a failover set confirms nothing more to this store."""
+        if self.batch.readable is not None:
+            self.batch.readable.give_up()
 
     # --- durability ---------------------------------------------------------------------------
     def when_flushed(self, position: int, callback: Flushed) -> None:
@@ -267,9 +329,9 @@ class MessageStore:
         return first_by_time(self._log, queue, timestamp) if queue is not None else 0
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the store timestamp (ms) of the message at ``offset``, or -1 if there is none."""
+        """Return the store timestamp (ms) of the message at ``offset``, or -1 if there is none that may be read."""
         queue = self._queues.get(topic, queue_id)
-        return store_time(self._log, queue, offset) if queue is not None else -1
+        return store_time(self._log, queue, offset) if queue is not None and offset < queue.readable else -1
 
     def earliest_store_time(self) -> int:
         """Return the store timestamp (ms) of the first record in the log, or -1 for an empty log."""
@@ -288,7 +350,8 @@ class MessageStore:
             return QueryResult(0, 0, [])
         if self._index.committed and not self._maintenance.index_is_behind:
             self._maintenance.write_index()
-        return self._index.query(self._log, QueryKey(topic, key, unique), max_num, begin, end)
+        wanted = QueryKey(topic, key, unique)
+        return self._index.query(self._log, wanted, max_num, begin, end, readable_end=self.readable_end)
 
     def queues(self) -> Mapping[str, Mapping[int, ConsumeQueue]]:
         """Return all queues that ever had a message or were requested, by topic and id."""
@@ -308,7 +371,7 @@ class MessageStore:
 
     @staticmethod
     def _last_record(queue: ConsumeQueue) -> int:
-        unit = queue.unit(queue.max_offset() - 1) if queue.max_offset() else None
+        unit = queue.unit(queue.committed - 1) if queue.committed else None
         return -1 if unit is None else unit[0]
 
     def delete_expired_files(self) -> int:

@@ -3,7 +3,8 @@
 Theory of operation. A batch is any number of :meth:`WriteBatch.put` calls, followed by one :meth:`WriteBatch.commit`,
 after which the next batch begins. ``put`` encodes a record into its final bytes and assigns its offsets; the record is
 not readable yet. ``commit`` writes all bytes of the batch, with one write per log file, and publishes the records: the
-ends of the queues move, and waiting pulls are woken. The units and index entries derived from the records remain in
+ends of the queues move, and waiting pulls are woken. In a failover set, the records become readable later, by
+``confirm`` (:mod:`cometmq.store.queue.readable`). The units and index entries derived from the records remain in
 memory until they are written in blocks. A crash does not lose derived data: recovery reads the log again.
 
 Invariants.
@@ -46,6 +47,7 @@ from cometmq.store.log.mapped_file import MappedFile
 from cometmq.store.log.record_scan import NO_QUEUE_OFFSET, ROLLBACK, LogRecord
 from cometmq.store.maintenance import Maintenance
 from cometmq.store.queue.consume_queue import UNIT, ConsumeQueue
+from cometmq.store.queue.readable import ReadableEnd
 from cometmq.store.recovery.opening import OpenedStore
 
 _log = logging.getLogger(__name__)
@@ -122,7 +124,13 @@ class WriteBatch:
     def __init__(self, opened: OpenedStore, maintenance: Maintenance) -> None:
         log = opened.log
         self.on_arrival: Final[list[Arrival]] = []
-        """Functions that are called once per commit with the queues that have received messages."""
+        """Functions that are called with the queues that have more readable messages, once per commit or confirm."""
+        self.on_stored: Final[list[Arrival]] = []
+        """Functions that are called once per commit with the queues that have more stored messages, which may not be
+        readable yet.
+        """
+        self.readable: ReadableEnd | None = None
+        """The readable end of the log in a failover set; ``None`` if all stored messages are readable."""
         self.timestamp = log.last_timestamp
         """Store timestamp (ms) of the current batch, or of the last batch if none is open. It never decreases."""
         self._log = log
@@ -318,8 +326,11 @@ class WriteBatch:
         """Make the records below ``position`` readable, and write derived data in blocks."""
         dirty = self._queues.dirty
         is_block = False
+        readable = self.readable
         for queue in touched:
-            queue.committed = queue.next_offset
+            end = queue.committed = queue.next_offset
+            if readable is None:
+                queue.readable = end
             if not queue.dirty:
                 queue.dirty = True
                 dirty.append(queue)
@@ -339,9 +350,22 @@ class WriteBatch:
         if position > self._ahead_at:
             self._log.start_next_segment()
             self._ahead_at = 1 << 62
+        if readable is not None:
+            readable.stored(position, touched)
         if touched:
-            for arrived in self.on_arrival:
+            for arrived in self.on_stored:
                 arrived(touched)
+            if readable is None:
+                for arrived in self.on_arrival:
+                    arrived(touched)
+
+    def confirm(self, offset: int) -> None:
+        """Make the records below a log offset readable, and call the functions in ``on_arrival``."""
+        assert self.readable is not None
+        moved = self.readable.confirm(offset)
+        if moved:
+            for arrived in self.on_arrival:
+                arrived(moved)
 
     def follow(self, position: int, last: LogRecord | None, touched: list[ConsumeQueue]) -> None:
         """Publish the records that a :class:`~cometmq.store.replicated_log.ReplicatedLog` has written up to

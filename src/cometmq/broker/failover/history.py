@@ -29,7 +29,8 @@ class HistoryError(CometMQError):
 class History:
     """A log's epochs with the log offsets of their markers, in ascending order, and the end of the log.
 
-    Bytes before the first marker belong to epoch 0: they were stored before the broker became a member of a set.
+    A marker may be before ``begin``: retention deletes it with the messages around it. Bytes before the first marker
+    belong to epoch 0: they were stored before the broker became a member of a set.
     """
 
     epochs: tuple[tuple[int, int], ...]
@@ -52,7 +53,7 @@ class History:
         is_valid = (
             len(numbers) <= MAX_FAILOVER_EPOCHS
             and _rises([0, *numbers])
-            and _rises([self.begin - 1, *starts])
+            and _rises([-1, *starts])
             and 0 <= self.begin <= self.end
             and (not starts or starts[-1] < self.end)
         )

@@ -146,7 +146,7 @@ class PullRequestHoldService:
             only_pull = waiting.only_pull
             if only_pull is not None:  # most often: no need for slices
                 header: PullMessageRequestHeader = only_pull.request.header
-                if header.queue_offset != queue.committed or only_pull.topic_was_deleted:
+                if header.queue_offset != queue.readable or only_pull.topic_was_deleted:
                     try:
                         self._answer_pull(only_pull)
                     except Exception:  # the messages are stored: answer their producers

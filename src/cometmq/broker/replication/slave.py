@@ -116,7 +116,7 @@ class Slave:
         self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower)
         self._store = broker.store
         self._unknown = UnknownTopics(broker.store, broker.topics)
-        broker.store.batch.on_arrival.append(self._arrived)
+        broker.store.batch.on_stored.append(self._arrived)
 
     @answers(*_OF_MASTERS, permission=ANY_ACCOUNT)
     def refuse(self, _connection: ServerConnection, _request: Request[Any], _body: bytes) -> Response:
@@ -162,7 +162,7 @@ class Slave:
             await self.tables.copy_topics(self.master.remoting)
         else:
             by_topic = self._store.queues().values()
-            self._unknown.arrived(queue for queues in by_topic for queue in queues.values() if queue.max_offset())
+            self._unknown.arrived(queue for queues in by_topic for queue in queues.values() if queue.committed)
 
     def start(self) -> None:
         """Start following the master, on the running loop."""

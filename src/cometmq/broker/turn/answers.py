@@ -26,7 +26,8 @@ _VARIABLE_BYTES: Final = 96
 """Maximum size of the variable parts of a response: offset, queue ID, queue offset and opaque."""
 
 FLUSH_IS_LATE: Final = Response(
-    ResponseCode.FLUSH_DISK_TIMEOUT, remark="stored, but not flushed to the disk within syncFlushTimeout"
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    remark="stored, but not flushed within syncFlushTimeout, or not replicated within slaveTimeout",
 )
 
 _WORDS: Final = struct.Struct(">iI")

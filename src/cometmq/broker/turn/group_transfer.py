@@ -17,6 +17,7 @@ from cometmq.broker.turn.in_sync_set import InSyncSet, State
 from cometmq.clock import Clock
 from cometmq.periodic import Alarm
 from cometmq.remoting.codes import ResponseCode
+from cometmq.store.errors import StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class GroupTransferService:
     def __init__(self, *, clock: Clock, timeout_s: float, in_sync: InSyncSet) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
+        self.late_s: float | None = None  # internal callbacks wait no longer than requests
         self._late_s = timeout_s * _LATE
         self.in_sync: Final = in_sync
         self._young: deque[_Waiter] = deque()
@@ -61,6 +63,10 @@ class GroupTransferService:
         self._due = 0.0
         """The time at which the alarm rings."""
         self._is_enough = True
+
+    def when_safe(self, position: int, callback: Callable[[StoreError | None], None]) -> None:
+        """Call ``callback`` like :meth:`when_replicated`, but without an error after the timeout."""
+        self.when_replicated(position, lambda _: callback(None))
 
     def when_replicated(self, position: int, callback: Replicated) -> None:
         """Call ``callback`` once the log is confirmed up to ``position``, or with the reason for giving up.

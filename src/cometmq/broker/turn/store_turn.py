@@ -81,7 +81,7 @@ class StoreTurn:
     ``end`` must be called at the end of every round of the loop.
 
     :param schedule: makes the event loop end its current round soon.
-    :param forbidden: the reason to refuse every message, on a slave.
+    :param forbidden: the reason to refuse every message, on a slave; see :meth:`forbid`.
     """
 
     def __init__(
@@ -134,6 +134,16 @@ class StoreTurn:
             self.refusal = _not_available(error)
         else:
             self.refusal = self._forbidden
+
+    def forbid(self, reason: RefusedError | None) -> None:
+        """Refuse every message from now on, or accept messages from the next turn on if ``reason`` is ``None``.
+
+        Messages that were added to the current turn before are still stored.
+        """
+        self.take_back()
+        self._forbidden = reason
+        if self.is_open and self.refusal is None:
+            self.refusal = reason
 
     def stop(self) -> None:
         """Refuse all new messages; messages that were added before are still stored and answered."""

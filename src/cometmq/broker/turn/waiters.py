@@ -1,7 +1,7 @@
 """Responses that wait until their messages are as durable as the configuration requires (``GroupCommitService``).
 
-With SYNC_FLUSH, responses wait until the messages are flushed; with SYNC_MASTER, until slaves have them. With both
-settings, they wait for both at the same time.
+With SYNC_FLUSH, responses wait until the messages are flushed; with SYNC_MASTER, until slaves have them; in a failover
+set, until each counted member has them. With two of these, they wait for both at the same time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from cometmq.broker.limits import MAX_UNFLUSHED_CONNECTION_BYTES, MAX_UNFLUSHED_TOTAL_BYTES
 from cometmq.broker.turn.answers import PendingSend, PlainAnswers, SendAnswers
-from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.group_transfer import Replicated
 from cometmq.broker.turn.targets import SendHeader
 from cometmq.clock import TimerHandle
 from cometmq.remoting.codes import ResponseCode
@@ -27,8 +27,38 @@ _log = logging.getLogger(__name__)
 Done = Callable[[ResponseCode, StoreError | None], None]
 """Callback with the response code, or with the error of a failed flush."""
 
+NO_LONGER_MASTER: Final = "service not available now: this broker is no longer the master, send the message again"
+"""Answer to a send that a failover set did not confirm while this broker was its master."""
+
 SEND_OVERHEAD_BYTES: Final = 512
 """Memory of a pending response in bytes, in addition to the message body and the request's texts."""
+
+
+_STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""The codes with which a client takes its message as stored; with any other code, it sends the message again."""
+
+Safe = Callable[[StoreError | None], None]
+"""Callback with ``None`` if messages are as durable as required, or with the reason why they are not."""
+
+
+class Transfers(Protocol):
+    """Reports which messages other brokers have: those of slaves, or of a failover set's members."""
+
+    late_s: float | None
+    """Time in seconds after which an internal callback's ``late`` function is called, or ``None`` for never."""
+
+    def when_replicated(self, position: int, callback: Replicated) -> None:
+        """Call back once others have the log up to ``position``, or with the reason for giving up."""
+
+    def when_safe(self, position: int, callback: Safe) -> None:
+        """Call back like :meth:`when_replicated`, for work of this broker that no request waits for."""
 
 
 def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnection, int]]:
@@ -47,14 +77,14 @@ def _held_bytes(send: PendingSend | PlainAnswers) -> Iterator[tuple[ServerConnec
 class SendWaiters:
     """The responses of each turn that wait until their messages are durable, have failed or have timed out.
 
-    :param transfers: reports the progress of slaves; ``None`` if no response waits for slaves.
+    :param transfers: reports the progress of other brokers; ``None`` if no response waits for them.
     :param timeout_s: maximum time to wait for a flush.
     """
 
     def __init__(
         self,
         store: MessageStore,
-        transfers: GroupTransferService | None,
+        transfers: Transfers | None,
         answers: SendAnswers,
         *,
         timeout_s: float,
@@ -97,32 +127,40 @@ class SendWaiters:
         if self.store.sync_flush:
             waiting.timer = self._clock.call_later(self.timeout_s, waiting.flush_timed_out)
 
-    def when_safe(
-        self, position: int, callback: Callable[[StoreError | None], None], late: Callable[[], None] | None
-    ) -> None:
-        """Call an internal callback once the log is durable up to ``position``, or with the error of a failed flush.
+    def when_safe(self, position: int, callback: Safe, late: Callable[[], None] | None) -> None:
+        """Call an internal callback once the log is durable up to ``position``, or with the error that prevents it.
 
-        If no slave has the messages in time, the callback is called as if they were replicated.
+        If slaves do not have the messages in time, the callback is called as if they were replicated. A failover set
+        gives no such answer: the callback waits as long as this broker is the master.
 
-        :param late: called first if the flush takes longer than ``timeout_s``.
+        :param late: called first if a request waits for the callback and this takes too long.
         """
         timer = None
-        if late is not None and self.store.sync_flush:
-            timer = self._clock.call_later(self.timeout_s, late)
+        limits = [self.timeout_s] if self.store.sync_flush else []
+        if self._transfers is not None and self._transfers.late_s is not None:
+            limits.append(self._transfers.late_s)
+        if late is not None and limits:
+            timer = self._clock.call_later(min(limits), late)
 
         def safe(_code: ResponseCode, error: StoreError | None) -> None:
             if timer is not None:
                 timer.cancel()
             callback(error)
 
-        self._wait(position, safe)
+        waiting = self._wait_for_flush(position, safe)
+        if self._transfers is not None:
+            self._transfers.when_safe(position, waiting.safe)
 
     def _wait(self, position: int, done: Done) -> _Waiting:
+        waiting = self._wait_for_flush(position, done)
+        if self._transfers is not None:
+            self._transfers.when_replicated(position, waiting.replicated)
+        return waiting
+
+    def _wait_for_flush(self, position: int, done: Done) -> _Waiting:
         waiting = _Waiting(done, flush=self.store.sync_flush, transfer=self._transfers is not None)
         if self.store.sync_flush:
             self.store.when_flushed(position, waiting.flushed)
-        if self._transfers is not None:
-            self._transfers.when_replicated(position, waiting.replicated)
         return waiting
 
     def _finish(
@@ -147,8 +185,10 @@ class SendWaiters:
             self.answers.refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", sends)
         elif code == ResponseCode.SUCCESS:
             self.answers.stored(sends)
-        else:
+        elif code in _STORED:
             self.answers.answer_with_warning(code, sends)
+        else:
+            self.answers.refused(code, NO_LONGER_MASTER, sends)
         if not self._total_bytes:
             self._nothing_waits.set()
 
@@ -184,6 +224,10 @@ class _Waiting:
             self._code = code
         self._transfer = False
         self._end(None)
+
+    def safe(self, error: StoreError | None) -> None:
+        self._transfer = False
+        self._end(error)
 
     def _end(self, error: StoreError | None) -> None:
         if self._done is not None and (error is not None or not (self._flush or self._transfer)):

@@ -194,8 +194,11 @@ class IndexService:
         self.files.append(file)
         return file
 
-    def query(self, log: CommitLog, key: QueryKey, max_num: int, begin: int, end: int) -> QueryResult:
-        """Return the newest ``max_num`` records with ``key`` and a store timestamp between ``begin`` and ``end`` (ms).
+    def query(
+        self, log: CommitLog, key: QueryKey, max_num: int, begin: int, end: int, *, readable_end: int
+    ) -> QueryResult:
+        """Return the newest ``max_num`` records with ``key`` and a store timestamp between ``begin`` and ``end`` (ms)
+        that end at or before the log offset ``readable_end``.
 
         The index contains only times in seconds and hashes, which other topics and keys may share. So each record is
         read, and it matches only if it has the key and its timestamp is in the range.
@@ -211,7 +214,8 @@ class IndexService:
             record = record_at(log, offset)
             if record is not None:
                 looks -= 1 + len(record.keys)
-                is_wanted = key.is_of(record) and begin <= record.store_timestamp <= end
+                is_readable = offset + record.size <= readable_end
+                is_wanted = is_readable and key.is_of(record) and begin <= record.store_timestamp <= end
                 view = log.record(offset) if is_wanted else None
                 if view is not None:
                     found[offset] = view
@@ -220,7 +224,9 @@ class IndexService:
         if not found:
             return QueryResult(0, 0, [])
         last = self.files[-1]
-        return QueryResult(last.end_timestamp, last.end_offset, [view for _, view in sorted(found.items())])
+        return QueryResult(
+            last.end_timestamp, min(last.end_offset, readable_end), [view for _, view in sorted(found.items())]
+        )
 
     def remove_files_below(self, log_min: int) -> int:
         """Delete the files whose messages are all below ``log_min``, but never the last file. Return the number of

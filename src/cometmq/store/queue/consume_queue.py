@@ -93,8 +93,9 @@ class QueueFiles:
 class ConsumeQueue:
     """A consume queue: its topic as stored in records, its offsets and its units.
 
-    ``next_offset`` is the offset that the next message gets; ``committed`` is the offset up to which messages can be
-    read. The messages between the two belong to the current batch.
+    ``next_offset`` is the offset that the next message gets, ``committed`` the offset up to which messages are stored,
+    and ``readable`` the offset up to which they may be read. The messages between the first two belong to the current
+    batch. The last two differ only in a failover set (:mod:`cometmq.store.queue.readable`).
     """
 
     __slots__ = (
@@ -108,12 +109,14 @@ class ConsumeQueue:
         "file_size",
         "files",
         "known_from",
+        "life",
         "lost",
         "min_logical",
         "missing",
         "next_offset",
         "pending",
         "queue_id",
+        "readable",
         "record_middle",
         "topic",
     )
@@ -130,6 +133,9 @@ class ConsumeQueue:
         """Delay that is added to the store timestamp to get a unit's tags code in the schedule topic."""
         self.next_offset = 0
         self.committed = 0
+        self.readable = 0
+        self.life = 0
+        """Number of times that the queue's content was replaced, as by the deletion of its topic."""
         self.min_logical = 0
         self.known_from = 0
         """Queue offset from which on all units were appended by this process, each after its record."""
@@ -179,7 +185,7 @@ class ConsumeQueue:
 
     def max_offset(self) -> int:
         """Return the offset after the last readable message."""
-        return self.committed
+        return self.readable
 
     @property
     def file_units(self) -> int:
@@ -197,16 +203,19 @@ class ConsumeQueue:
         self._views.clear()
         self.lost = self.missing = _NONE
         self.pending.clear()
-        self.next_offset = self.committed = self._written = self.known_from = max_offset
+        self.next_offset = self.committed = self.readable = self._written = self.known_from = max_offset
+        self.life += 1
         self.min_logical = self.first_stored
 
     # --- reading ------------------------------------------------------------------------------
-    def units(self, offset: int, count: int) -> bytes | memoryview:
+    def units(self, offset: int, count: int, *, stored: bool = False) -> bytes | memoryview:
         """Return the bytes of up to ``count`` units from ``offset`` on, at most to the end of its file.
 
         The result is empty if there is no readable unit at ``offset``.
+
+        :param stored: also return units of messages that are stored, but may not be read yet.
         """
-        count = min(count, self.committed - offset)
+        count = min(count, (self.committed if stored else self.readable) - offset)
         written = self._written
         if count <= 0 or offset < 0:
             return b""
@@ -223,14 +232,14 @@ class ConsumeQueue:
         at = byte - start
         if offset + count <= written:
             return view[at : at + count * CQ_UNIT_BYTES]
-        stored = view[at : at + (written - offset) * CQ_UNIT_BYTES]
+        in_files = view[at : at + (written - offset) * CQ_UNIT_BYTES]
         if at + count * CQ_UNIT_BYTES > self.file_size:
-            return stored
-        return bytes(stored) + self.pending[: (offset + count - written) * CQ_UNIT_BYTES]
+            return in_files
+        return bytes(in_files) + self.pending[: (offset + count - written) * CQ_UNIT_BYTES]
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Return ``(log offset, size, tags code)`` of one unit."""
-        raw = self.units(offset, 1)
+        """Return ``(log offset, size, tags code)`` of one unit, also of a message that may not be read yet."""
+        raw = self.units(offset, 1, stored=True)
         return UNIT.unpack(raw) if len(raw) == CQ_UNIT_BYTES else None
 
     def tags_code_of(self, record: LogRecord) -> int:
@@ -280,7 +289,7 @@ class ConsumeQueue:
         """
         while True:
             first = max(low, at - at % self.file_units, at - _BLANK_UNITS)
-            units = np.frombuffer(self.units(first, at + 2 - first), UNIT_DTYPE)
+            units = np.frombuffer(self.units(first, at + 2 - first, stored=True), UNIT_DTYPE)
             offsets = units["offset"].astype(np.int64)
             real = (units["size"] > 0) & (units["size"] != BLANK_SIZE) & (offsets >= 0)
             real[:-1] &= (offsets[:-1] < offsets[1:]) | ~real[1:]
@@ -343,7 +352,8 @@ class ConsumeQueue:
     def keep_pending(self, units: bytearray) -> None:
         """Keep in memory the units that recovery could not write. They follow the units in the files."""
         self.pending = units
-        self.next_offset = self.committed = self.known_from = self._written + len(units) // CQ_UNIT_BYTES
+        end = self._written + len(units) // CQ_UNIT_BYTES
+        self.next_offset = self.committed = self.readable = self.known_from = end
 
     def write_units(self, disk: Disk, offset: int, units: bytes) -> None:
         """Write units from ``offset`` on, and create files as needed. Units before the queue's first one are blank.

@@ -93,7 +93,7 @@ def get_message(
     See :meth:`cometmq.store.message_store.MessageStore.get_message`.
     """
     low = queue.min_logical
-    high = queue.committed
+    high = queue.readable
     if not low <= offset < high:
         return _outside(offset, low, high)
     if max_messages < 1:
@@ -199,7 +199,7 @@ def _collect(
         chunks.append(run_view[run_start - run_base : run_end - run_base])
     without = GetMessageStatus.MESSAGE_WAS_REMOVING if removed else GetMessageStatus.NO_MATCHED_MESSAGE
     status = GetMessageStatus.FOUND if count else without
-    return GetResult(status, next_offset, queue.min_logical, queue.committed, chunks, count, total, start)
+    return GetResult(status, next_offset, queue.min_logical, queue.readable, chunks, count, total, start)
 
 
 def _copied(
@@ -224,7 +224,7 @@ def _copied(
     if found is None:
         return None
     records, count, looked_at, last = found
-    low, high = queue.min_logical, queue.committed
+    low, high = queue.min_logical, queue.readable
     if not count:
         return GetResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset + looked_at, low, high, [], 0, 0, last)
     return GetResult(GetMessageStatus.FOUND, offset + looked_at, low, high, [records], count, len(records), last)
@@ -315,7 +315,7 @@ def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 
     Messages whose records cannot be read are treated as older, like messages that retention has deleted.
     """
-    low, high = queue.min_logical, queue.committed
+    low, high = queue.min_logical, queue.readable
     while low < high:
         middle = (low + high) // 2
         if store_time(log, queue, middle) < timestamp:
@@ -328,7 +328,7 @@ def first_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> int:
 def _file_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int) -> tuple[int, int]:
     """Return the first and last offset in the first queue file whose last message is not older than ``timestamp``."""
     low = queue.min_logical
-    last = queue.committed - 1
+    last = queue.readable - 1
     while True:
         file_last = low - low % queue.file_units + queue.file_units - 1
         if file_last >= last:

@@ -17,7 +17,7 @@ import msgspec
 
 from cometmq import fastjson
 from cometmq.fastjson import FastjsonError
-from cometmq.message.names import SYSTEM_TOPICS
+from cometmq.message.names import EPOCHS_TOPIC, SYSTEM_TOPICS
 from cometmq.store.disk import Disk
 from cometmq.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
 from cometmq.store.recovery.load import Findings
@@ -60,7 +60,7 @@ class KnownTopics:
 
     def __contains__(self, topic: str) -> bool:
         """Return whether the topic exists according to ``config/topics.json``."""
-        return self.names is None or topic in self.names or topic in SYSTEM_TOPICS
+        return self.names is None or topic in self.names or topic in SYSTEM_TOPICS or topic == EPOCHS_TOPIC
 
     def begin_of(self, topic: str) -> int:
         """Return the end of the log when the topic was last deleted, or 0; records below it do not belong to the
