@@ -167,6 +167,21 @@ async def test_the_self_test_tells_another_broker_of_the_same_name(
     await other.stop()
 
 
+async def test_the_members_of_a_set_may_share_the_address_of_a_listener_but_not_their_own(
+    nameserver: NameServer, start_broker: StartBroker, clock: VirtualClock, tmp_path: Path
+) -> None:
+    """As a Service of Kubernetes, which selects the pod of the master."""
+    clock.advance(1)
+    other = Broker(small_config(tmp_path / "other"), clock=VirtualClock())
+    await other.start()
+    there = f"localhost:{other.server.port}"
+    keys = {"failover": "etcd", "etcd_endpoints": "http://localhost:2379", "namesrv_addr": nameserver.address}
+    broker = await start_broker(advertised_listeners=f"{there},outside={there},home={nameserver.address}", **keys)
+    wrong = await looked(broker, clock)
+    assert wrong.keys() == {"", "home"}
+    await other.stop()
+
+
 async def test_a_broker_with_accounts_that_tells_strangers_nothing_is_not_called_wrong(
     nameserver: NameServer, start_broker: StartBroker, clock: VirtualClock, tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 A wrong address is the most common fault in containers: the nameserver answers, but no client can send. The broker
 therefore connects to each of its addresses as a client does, when it starts and then every five minutes. It recognizes
-itself by its start time, so that it also detects another broker with the same name.
+itself by its start time, so that it also detects another broker with the same name. The members of a set with failover
+may share the address of a listener.
 """
 
 from __future__ import annotations
@@ -116,9 +117,16 @@ class AdvertisedCheck:
             return f"what answers there is no broker ({error.message})"
         if "brokerName" not in keys:
             return "what answers there is no broker"
+        if name and self._config.failover and self._is_of_this_set(keys):
+            return ""  # an address of the set, such as a Service that selects the pod of its master
         return (
             f"broker {keys['brokerName']} of cluster {keys.get('brokerClusterName')} answers there instead of this one"
         )
+
+    def _is_of_this_set(self, keys: Mapping[str, str]) -> bool:
+        config = self._config
+        same = (("brokerClusterName", config.broker_cluster_name), ("brokerName", config.broker_name))
+        return all(keys.get(key) == value for key, value in same)
 
     def _log_faults(self, found: Mapping[str, str]) -> None:
         for name, address in self._addresses.items():
