@@ -57,6 +57,9 @@ class Driver:
     def state(self) -> State:
         return self.machine.state
 
+    def was_short(self) -> bool:
+        return self.machine.was_short
+
     def halted(self) -> str:
         request = self.last(e.Halt)
         assert self.state() is State.HALTED
@@ -243,6 +246,34 @@ def test_alone_only_flushed_messages_are_acknowledged() -> None:
     assert driver.machine.confirmed == 1
     driver.give(e.LogMoved(e.LogState(9, 9, 1)))
     assert driver.machine.confirmed == 9
+
+
+def test_messages_take_the_short_way_and_a_member_that_has_left_is_noticed_all_the_same() -> None:
+    driver = Driver()
+    driver.lead(replace(DOCUMENT, in_sync=frozenset({A, B})), there(B))
+    driver.give(e.SignedIn(B, 1, "b:1", "b:2"))
+    driver.give(e.LogMoved(e.LogState(9, 9, 1)))
+    assert driver.was_short()
+    assert driver.give(e.Reported(B, 1, 9)) == [e.Confirm(9)]
+    assert driver.was_short()
+    for end in range(10, 40):
+        driver.give(e.LogMoved(e.LogState(end, end, 1)), 0.1)
+        assert driver.machine.confirmed == 9
+    assert driver.machine.deadline <= driver.now
+    driver.give(e.Tick())
+    assert driver.last(e.Swap).document.in_sync == {A}
+
+
+def test_reports_of_a_member_that_joins_do_not_take_the_short_way() -> None:
+    driver = Driver()
+    driver.lead(DOCUMENT, there(B))
+    driver.give(e.IdentitySaved(driver.last(e.SaveIdentity).identity))
+    driver.give(e.LogMoved(e.LogState(9, 9, 1)))
+    assert driver.was_short()
+    driver.give(e.SignedIn(B, 1, "b:1", "b:2"))
+    driver.give(e.Reported(B, 1, 9))
+    assert not driver.was_short()
+    assert driver.last(e.Swap).document.in_sync == {A, B}
 
 
 # --- people -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.failover.simulator.faults import Rates
 
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import machine as machine_module
-from cometmq.broker.failover.document import Document
+from cometmq.broker.failover.document import Document, Member
 from cometmq.broker.failover.election import Ballot
 from cometmq.broker.failover.engine_view import EngineView
 from cometmq.broker.failover.engines.interface import Guard
@@ -56,12 +56,12 @@ def _any_confirmed_end(self: InSyncSet, own_end: int) -> int:
     return self._confirmed_end
 
 
-def _late_count(self: InSyncSet) -> None:
-    self.counted = self.confirmed
+def _late_count(self: InSyncSet) -> frozenset[Member]:
+    return self.confirmed
 
 
-def _early_count(self: InSyncSet) -> None:
-    self.counted = self.pending if self.pending is not None else self.confirmed | self.joining
+def _early_count(self: InSyncSet) -> frozenset[Member]:
+    return self.pending if self.pending is not None else self.confirmed | self.joining
 
 
 # --- rule 2 -----------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def _counted_generation(saved: Identity | None, boot_id: str, _: int | None = No
     return next_identity(saved, boot_id, 0)
 
 
-def _unflushed_end(self: SolidMark, log: e.LogState, *, is_alone: bool) -> int:
-    return log.end
+def _counts_unflushed(self: SolidMark, *, is_alone: bool) -> bool:
+    return False
 
 
 def _hasty_settle(self: SolidMark, log: e.LogState, *, is_alone: bool) -> list[e.SaveIdentity]:
@@ -158,7 +158,7 @@ def _rereading_learn(self: EngineView, number: int, document: Document | None, v
 
 MISTAKES: Final = {
     "any": Mistake(1, "one report is enough", ((InSyncSet, "confirmed_end", _any_confirmed_end),)),
-    "late": Mistake(1, "a new member counts once the document has it", ((InSyncSet, "_count", _late_count),)),
+    "late": Mistake(1, "a new member counts once the document has it", ((InSyncSet, "_needed", _late_count),)),
     "stranger": Mistake(2, "a learner stands", ((MemberMachine, "_suspect", _stranger_suspect),)),
     "unfrozen": Mistake(
         2,
@@ -190,10 +190,10 @@ MISTAKES: Final = {
     "noflush": Mistake(
         6,
         "a lonely member says solid before it has flushed",
-        ((SolidMark, "counted_end", _unflushed_end), (SolidMark, "settle", _hasty_settle)),
+        ((SolidMark, "counts_flushed", _counts_unflushed), (SolidMark, "settle", _hasty_settle)),
     ),
     "length": Mistake(6, "a returning master cuts by length only", ((machine_module, "common_end", _shorter_end),)),
-    "union": Mistake(7, "only the new set counts", ((InSyncSet, "_count", _early_count),)),
+    "union": Mistake(7, "only the new set counts", ((InSyncSet, "_needed", _early_count),)),
     "reread": Mistake(
         7,
         "reading the old version settles a swap",

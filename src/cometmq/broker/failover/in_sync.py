@@ -26,6 +26,8 @@ class _Progress:
     mark_end: int = 0
     """The end of the master's log at ``mark_at``, the time of an earlier report."""
     mark_at: float = 0.0
+    counts: bool = False
+    """True if an acknowledgement waits for this replica."""
 
 
 class InSyncSet:
@@ -50,9 +52,18 @@ class InSyncSet:
         self._confirmed_end = 0
         self.counted = confirmed
         """The members that an acknowledgement waits for."""
+        self._others: list[_Progress] = []
+        """The progress of the counted members except this one."""
+        self._count()
+
+    def _needed(self) -> frozenset[Member]:
+        return self.confirmed | (self.pending or frozenset()) | self.joining
 
     def _count(self) -> None:
-        self.counted = self.confirmed | (self.pending or frozenset()) | self.joining
+        self.counted = self._needed()
+        for member, progress in self._progress.items():
+            progress.counts = member in self.counted
+        self._others = [self._progress.get(member) or _Progress() for member in self.counted - {self._me}]
 
     @property
     def certain(self) -> frozenset[Member]:
@@ -88,19 +99,25 @@ class InSyncSet:
         progress = self._progress.setdefault(member, _Progress(caught_up_at=now - self._lag_s))
         progress.is_connected = True
         progress.end, progress.mark_end, progress.mark_at = 0, own_end, now
+        self._count()
 
-    def reported(self, member: Member, end: int, own_end: int, now: float) -> None:
-        """Record that a member's log reaches ``end``; the caller has checked the epoch of the report."""
+    def reported(self, member: Member, end: int, own_end: int, now: float) -> bool:
+        """Record that a member's log reaches ``end``; return whether an acknowledgement waits for the member.
+
+        The caller has checked the epoch of the report.
+        """
         progress = self._progress.get(member)
         if progress is None:
-            return
-        progress.end = max(progress.end, end)
+            return False
+        if end > progress.end:
+            progress.end = end
         if end >= own_end:
             progress.caught_up_at = now
         elif end >= progress.mark_end:
             progress.caught_up_at = max(progress.caught_up_at, progress.mark_at)
         if end >= progress.mark_end:
             progress.mark_end, progress.mark_at = own_end, now
+        return progress.counts
 
     def disconnected(self, member: Member) -> None:
         """Forget a replica that is not counted; one that is counted leaves once it is late or its presence is gone."""
@@ -125,11 +142,11 @@ class InSyncSet:
         :param own_end: the end of the master's own log that counts.
         """
         end = own_end
-        for member in self.counted:
-            if member != self._me:
-                progress = self._progress.get(member)
-                end = min(end, 0 if progress is None else progress.end)
-        self._confirmed_end = max(self._confirmed_end, end)
+        for progress in self._others:
+            if progress.end < end:
+                end = progress.end
+        if end > self._confirmed_end:
+            self._confirmed_end = end
         return self._confirmed_end
 
     def next_change(self, present: frozenset[Member], now: float) -> frozenset[Member] | None:

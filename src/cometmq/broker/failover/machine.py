@@ -58,6 +58,10 @@ class MemberMachine:
         self._solid = SolidMark(identity, flushes=options.flushes)
         self._wall_ms = wall_ms
         self._out: list[e.Request] = []
+        self.was_short = False
+        """True if the last event can have changed only ``log`` and ``confirmed``."""
+        self._is_steady = False
+        self._counts_flushed = True
         self._now = self._last_event_at = self._twin_since = now
         self._next_read_at = now
         self._announced: tuple[int, Standing | None] | None = None
@@ -79,15 +83,49 @@ class MemberMachine:
         :raises HistoryError: this log cannot continue with the master's.
         """
         self._out = []
+        was_paused = now - self._last_event_at > 1.5 * self.options.heartbeat_s
+        self.was_short = self._is_steady and not was_paused and self._advance(event, now)
+        if self.was_short:
+            return self._out
+        self._is_steady = False
         if self.state is State.HALTED:
             return self._out
-        self._now = now
-        if now - self._last_event_at > 1.5 * self.options.heartbeat_s:
+        self._now = self._last_event_at = now
+        if was_paused:
             self._was_paused()
-        self._last_event_at = now
         getattr(self, _HANDLERS[type(event)])(event)
         self._settle()
+        self._is_steady = self._may_be_short()
         return self._out
+
+    def _advance(self, event: e.Event, now: float) -> bool:
+        """Handle an event that only moves the end of a log; return False if it is another one.
+
+        A master gets some of these for each turn of its event loop. The next ``Tick`` notices members that are late.
+        """
+        leader = self._leader
+        assert leader is not None
+        if type(event) is e.LogMoved:
+            self.log = event.log
+        elif type(event) is e.Reported and event.epoch == self.epoch:
+            if not leader.in_sync.reported(event.member, event.end, self.log.end, now):
+                return False
+        else:
+            return False
+        self._now = self._last_event_at = now
+        confirmed = leader.in_sync.confirmed_end(self.log.flushed if self._counts_flushed else self.log.end)
+        if confirmed > self.confirmed:
+            self.confirmed = confirmed
+            self._out.append(e.Confirm(confirmed))
+        return True
+
+    def _may_be_short(self) -> bool:
+        """Return whether the next event that only moves the end of a log changes nothing but the confirmed end."""
+        if self.state is not State.MASTER or self._leader is None or self.disk_trouble or self._leader.in_sync.joining:
+            return False
+        is_alone = self._is_alone
+        self._counts_flushed = self._solid.counts_flushed(is_alone=is_alone)
+        return self._solid.is_settled(is_alone=is_alone)
 
     @property
     def deadline(self) -> float:

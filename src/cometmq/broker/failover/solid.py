@@ -30,8 +30,16 @@ class SolidMark:
 
     def counted_end(self, log: LogState, *, is_alone: bool) -> int:
         """Return the end of the own log that may be reported or acknowledged."""
-        is_flushed = self._flushes or is_alone or self.identity.is_solid
-        return log.flushed if is_flushed or self._saving is not None else log.end
+        return log.flushed if self.counts_flushed(is_alone=is_alone) else log.end
+
+    def counts_flushed(self, *, is_alone: bool) -> bool:
+        """Return whether only what was flushed counts."""
+        return self._flushes or is_alone or self.identity.is_solid or self._saving is not None
+
+    def is_settled(self, *, is_alone: bool) -> bool:
+        """Return whether the file says what it should, so that a longer log changes nothing."""
+        is_wanted = self._flushes or is_alone
+        return self._saving is None and is_wanted == self._is_wanted == self.identity.is_solid
 
     def remember_set(self, set_id: str) -> list[SaveIdentity]:
         """Return the request to save the set to which the store belongs."""
