@@ -67,13 +67,17 @@ class ServerProcess:
 
         :raises ProcessFailedError: the server ends first, or is not ready in time.
         """
+        self._wait_ready(self.begin())
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        """Start the server, which may not be ready for a long time, such as one that waits for its peers."""
         assert self.pid is None, f"{self.name} is running"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = self.popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
-        self._wait_ready(self._process)
+        return self._process
 
     def stop(self) -> None:
         """Stop the server cleanly.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.failover.checker.history import Commit, History, Note, Operation, Poll, Queue, Send
 
@@ -39,12 +39,19 @@ def report(history: History, findings: Sequence[Finding]) -> str:
     values = frozenset().union(*(one.values for one in shown))
     places = frozenset().union(*(one.places for one in shown))
     near = {(queue, offset + step) for queue, offset in places for step in range(-AROUND, AROUND + 1)}
-    part = History([one for one in history.operations if _concerns(one, values, near)])
+    part = History([_part(one, values, near) for one in history.operations if _concerns(one, values, near)])
     lines = list(part.lines())
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES // 2], f"… {len(lines) - MOST_LINES} lines …", *lines[-MOST_LINES // 2 :]]
     rest = [f"… and {len(findings) - len(shown)} more"] if len(findings) > len(shown) else []
     return "\n".join([*map(str, shown), *rest, "", "the part of the history that concerns them:", *lines])
+
+
+def _part(one: Operation, values: frozenset[str], near: set[tuple[Queue, int]]) -> Operation:
+    """Return an operation with only those of its messages that concern the findings."""
+    if not isinstance(one, Poll):
+        return one
+    return replace(one, read=tuple(pair for pair in one.read if pair[1] in values or (one.queue, pair[0]) in near))
 
 
 def _concerns(one: Operation, values: frozenset[str], near: set[tuple[Queue, int]]) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.failover.checker.findings import Finding
 
-from cometmq.message.record import iter_records
+from cometmq.message.names import EPOCHS_TOPIC
+from cometmq.message.record import BLANK_MAGIC, StoredRecord, decode_record
 
 CONTEXT = 16
+_HEAD = struct.Struct(">ii")
+"""The size of a record, or of the blank at the end of a log file, and its magic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +35,31 @@ def read_log(store: Path) -> LogCopy:
     files = sorted((store / "commitlog").iterdir())
     if not files:
         return LogCopy(0, b"")
-    data = b"".join(file.read_bytes() for file in files)
-    return LogCopy(int(files[0].name), data.rstrip(b"\0"))
+    log = LogCopy(int(files[0].name), b"".join(file.read_bytes() for file in files))
+    end = log.begin
+    for offset, record in records_of(log):
+        end = offset + record.size
+    return LogCopy(log.begin, log.data[: end - log.begin])
 
 
-def values_of(log: LogCopy) -> dict[str, int]:
-    """Return the number of copies of each body in a log."""
-    found: dict[str, int] = {}
-    for record in iter_records(log.data):
-        value = record.body.decode(errors="replace")
-        found[value] = found.get(value, 0) + 1
-    return found
+def records_of(log: LogCopy) -> Iterator[tuple[int, StoredRecord]]:
+    """Yield all records of a log with their offsets, up to bytes that were never written.
+
+    :raises RecordError: a record is damaged.
+    """
+    at = 0
+    while any(head := log.data[at : at + _HEAD.size]):
+        size, magic = _HEAD.unpack(head)
+        if magic != BLANK_MAGIC:
+            record = decode_record(log.data, at)
+            assert record.size == size
+            yield log.begin + at, record
+        at += size
+
+
+def epochs_of(log: LogCopy) -> list[tuple[int, int]]:
+    """Return the epochs of a log with the offsets of their markers."""
+    return [(int(one.body), offset) for offset, one in records_of(log) if one.topic == EPOCHS_TOPIC]
 
 
 def check_replicas(logs: Mapping[str, LogCopy], confirmed: int) -> list[Finding]:
