@@ -150,6 +150,13 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset(), queue.max_offset())
 
+    def stored_end(self, topic: str, queue_id: int) -> int:
+        """Return the offset after a queue's last stored message, which may not be readable yet, or 0 if the queue does
+        not exist.
+        """
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.committed
+
     # --- a slave's ----------------------------------------------------------------------------
     @property
     def replicated(self) -> ReplicatedLog:
@@ -272,6 +279,12 @@ class MessageStore:
             return None
         record = read_log_record(view, 0, physical_offset, check_crc=False)
         return bytes(view) if record is not None and record.size == len(view) else None
+
+    def readable_record_at(self, physical_offset: int) -> bytes | None:
+        """Return the record at a log offset like :meth:`record_at`, but ``None`` if it may not be read yet."""
+        record = self.record_at(physical_offset)
+        is_readable = record is not None and physical_offset + len(record) <= self.readable_end
+        return record if is_readable else None
 
     def bytes_at(self, physical_offset: int) -> bytes | None:
         """Return the unchecked bytes of the record at a log offset, with the length in its size field, or ``None``."""

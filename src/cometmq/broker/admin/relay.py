@@ -117,7 +117,7 @@ class RelayAdmin:
             _, _, offset = decode_offset_msg_id(header.msg_id or "")
         except ValueError as error:
             return Response(ResponseCode.SYSTEM_ERROR, remark=f"msgId={header.msg_id}: {error}")
-        record = self._broker.store.record_at(offset)
+        record = self._broker.store.readable_record_at(offset)
         if record is None or not may_access_at(self._broker.store, offset, Action.SUB):
             return Response(
                 ResponseCode.SYSTEM_ERROR, remark=not_found(f"can not find message by the offset, {offset}")

@@ -15,7 +15,15 @@ from cometmq.broker.tables.table_writer import change_response
 from cometmq.broker.tables.topic_attributes import TopicAttributeError, changed_attributes
 from cometmq.broker.tables.topics import describe_topic
 from cometmq.broker.turn.targets import RefusedError
-from cometmq.message.names import PERM_INHERIT, PERM_PRIORITY, PERM_READ, PERM_WRITE, check_topic, is_system_topic
+from cometmq.message.names import (
+    EPOCHS_TOPIC,
+    PERM_INHERIT,
+    PERM_PRIORITY,
+    PERM_READ,
+    PERM_WRITE,
+    check_topic,
+    is_system_topic,
+)
 from cometmq.remoting.admin_bodies import CreateTopicListRequestBody, GroupList, TopicOffset
 from cometmq.remoting.admin_headers import (
     CreateTopicRequestHeader,
@@ -263,12 +271,12 @@ class TopicAdmin:
     def clean_unused(self, connection: ServerConnection, request: Request[NoHeader], _body: bytes) -> None:
         """Delete the queues of topics that no longer have a configuration."""
         self._broker.tables.require_room()
-        known = self._broker.topics.table.keys() | self._broker.topics.system_topics
+        known = self._broker.topics.table.keys() | self._broker.topics.system_topics | {EPOCHS_TOPIC}
         self._broker.turn.end()
         unused = [
             topic
             for topic, queues in self._broker.store.queues().items()
-            if topic not in known and any(queue.max_offset() for queue in queues.values())
+            if topic not in known and any(queue.committed for queue in queues.values())
         ]
         if unused:
             _log.info("deleting the queues of %s, which have no topic configuration", ", ".join(unused))

@@ -169,7 +169,7 @@ class _Level:
         self._store = store
         self._next: InnerMessage | None = None
         self._due_ms = 0
-        if offset > queue.max_offset() or (not_due(queue, offset, store.clock.now_ms()) and not moved_to):
+        if offset > queue.committed or (not_due(queue, offset, store.clock.now_ms()) and not moved_to):
             self.offset = self.counts_from = 0
 
     def expect(self, waited_for: dict[tuple[str, int], list[_Level]]) -> None:

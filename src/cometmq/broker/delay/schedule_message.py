@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.errors import StoreError
-from cometmq.store.message_store import MessageStore
+from cometmq.store.message_store import ConsumeQueue, MessageStore
 from cometmq.store.queue.consume_queue import UNIT
 from cometmq.threads import in_thread
 
@@ -114,6 +114,11 @@ class DelayLevel:
         elif expected_ms is not None:
             self._wait_until(expected_ms)
 
+    def readable(self) -> None:
+        """Continue, since a failover set has confirmed parked messages; they may be due already."""
+        if not self._recheck.is_set and not self._under_way:
+            self.deliver_or_wait()
+
     def move_below(self, end: int) -> None:
         """Move the messages below a log offset into the timer, except messages that become due first."""
         self._move_below = max(self._move_below, end)
@@ -152,7 +157,7 @@ class DelayLevel:
     def _count_due(self) -> tuple[int, int | None]:
         """Return the number of due messages, up to one batch, or the due time of the first message."""
         queue = self.queue
-        self.offset = min(max(self.offset, queue.min_offset()), queue.max_offset())
+        self.offset = min(max(self.offset, queue.min_offset()), queue.committed)
         raw = queue.units(self.offset, DELAY_BATCH_MESSAGES)
         if not raw:
             return (DELAY_BATCH_MESSAGES, None) if self.offset < queue.max_offset() else (0, None)
@@ -318,8 +323,19 @@ class ScheduleMessageService:
             offset = offsets.get(number, 0)
             level = self._running[number] = DelayLevel(number, delay_ms, offset, self._store, self._turn)
             level.deliver_or_wait()
-        self._files.save(self._progress())
+        progress = self._progress()
+        if self._store.readable_end >= progress.position:
+            self._files.save(progress)
+        if self._store.batch.readable is not None:
+            self._store.batch.on_arrival.append(self._confirmed)
         self._warn_of_long_levels()
+
+    def _confirmed(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Continue with the levels whose messages a failover set has confirmed."""
+        for queue in queues:
+            level = self._running.get(queue.queue_id + 1) if queue.topic == SCHEDULE_TOPIC else None
+            if level is not None:
+                level.readable()
 
     def _warn_of_long_levels(self) -> None:
         """Warn about levels whose delay is longer than the retention time of log files."""
@@ -360,7 +376,7 @@ class ScheduleMessageService:
         """Write the progress of delivery once all deliveries are durable."""
         progress = self._progress()
         with contextlib.suppress(StoreError):
-            await self._store.wait_flushed(progress.position)
+            await self._store.wait_kept(progress.position)
             await in_thread(self._files.save, progress)
 
     def _progress(self) -> DelayProgress:

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
@@ -61,7 +61,7 @@ from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.periodic import Alarm
 from cometmq.store.errors import StoreError
-from cometmq.store.queue.consume_queue import UNIT
+from cometmq.store.queue.consume_queue import UNIT, ConsumeQueue
 from cometmq.store.retention import LogPin
 from cometmq.store.timer.log import FOREVER_MS, TimerLog
 from cometmq.store.timer.position import SetBack, TimerPosition
@@ -108,7 +108,7 @@ class TimerMessageService:
         position = self.log.position
         self._read = max(self.log.read_from, self._queue.min_offset())
         """Serial number of the next message to read."""
-        self._found_until: Final = self._queue.max_offset()
+        self._found_until: Final = self._queue.committed
         """Messages with a serial number below this one existed when the broker started."""
         self._unwritten: list[TimerEntry] = []
         self._unwritten_bytes = 0
@@ -141,6 +141,8 @@ class TimerMessageService:
     def start(self) -> None:
         """Start delivering messages, on the running loop."""
         self._schedule()
+        if self._store.batch.readable is not None:
+            self._store.batch.on_arrival.append(self._confirmed)
         if self.log.exists:
             self._schedule_rounds()
 
@@ -189,8 +191,8 @@ class TimerMessageService:
 
     @property
     def unread(self) -> int:
-        """Return the number of delayed messages in the log that have not been read yet."""
-        return self._queue.committed - self._read
+        """Return the number of readable delayed messages in the log that have not been read yet."""
+        return max(self._queue.readable - self._read, 0)
 
     @property
     def unread_ms(self) -> int:
@@ -222,11 +224,16 @@ class TimerMessageService:
     # --- reading the topic ----------------------------------------------------------------------
     def end_round(self) -> None:
         """Read the delayed messages that were stored in this turn (hot path if there are none)."""
-        if self._queue.committed > self._read:
+        if self._queue.readable > self._read:
             self._read_new()
         elif self._store.max_physical_offset > self._save_at and not self._stopped:
             self._save_at = FOREVER_MS
             self._save_soon()
+
+    def _confirmed(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Read messages that a failover set has confirmed, which may happen outside of a round."""
+        if any(queue is self._queue for queue in queues):
+            self._schedule()
 
     def _read_new(self) -> None:
         if self._unwritten_bytes > MAX_TIMER_UNWRITTEN_BYTES or self._stopped:
@@ -453,7 +460,7 @@ class TimerMessageService:
         if not self.log.exists:
             return
         began_s = self.clock.monotonic()
-        await self._store.wait_flushed(position.log_offset)
+        await self._store.wait_kept(position.log_offset)
         await self.in_thread(partial(self.log.save, position))
         self._saved_at_s = self.clock.monotonic()
         self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))

@@ -111,7 +111,7 @@ class ApachePops:
         config = self._topics.get(self._topic)
         if config is not None:
             queues = range(config.read_queue_nums)
-            self._written_there = {number: self._store.queue(self._topic, number).max_offset() for number in queues}
+            self._written_there = {number: self._store.stored_end(self._topic, number) for number in queues}
             self._alarm.after(0)
 
     def stop(self) -> None:
@@ -198,7 +198,7 @@ class ApachePops:
         copies = self._copies.get(topic)
         if copies is None:
             queue = self._store.queue(topic, 0)
-            last = range(max(queue.max_offset() - COPIES, queue.min_offset()), queue.max_offset())
+            last = range(max(queue.committed - COPIES, queue.min_offset()), queue.committed)
             records = (record_at(self._store, topic, 0, number) for number in last)
             copies = self._copies[topic] = {_mark(found, found.reconsume_times) for found in records if found}
         return _mark(record, record.reconsume_times + 1) in copies

@@ -2,7 +2,7 @@
 
 With a snapshot, the broker need not read the entire POP log. It contains a position in that log and the state at that
 position. For some queues it contains a newer state, since it is written in slices between which the broker serves
-requests. It is written once the log has been flushed up to the latest included entry, so that it is never ahead of the
+requests. It is written once the log keeps the latest included entry (``wait_kept``), so that it is never ahead of the
 log, even if the log loses its end. A file that is damaged or from another store is set aside, and the POP log is read
 from its first record.
 
@@ -124,7 +124,7 @@ class PopSnapshot:
         queue = self._store.queue(POP_LOG_TOPIC, 0)
         try:
             saved = self._read()
-            if saved is not None and saved.position > queue.max_offset():
+            if saved is not None and saved.position > queue.committed:
                 raise SnapshotError("the snapshot belongs to another store or to a later state of this store")
             for found in [] if saved is None else saved.queues:
                 state.enter(_queue(found))
@@ -148,7 +148,7 @@ class PopSnapshot:
 
     def _replay(self, offset: int) -> Iterator[AnyEntry]:
         queue = self._store.queue(POP_LOG_TOPIC, 0)
-        while offset < queue.max_offset():
+        while offset < queue.committed:
             unit = queue.unit(offset)
             offset += 1
             data = None if unit is None else self._store.record_at(unit[0], unit[1])
@@ -160,7 +160,7 @@ class PopSnapshot:
 
     def _has_copy(self, entry: Revived) -> bool:
         """Return whether the log also contains the copy that must follow an entry."""
-        return not entry.copy_topic or entry.copy_offset < self._store.queue(entry.copy_topic, 0).max_offset()
+        return not entry.copy_topic or entry.copy_offset < self._store.stored_end(entry.copy_topic, 0)
 
     # --- writing --------------------------------------------------------------------------------
     async def save(self) -> None:
@@ -170,7 +170,7 @@ class PopSnapshot:
             return
         queue = self._store.queue(POP_LOG_TOPIC, 0)
         self._end_turn()
-        position = queue.max_offset()
+        position = queue.committed
         queues: list[SavedQueue] = []
         for found in self._log.state:
             if len(queues) % POP_SAVE_QUEUES == POP_SAVE_QUEUES - 1:
@@ -179,7 +179,7 @@ class PopSnapshot:
             if self._log.state.has(found):
                 queues.append(_saved(found))
         try:
-            await self._store.wait_flushed(self._store.max_physical_offset)
+            await self._store.wait_kept(self._store.max_physical_offset)
             await in_thread(self._write, Saved(_VERSION, position, queues))
         except (StoreError, OSError) as error:
             _log.warning("cannot save the popped messages in %s: %s", self._path, error)

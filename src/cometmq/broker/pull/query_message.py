@@ -149,7 +149,7 @@ class QueryProcessor:
                 partial(self._position_found, connection, request, may_access, self._not_found(offset)),
             )
             return None
-        record = self._store.record_at(offset) if offset >= 0 else None
+        record = self._store.readable_record_at(offset)
         if record is None or not may_access_at(self._store, offset, Action.SUB, Action.GET):
             return self._not_found(offset)
         self._limiter.got(connection, None, 1, len(record))

@@ -58,7 +58,7 @@ class QueueEnds:
                         (topic, queue_id): end
                         for topic, queues in some
                         for queue_id, end in queues.items()
-                        if not self._store.extent(topic, queue_id)[1]
+                        if not self._store.stored_end(topic, queue_id)
                     }
                     await asyncio.sleep(0)
             _, self._true_at, _ = await get_log_range(self._client, master)
@@ -72,7 +72,7 @@ class QueueEnds:
 
     def _lacks(self, topic: TopicConfig) -> bool:
         return not all(
-            self._store.extent(topic.topic_name, queue_id)[1]
+            self._store.stored_end(topic.topic_name, queue_id)
             for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
         )
 

@@ -3,8 +3,8 @@
 The files in ``comet/`` cannot be derived from the log, since old parts of it are deleted: they contain long-delayed
 messages, producer sequences, the progress of delay levels and queue locks. Each file contains the log offset at which
 it was valid, so that it may be copied at any time. The slave *holds* a copy until its own log has been flushed up to
-that offset. Later changes are in the log, which is read starting at that offset. Thus an old copy is as correct as a
-new one.
+that offset, and in a failover set also confirmed. Later changes are in the log, which is read starting at that offset.
+Thus an old copy is as correct as a new one.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class CopiedFile:
         (start, end), found = self._held
         if 0 < start < self._store.min_physical_offset:
             self._held = None  # this log begins later: a newer file is needed
-        elif end <= self._store.flushed_position:
+        elif end <= self._store.kept_end:
             await in_thread(self._write, found.data)
             self._held = None
             self._version = found.version

@@ -106,7 +106,7 @@ class TableChangesProcessor:
     def _ends_of(self, name: str) -> dict[int, int]:
         topic = self._broker.topics.get(name)
         extents = (
-            (queue_id, self._broker.store.extent(name, queue_id)[1])
+            (queue_id, self._broker.store.stored_end(name, queue_id))
             for queue_id in range(1 if topic is None else topic.write_queue_nums)
         )
         return {queue_id: end for queue_id, end in extents if end}

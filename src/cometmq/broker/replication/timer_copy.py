@@ -81,7 +81,7 @@ class TimerCopy:
         store = self._store
         if 0 < position.log_offset < store.min_physical_offset:
             self._held, self._version = None, ""  # this log begins later: a newer position is needed
-        elif store.max_physical_offset >= position.log_offset and self._has(position.serial):
+        elif store.readable_end >= position.log_offset and self._has(position.serial):
             await in_thread(self._install_files, position, found.data)
             self._held = None
             self._version = found.version
@@ -92,8 +92,8 @@ class TimerCopy:
         """Return whether this slave's log contains, durably, every delayed message with a number below ``serial``."""
         unit = self._store.queue(TIMER_TOPIC, 0).unit(serial - 1) if serial else None
         if unit is None:
-            return self._store.queue(TIMER_TOPIC, 0).max_offset() >= serial or not serial
-        return unit[0] + unit[1] <= self._store.flushed_position
+            return self._store.stored_end(TIMER_TOPIC, 0) >= serial or not serial
+        return unit[0] + unit[1] <= self._store.kept_end
 
     # --- one day ------------------------------------------------------------------------------
     async def _copy_day(self, master: MasterFiles, number: int, count: int) -> None:

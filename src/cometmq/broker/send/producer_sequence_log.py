@@ -127,7 +127,7 @@ class ProducerSequenceLog:
         end = self._store.max_physical_offset
         pieces.append(b',"end":%d}' % end)
         try:
-            await self._store.wait_flushed(end)
+            await self._store.wait_kept(end)
             await in_thread(replace_file, self._path, pieces)
             self._saved_at = position
         except StoreError:

@@ -130,7 +130,7 @@ class SequencedSends:
             return
         unit = queue.unit(lane.queue_offset)
         if unit is None:
-            is_gone = lane.queue_offset >= queue.max_offset()
+            is_gone = lane.queue_offset >= queue.committed
         else:
             is_gone = unit[0] != lane.physical_offset and 0 < unit[1] < BLANK_SIZE
         if is_gone:

@@ -47,7 +47,7 @@ class Deletions:
         if self._tables.are_copies and self.lives.is_later(self.lives.deleted.get(name), position):
             _log.info("the topic %s was deleted at log offset %d, before the tables were copied", name, position)
             self.topics([name], position)
-            if not any(queue.max_offset() for queue in self._store.queues().get(name, {}).values()):
+            if not any(queue.committed for queue in self._store.queues().get(name, {}).values()):
                 self._topics.delete(name)
 
     def end_queues(self, name: str, position: int) -> None:

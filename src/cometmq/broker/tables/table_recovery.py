@@ -44,7 +44,7 @@ def limit_offsets(topics: TopicConfigManager, offsets: ConsumerOffsetManager, st
             continue
         queues = store.queues().get(topic, {})
         for queue_id, offset in of_queues.as_dict().items():
-            end = queues[queue_id].max_offset() if queue_id in queues else 0
+            end = queues[queue_id].committed if queue_id in queues else 0
             if offset > end:
                 ahead.append((group, topic, queue_id, end))
     for group, topic, queue_id, end in ahead:

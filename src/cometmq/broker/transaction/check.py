@@ -241,8 +241,9 @@ class ResumeCheckProcessor:
     ) -> None:
         """Reopen a transaction that was given up, so that its producer is asked again."""
         answer = OneAnswer(connection, request)
-        if self._store.sync_flush:  # this request may also wait for a change in progress
-            self._clock.call_later(self._turn.waiters.timeout_s, answer.respond_flush_timeout)
+        late_s = self._turn.waiters.late_s
+        if late_s is not None:  # this request may also wait for a change in progress
+            self._clock.call_later(late_s, answer.respond_flush_timeout)
         self._resume(request.header.msg_id or "", answer.respond)
 
     def _resume(self, msg_id: str, answer: _Answer) -> None:

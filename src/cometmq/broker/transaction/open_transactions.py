@@ -119,9 +119,12 @@ class OpenTransactions:
         return len(self._open) + self._halves.next_offset - self._read_to
 
     def offsets(self, at: int = 0) -> list[int]:
-        """Return the half queue offsets of the open transactions in ascending order, starting at ``at``."""
+        """Return the half queue offsets of the open transactions whose messages may be read, in ascending order,
+        starting at ``at``.
+        """
         self._read_new()
-        return [offset for offset in self._open if offset >= at]
+        end = self._halves.readable
+        return [offset for offset in self._open if at <= offset < end]
 
     def oldest(self) -> Transaction | None:
         """Return the transaction that began first, or ``None`` if none is open."""

@@ -110,8 +110,9 @@ class EndTransactionProcessor:
             return _DONE
         if table.is_changing(offset):
             table.when_changed(offset, partial(self._retry_end, answer, request))
-            if self._store.sync_flush:
-                self._clock.call_later(self._turn.waiters.timeout_s, answer.respond_flush_timeout)
+            late_s = self._turn.waiters.late_s
+            if late_s is not None:
+                self._clock.call_later(late_s, answer.respond_flush_timeout)
             return None
         if offset != half.queue_offset:
             half = table.read_half(offset)
@@ -283,12 +284,12 @@ class TransactionalMessageService:
 
     # --- progress -----------------------------------------------------------------------------
     def note_progress(self) -> None:
-        """Commit the group's offsets once the log from which they were derived has been flushed.
+        """Commit the group's offsets once the log keeps that from which they were derived.
 
         Otherwise, after a power cut the log could end before these offsets, and new half messages would be skipped.
         """
         last = self._noted
-        if last is not None and self._store.flushed_position >= last[0]:
+        if last is not None and self._store.kept_end >= last[0]:
             for topic, offset in ((TRANS_HALF_TOPIC, last[1]), (TRANS_OP_HALF_TOPIC, last[2])):
                 if offset != self._offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE):
                     self._offsets.set_offset(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)

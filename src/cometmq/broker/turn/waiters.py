@@ -102,6 +102,13 @@ class SendWaiters:
         self._nothing_waits.set()
         self.needed: Final = store.sync_flush or transfers is not None
         """True if responses must wait."""
+        limits = [timeout_s] if store.sync_flush else []
+        if transfers is not None and transfers.late_s is not None:
+            limits.append(transfers.late_s)
+        self.late_s: Final = min(limits, default=None)
+        """Time in seconds after which a request that waits for an internal callback is answered, or ``None`` if it
+        never waits for long.
+        """
 
     def full(self, connection: ServerConnection) -> bool:
         """Return whether too many messages are pending to accept more, in total or on this connection."""
@@ -133,14 +140,11 @@ class SendWaiters:
         If slaves do not have the messages in time, the callback is called as if they were replicated. A failover set
         gives no such answer: the callback waits as long as this broker is the master.
 
-        :param late: called first if a request waits for the callback and this takes too long.
+        :param late: called first, after ``late_s``, if a request waits for the callback.
         """
         timer = None
-        limits = [self.timeout_s] if self.store.sync_flush else []
-        if self._transfers is not None and self._transfers.late_s is not None:
-            limits.append(self._transfers.late_s)
-        if late is not None and limits:
-            timer = self._clock.call_later(min(limits), late)
+        if late is not None and self.late_s is not None:
+            timer = self._clock.call_later(self.late_s, late)
 
         def safe(_code: ResponseCode, error: StoreError | None) -> None:
             if timer is not None:

@@ -37,7 +37,7 @@ def open_timer_log(store: MessageStore) -> TimerLog:
     if apache is not None:
         _log.warning("config/timercheck: continuing %s where Apache RocketMQ stopped", TIMER_TOPIC)
         timer_log.delivered = Delivered(apache, {})
-    elif timer_log.exists or store.queue(TIMER_TOPIC, 0).max_offset():
+    elif timer_log.exists or store.stored_end(TIMER_TOPIC, 0):
         found = dict(_deliveries(store, timer_log.position.log_offset))
         timer_log.delivered = Delivered(timer_log.position, found)
     return timer_log
@@ -45,7 +45,7 @@ def open_timer_log(store: MessageStore) -> TimerLog:
 
 def _end(store: MessageStore) -> LogEnd:
     last = store.decoded_at(store.last_record[0]) if store.last_record[0] >= 0 else None
-    serial = store.queue(TIMER_TOPIC, 0).max_offset()
+    serial = store.stored_end(TIMER_TOPIC, 0)
     end = store.max_physical_offset if store.lost_from is None else store.lost_from
     return LogEnd(end, serial, last.store_timestamp if last is not None else -1)
 
