@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from tests.broker.conftest import small_config
 
+from cometmq.broker.admin.failover import FailoverAdmin
 from cometmq.broker.controller import Broker
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
+from cometmq.remoting.processors import handlers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,6 +59,11 @@ async def test_a_broker_answers_the_codes_of_the_page(tmp_path: Path, role: str)
     assert answered == codes("a broker")
     replaced = {code for code in broker.processors.codes() if _is_of_slaves(broker, code)}
     assert replaced == (codes("a slave") if role == "SLAVE" else set())
+
+
+def test_a_member_of_a_set_answers_further_codes() -> None:
+    assert {mark.code for _, mark in handlers(FailoverAdmin)} == codes("a member of a set")
+    assert codes("a member of a set").isdisjoint(codes("a broker"))
 
 
 def _is_of_slaves(broker: Broker, code: int) -> bool:

@@ -408,6 +408,10 @@ MAX_FAILOVER_IDENTITY_BYTES: Final = 4_096
 MAX_FAILOVER_EPOCHS: Final = 65_536
 """Maximum number of epochs in a master's list, about 20 bytes each; with one failover each hour, that is seven
 years."""
+MAX_SHOWN_EPOCHS: Final = 1_000
+"""Maximum number of epochs in an answer to a tool; it gets the newest ones."""
+MAX_FAILOVER_CHANGES: Final = 20
+"""Number of a set's last changes that a member remembers for people."""
 MAX_ENGINE_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of an answer from etcd or Kubernetes; the documents and presences of one set have less than 100 KB."""
 MAX_ENGINE_HEAD_BYTES: Final = 65_536

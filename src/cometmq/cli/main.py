@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "quota": ("admin.quota", "Manage quotas for accounts, client addresses and groups."),
     "audit": ("admin.audit", "Read a server's audit log: who did what, and what was denied."),
     "cluster": ("admin.cluster", "Show clusters and their brokers."),
+    "failover": ("admin.failover", "Show sets that elect their master, hand over, and force an election."),
     "message": ("messages.message", "Find stored messages by id, key or offset, and trace them."),
     "delay": ("messages.delay", "Show delayed messages that are not due yet."),
     "transaction": ("messages.transaction", "List transactions that are neither committed nor rolled back."),

@@ -152,7 +152,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
-        "Store and replication",
+        "Store",
         (
             Panel("Disk", ((f"cometmq_disk_used_ratio{{{_OF}}}", "{{node_id}}"),), "percentunit"),
             Panel("Flushes, 99 %", ((_quantile(0.99, "cometmq_flush_seconds"), "{{node_id}}"),), "s"),
@@ -174,6 +174,62 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Oldest message",
                 ((f"rocketmq_storage_message_reserve_time_milliseconds{{{_OF}}}", "{{node_id}}"),),
                 "ms",
+            ),
+        ),
+    ),
+    (
+        "Replication and failover",
+        (
+            Panel(
+                "Slaves in sync",
+                (
+                    (f"sum by (node_id) (cometmq_slave_in_sync{{{_OF}}})", "{{node_id}} in sync"),
+                    (f"sum by (node_id) (cometmq_slaves{{{_OF}}})", "{{node_id}} connected"),
+                ),
+            ),
+            Panel(
+                "Slaves that fell out of sync",
+                (
+                    (
+                        f"sum by (node_id) (increase(cometmq_slave_in_sync_losses_total{{{_OF}}}[$__rate_interval]))",
+                        "{{node_id}}",
+                    ),
+                ),
+            ),
+            Panel(
+                "Members in sync",
+                (
+                    (f"max by (node_id) (cometmq_failover_in_sync_members{{{_OF}}})", "{{node_id}} in sync"),
+                    (f"max by (node_id) (cometmq_failover_members{{{_OF}}})", "{{node_id}} all"),
+                ),
+            ),
+            Panel("Master", ((f"cometmq_failover_is_master{{{_OF}}}", "{{node_id}} {{instance}}"),)),
+            Panel("Epoch", ((f"max by (node_id) (cometmq_failover_epoch{{{_OF}}})", "{{node_id}}"),)),
+            Panel(
+                "Not confirmed",
+                ((f"cometmq_failover_unconfirmed_bytes{{{_OF}}}", "{{node_id}} {{instance}}"),),
+                "bytes",
+            ),
+            Panel(
+                "Engine reachable, messages refused",
+                (
+                    (f"cometmq_failover_engine_reachable{{{_OF}}}", "{{node_id}} {{instance}} engine"),
+                    (f"cometmq_failover_refuses_messages{{{_OF}}}", "{{node_id}} {{instance}} refuses"),
+                ),
+            ),
+            Panel(
+                "States",
+                ((f"count by (node_id, state) (cometmq_failover_state{{{_OF}}} == 1)", "{{node_id}} {{state}}"),),
+            ),
+            Panel(
+                "Time since the last change",
+                (
+                    (
+                        f"time() - max by (node_id) (cometmq_failover_last_change_timestamp_seconds{{{_OF}}})",
+                        "{{node_id}}",
+                    ),
+                ),
+                "s",
             ),
         ),
     ),

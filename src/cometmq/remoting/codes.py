@@ -206,6 +206,12 @@ class RequestCode(IntEnum):
     """A slave copies the changes to a table; CometMQ's own code."""
     GET_PROGRESS_SUMS = 30041
     """A tool requests the progress of groups, summed over queues; CometMQ's own code."""
+    GET_FAILOVER_STATUS = 30042
+    """A tool requests a member's view of its set; CometMQ's own code."""
+    HAND_OVER = 30043
+    """A person makes another member of a set the master; CometMQ's own code."""
+    FORCE_MASTER = 30044
+    """A person makes a member the master although messages may be lost; CometMQ's own code."""
     PUT_QUOTA = 30050
     """A tool sets a quota for an account, address or group; CometMQ's own code."""
     GET_QUOTAS = 30051
@@ -254,6 +260,10 @@ class ResponseCode(IntEnum):
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    CONTROLLER_INVALID_REQUEST = 2005
+    CONTROLLER_BROKER_METADATA_NOT_EXIST = 2008
+    CONTROLLER_INVALID_CLEAN_BROKER_METADATA = 2009
+    CONTROLLER_ELECT_MASTER_FAILED = 2012
     PRODUCER_FENCED = 20001
     """A newer instance of the producer has taken over; CometMQ's own code for sends with a sequence."""
     SEQUENCE_GAP = 20002

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cometmq.broker.failover.document import Document, Member
+from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.leading import Leader
 from cometmq.broker.failover.options import CommandRefusedError
 from cometmq.broker.failover.states import State
@@ -37,4 +40,23 @@ def check_force(me: Member, state: State, document: Document | None, *, has_mast
     if document is None or has_master:
         raise CommandRefusedError(
             "the set has a master", next_step="use cometmq failover handover, or stop the master first"
+        )
+
+
+def check_forget(
+    me: Member, state: State, document: Document | None, presences: Mapping[str, Presence], name: str
+) -> None:
+    """Check that a replica may be removed from the document.
+
+    :raises CommandRefusedError: this member is not the master, or the replica is still part of the set.
+    """
+    if state is not State.MASTER or document is None:
+        raise CommandRefusedError(f"{me} is not the master, it is {state.value}", next_step="ask the master of the set")
+    if document.replica(name) is None:
+        known = ", ".join(one.name for one in document.replicas)
+        raise CommandRefusedError(f"the set has no replica {name}", next_step=f"name one of {known}")
+    if name in presences or name in {member.name for member in document.in_sync}:
+        raise CommandRefusedError(
+            f"the replica {name} is in sync or present",
+            next_step="stop it, and wait until cometmq failover status no longer shows it in sync",
         )

@@ -10,7 +10,7 @@ JSON, in this form; a reader ignores fields that it does not know, so that membe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -117,6 +117,10 @@ class Document:
         others = [one for one in self.replicas if one.name != name]
         mine = Replica(name, address, ha_address, broker_id)
         return replace(self, replicas=tuple(sorted([*others, mine], key=lambda one: one.broker_id)))
+
+    def without_replicas(self, names: Collection[str]) -> Document:
+        """Return the document without replicas; their broker ids become free."""
+        return replace(self, replicas=tuple(one for one in self.replicas if one.name not in names))
 
     def with_addresses(self, addresses: Mapping[str, tuple[str, str]]) -> Document:
         """Return the document with the addresses of replicas by name; the same document if it has them all."""

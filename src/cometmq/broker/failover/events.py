@@ -201,6 +201,13 @@ class Force:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove a replica that never comes back from the document; it is neither in sync nor present."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The time that ``deadline`` named has come."""
 
@@ -227,6 +234,7 @@ Event = (
     | DiskHealed
     | HandOver
     | Force
+    | Forget
     | Tick
 )
 

@@ -70,6 +70,16 @@ class InSyncSet:
         """The members that are in the set however the pending change is decided."""
         return self.confirmed if self.pending is None else self.confirmed & self.pending
 
+    @property
+    def known(self) -> frozenset[Member]:
+        """The other members that count, or are connected."""
+        return frozenset(self._progress)
+
+    def is_connected(self, member: Member) -> bool:
+        """Return whether a replica has a connection in this epoch."""
+        progress = self._progress.get(member)
+        return progress is not None and progress.is_connected
+
     def end_of(self, member: Member) -> int:
         """Return the reported end of a member's log; 0 if it has not reported."""
         progress = self._progress.get(member)

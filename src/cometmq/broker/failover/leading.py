@@ -9,6 +9,7 @@ from cometmq.broker.failover.document import Document, Member
 from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.in_sync import InSyncSet
 from cometmq.broker.failover.options import MemberOptions
+from cometmq.broker.failover.replicas import Replicas
 
 NEVER: Final = float("inf")
 
@@ -29,6 +30,7 @@ class Leader:
         self._handover_s = options.heartbeat_s
         self._wall_ms = wall_ms
         self.in_sync: Final = InSyncSet(me, document.in_sync, start, now, options.silent_s)
+        self.replicas: Final = Replicas(options.name, options.address, options.ha_address)
         self._successor = ""
         self.handover_ends_at = NEVER
         """Time at which a handover is given up."""
@@ -55,19 +57,17 @@ class Leader:
         self._successor = successor
         self.handover_ends_at = now + self._handover_s
 
-    def next_document(
-        self,
-        document: Document,
-        presences: Mapping[str, Presence],
-        addresses: Mapping[str, tuple[str, str]],
-        now: float,
-    ) -> Document | None:
+    def next_document(self, document: Document, presences: Mapping[str, Presence], now: float) -> Document | None:
         """Return the document to propose, or ``None`` if the present one is right."""
         present = frozenset(one.member for one in presences.values())
         members = self.in_sync.next_change(present, now)
         if members is not None:
             return document.changed(members, self._describe(self.in_sync.confirmed, members), self._wall_ms())
-        if document.with_addresses(addresses) is not document:
+        gone = self.replicas.gone_from(document)
+        if gone:
+            why = f"the replica {', '.join(sorted(gone))} was removed"
+            return document.changed(self.in_sync.confirmed, why, self._wall_ms())
+        if self.replicas.into(document) is not document:
             return document.changed(self.in_sync.confirmed, "a replica has signed in", self._wall_ms())
         return None
 

@@ -12,7 +12,7 @@ from typing import Final, get_args
 
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import halts
-from cometmq.broker.failover.commands import check_force, successor_for
+from cometmq.broker.failover.commands import check_force, check_forget, successor_for
 from cometmq.broker.failover.document import Document, founding_document
 from cometmq.broker.failover.election import Ballot, is_serving, suspects
 from cometmq.broker.failover.engine_view import EngineView, EngineWentBackError, check_set
@@ -50,6 +50,8 @@ class MemberMachine:
         self.log = log
         self.reason = "the document has not been read"
         """The cause of the last change of state, for people."""
+        self.next_step = ""
+        """The step that a person must do, once the member has halted."""
         self.disk_trouble = ""
         self.confirmed = 0
         """Log offset up to which all counted members have the log, as far as this member knows."""
@@ -70,7 +72,6 @@ class MemberMachine:
         self._is_forced = False
         self._doubted_at = 0
         self._leader: Leader | None = None
-        self._addresses: dict[str, tuple[str, str]] = {options.name: (options.address, options.ha_address)}
 
     def start(self) -> list[e.Request]:
         """Return the first requests."""
@@ -258,7 +259,7 @@ class MemberMachine:
         elif self.view.pending is None:
             set_id = self.identity.set_id or self.options.set_id
             founded = founding_document(set_id, self.log.last_epoch + 1, self.me, self._wall_ms())
-            self._out.append(self.view.propose(founded.with_addresses(self._addresses)))
+            self._out.append(self.view.propose(self.options.into(founded)))
 
     def _begin(self, document: Document) -> None:
         twin = self.view.presences.get(self.me.name)
@@ -311,7 +312,7 @@ class MemberMachine:
         elected = document.elected(self.me, members, f"{self.me} was elected: {self.reason}", self._wall_ms())
         self._move(Change.STAND, self.reason)
         guard = ballot.guard(document, self.me, presences, removes=self.link.is_refused)
-        self._out.append(self.view.propose(elected.with_addresses(self._addresses), guard))
+        self._out.append(self.view.propose(self.options.into(elected), guard))
 
     def _is_master_back(self, document: Document) -> bool:
         is_there = is_serving(document, self.view.presences)
@@ -344,9 +345,12 @@ class MemberMachine:
 
     def _on_signed_in(self, event: e.SignedIn) -> None:
         self._see(event.epoch)
-        if event.epoch == self.epoch and self.in_sync is not None:
-            self._addresses[event.member.name] = (event.address, event.ha_address)
-            self.in_sync.signed_in(event.member, self.log.end, self._now)
+        leader, document = self._leader, self.view.document
+        if event.epoch != self.epoch or leader is None or document is None:
+            return
+        in_use = self.view.presences.keys() | {member.name for member in leader.in_sync.counted}
+        if leader.replicas.signed_in(event.member.name, (event.address, event.ha_address), document, in_use):
+            leader.in_sync.signed_in(event.member, self.log.end, self._now)
 
     def _on_reported(self, event: e.Reported) -> None:
         if event.epoch != self.epoch:
@@ -420,6 +424,11 @@ class MemberMachine:
             self.reason = event.why
             self._out += self.view.read()
 
+    def _on_forget(self, event: e.Forget) -> None:
+        check_forget(self.me, self.state, self.view.document, self.view.presences, event.name)
+        assert self._leader is not None
+        self._leader.replicas.forget(event.name)
+
     def _on_tick(self, _: e.Tick) -> None:
         if self._now >= self._next_read_at:
             self._next_read_at = self._now + self.options.heartbeat_s
@@ -480,12 +489,12 @@ class MemberMachine:
             self._move(Change.HAND_OVER, f"the disk of {self.me} has failed: {self.disk_trouble}")
             leader.begin_handover(successor, self._now)
         elif self.view.pending is None:
-            self._propose(leader, leader.next_document(document, self.view.presences, self._addresses, self._now))
+            self._propose(leader, leader.next_document(document, self.view.presences, self._now))
 
     def _propose(self, leader: Leader, document: Document | None) -> None:
         if document is not None:
             leader.in_sync.propose(document.in_sync)
-            self._out.append(self.view.propose(document.with_addresses(self._addresses)))
+            self._out.append(self.view.propose(leader.replicas.into(document)))
 
     def _finish_handover(self, leader: Leader, document: Document) -> None:
         elected = leader.handover_document(document, self.reason, disk_trouble=self.disk_trouble)
@@ -535,4 +544,5 @@ class MemberMachine:
         if self.state in LEADING or self.state is State.ELECTED:
             self._out.append(e.StepDown(halt.reason))
         self._move(Change.HALT, halt.reason)
+        self.next_step = halt.next_step
         self._out.append(halt)

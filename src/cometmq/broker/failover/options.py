@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cometmq.broker.failover.document import Document
 from cometmq.errors import CometMQError
 
 
@@ -38,6 +39,10 @@ class MemberOptions:
     def heartbeat_s(self) -> float:
         """Interval of reports, of renewals of the lease, and of repeated requests."""
         return self.lease_s / 4
+
+    def into(self, document: Document) -> Document:
+        """Return the document with this replica's addresses."""
+        return document.with_addresses({self.name: (self.address, self.ha_address)})
 
     @property
     def silent_s(self) -> float:

@@ -266,6 +266,43 @@ SLAVE_REMOVALS: Final = Family(
     "cometmq_slave_in_sync_losses_total", Kind.COUNTER, "Times that a connected slave has fallen out of sync."
 )
 SLAVES: Final = Family("cometmq_slaves", Kind.GAUGE, "Connected slaves.")
+FAILOVER_EPOCH: Final = Family(
+    "cometmq_failover_epoch", Kind.GAUGE, "The highest epoch that this member of a set has read."
+)
+FAILOVER_IS_MASTER: Final = Family(
+    "cometmq_failover_is_master", Kind.GAUGE, "1 if this member is the master of its set, otherwise 0."
+)
+FAILOVER_STATE: Final = Family(
+    "cometmq_failover_state", Kind.GAUGE, "1 for the state in which this member is, 0 for all others.", ("state",)
+)
+FAILOVER_MEMBERS: Final = Family("cometmq_failover_members", Kind.GAUGE, "Replicas in the document of the set.")
+FAILOVER_IN_SYNC: Final = Family(
+    "cometmq_failover_in_sync_members", Kind.GAUGE, "Members in the in-sync set, the master included."
+)
+FAILOVER_REFUSES: Final = Family(
+    "cometmq_failover_refuses_messages",
+    Kind.GAUGE,
+    "1 if this member is the master and refuses messages: too few members are in sync, or it hands over or doubts.",
+)
+FAILOVER_CONFIRMED: Final = Family(
+    "cometmq_failover_confirmed_offset",
+    Kind.GAUGE,
+    "Log offset up to which all counted members have the log, as far as this member knows.",
+)
+FAILOVER_UNCONFIRMED: Final = Family(
+    "cometmq_failover_unconfirmed_bytes", Kind.GAUGE, "Bytes at the end of the log that are not confirmed."
+)
+FAILOVER_ENGINE: Final = Family(
+    "cometmq_failover_engine_reachable", Kind.GAUGE, "1 if etcd or Kubernetes has answered the last request."
+)
+FAILOVER_ELECTIONS: Final = Family(
+    "cometmq_failover_elections_total", Kind.COUNTER, "Elections and handovers since this process started."
+)
+FAILOVER_CHANGED: Final = Family(
+    "cometmq_failover_last_change_timestamp_seconds",
+    Kind.GAUGE,
+    "Time of the last change of the set's document, in seconds since 1970.",
+)
 _OF_ALL_SERVERS: Final = (access, process, rpc_latency)
 FAMILIES: Final = tuple(
     sorted(

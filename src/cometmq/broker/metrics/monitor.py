@@ -15,6 +15,7 @@ from typing import Final
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.failover.status import FailoverMember
 from cometmq.broker.limits import TIMER_COUNT_SECONDS
 from cometmq.broker.metrics import families as f
 from cometmq.broker.metrics import samples
@@ -41,7 +42,7 @@ _LOOP_LOOK_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class MonitoredParts:
-    """The parts of a broker that have metrics; a slave does not have the last three."""
+    """The parts of a broker that have metrics; a slave has no transactions, timer and pops."""
 
     traffic: Traffic
     latency: RpcLatency
@@ -54,6 +55,8 @@ class MonitoredParts:
     transactions: OpenTransactions | None = None
     timer: TimerMessageService | None = None
     pops: PopLog | None = None
+    failover: FailoverMember | None = None
+    """The member of a set; ``None`` without failover."""
 
 
 class BrokerMonitor:
@@ -148,6 +151,7 @@ class BrokerMonitor:
             in_slices(samples.sample_addresses(self._parts.advertised)),
             in_slices(samples.sample_archive(broker.archived)),
             in_slices(samples.sample_replication(self._parts.ha)),
+            in_slices(samples.sample_failover(self._parts.failover)),
             in_slices(self._parts.access()),
             self._half_messages(),
             in_slices(samples.sample_timer(broker, self._parts.timer, self._waiting)),

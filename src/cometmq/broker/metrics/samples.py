@@ -10,6 +10,8 @@ from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.timer_message import TimerMessageService
+from cometmq.broker.failover.states import LEADING, State
+from cometmq.broker.failover.status import FailoverMember
 from cometmq.broker.limits import QUEUES_PER_SLICE
 from cometmq.broker.metrics import families as f
 from cometmq.broker.metrics.waiting_messages import WaitingMessages
@@ -146,6 +148,27 @@ def sample_replication(ha: HAService) -> Iterator[Sample]:
     for slave in slaves:
         yield f.SLAVE_BEHIND, (slave.address,), slave.behind
         yield f.SLAVE_IN_SYNC, (slave.address,), int(slave.is_in_sync)
+
+
+def sample_failover(member: FailoverMember | None) -> Iterator[Sample]:
+    """Yield samples of a member's view of its set."""
+    if member is None:
+        return
+    machine = member.machine
+    document, is_leading = machine.view.document, machine.state in LEADING
+    yield f.FAILOVER_EPOCH, (), machine.epoch
+    yield f.FAILOVER_IS_MASTER, (), int(is_leading)
+    for state in State:
+        yield f.FAILOVER_STATE, (state.value,), int(machine.state is state)
+    yield f.FAILOVER_REFUSES, (), int(is_leading and bool(machine.refusal))
+    yield f.FAILOVER_CONFIRMED, (), machine.confirmed
+    yield f.FAILOVER_UNCONFIRMED, (), max(machine.log.end - machine.confirmed, 0)
+    yield f.FAILOVER_ENGINE, (), int(not machine.view.trouble)
+    yield f.FAILOVER_ELECTIONS, (), member.changes.elections
+    if document is not None:
+        yield f.FAILOVER_MEMBERS, (), len(document.replicas)
+        yield f.FAILOVER_IN_SYNC, (), len(document.in_sync)
+        yield f.FAILOVER_CHANGED, (), document.at_ms / 1000
 
 
 def sample_timer(
