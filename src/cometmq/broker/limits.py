@@ -412,6 +412,23 @@ MAX_SHOWN_EPOCHS: Final = 1_000
 """Maximum number of epochs in an answer to a tool; it gets the newest ones."""
 MAX_FAILOVER_CHANGES: Final = 20
 """Number of a set's last changes that a member remembers for people."""
+MAX_HISTORY_BYTES: Final = 4 * 1024 * 1024
+"""Maximum size of a master's answer to a member's sign-in; MAX_FAILOVER_EPOCHS need about 2 MB."""
+MAX_SHOWN_REFUSAL_CHARS: Final = 512
+"""Maximum length of the reason for which a master refuses a member's sign-in."""
+MEMBER_RETRY_SECONDS: Final = 0.2
+"""Pause before a member connects to its master again."""
+MEMBER_FIRST_RETRY_SECONDS: Final = 0.05
+"""Pause before a member connects again after the master has closed the connection, so that it soon knows whether the
+master's process is dead."""
+MEMBER_CHANGES_SECONDS: Final = 0.5
+"""Interval at which a member copies changed rows from its master, so that offsets are at most one second old."""
+CONFIRMED_NEWS_SECONDS: Final = 0.05
+"""Time after which members are told about a higher confirmed end, unless a transfer has told them."""
+LAST_COPY_SECONDS: Final = 0.4
+"""Maximum time that a handover waits until its successor has copied the tables once more."""
+MAX_LEARNERS: Final = MAX_SLAVES - MAX_FAILOVER_MEMBERS
+"""Maximum number of slaves of a member that do not belong to its set; the other connections are for members."""
 MAX_ENGINE_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of an answer from etcd or Kubernetes; the documents and presences of one set have less than 100 KB."""
 MAX_ENGINE_HEAD_BYTES: Final = 65_536

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.broker.conftest import StartBroker
@@ -15,6 +15,7 @@ from tests.store.conftest import StoreBench, fill
 from cometmq.broker.controller import Broker
 from cometmq.broker.limits import MAX_TRANSFER_BYTES, REPLICATION_RETRY_SECONDS
 from cometmq.broker.replication.frames import ReportReader, transfer_head
+from cometmq.broker.replication.ha_client import HAClient
 from cometmq.testing import VirtualClock, settle
 
 StartSlave = Callable[..., Awaitable[Broker]]
@@ -229,7 +230,7 @@ async def test_a_message_that_was_begun_is_asked_for_again(
     assert 0 < last < last + size < 1000
     slave.slave.follower.cut_off()
     await slave.slave.follower.stop()
-    slave.slave.follower.start()
+    cast(HAClient, slave.slave.follower).start()
     await settle()
     assert master.reports == [last]
     await master.transfer(last, log[last : last + size])
@@ -254,7 +255,7 @@ async def test_a_master_that_cannot_be_asked_sends_the_last_record_once_more(
     for other, parted in ((b"\x01", True), (b"", False)):
         slave.slave.follower.cut_off()
         await slave.slave.follower.stop()
-        slave.slave.follower.start()
+        cast(HAClient, slave.slave.follower).start()
         await settle()
         assert master.reports == [start]
         again = log[start : end - len(other)] + other + log[end:]
@@ -275,7 +276,7 @@ async def test_a_master_whose_log_ends_before_the_last_record_here_is_not_follow
     await master.transfer(0, log)
     slave.slave.follower.cut_off()
     await slave.slave.follower.stop()
-    slave.slave.follower.start()
+    cast(HAClient, slave.slave.follower).start()
     await settle()
     await master.transfer(slave.store.last_record[0], b"")
     assert not master.is_open()

@@ -22,6 +22,7 @@ from tests.broker.transacting import delivered as committed_bodies
 from tests.broker.wire import records
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.replication.ha_client import HAClient
 from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import RecallMessageRequestHeader, UpdateConsumerOffsetRequestHeader
@@ -305,6 +306,7 @@ async def test_a_table_that_knows_more_than_the_log_here_is_not_used(clock: Virt
         await send_sequence(wire, range(3))
         await copied(pair)
         follower = pair.slave().slave.follower
+        assert isinstance(follower, HAClient)
         follower.append_transfers = lambda *_: None  # type: ignore[method-assign]
         await send_sequence(wire, range(3, 6))
         await pair.broker(0).producers.save()
@@ -383,7 +385,7 @@ async def _play(steps: list[tuple[object, ...]]) -> None:
 async def test_a_slave_acknowledges_a_message_of_a_new_topic_only_once_the_topic_is_on_its_disk(pair: Cluster) -> None:
     """Killed before that it would hide the message, whether it is started again or made the master."""
     slave, held = pair.slave(), threading.Event()
-    slave.slave.follower._tables._worker.submit(held.wait)
+    slave.slave.follower._copied._tables._worker.submit(held.wait)
     wire = await connect(pair.broker(0))
     try:
         sending = asyncio.ensure_future(wire.send("Fresh", b"acknowledged"))

@@ -144,7 +144,7 @@ def sample_replication(ha: HAService) -> Iterator[Sample]:
     """Yield samples of how many bytes each slave is behind, and whether it is in sync."""
     slaves = [slave for slave in ha.slaves if slave.has_begun]
     yield f.SLAVES, (), len(slaves)
-    yield f.SLAVE_REMOVALS, (), ha.in_sync.removals
+    yield f.SLAVE_REMOVALS, (), ha.in_sync_losses
     for slave in slaves:
         yield f.SLAVE_BEHIND, (slave.address,), slave.behind
         yield f.SLAVE_IN_SYNC, (slave.address,), int(slave.is_in_sync)

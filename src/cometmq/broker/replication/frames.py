@@ -12,6 +12,16 @@ starting at that offset. If a master of CometMQ checks accounts, the slave signs
 
     slave → master    8 bytes ``SIGN_IN``      not a report: as a number it is negative
                       a frame of remoting      a signed request without an answer, with the field ``REPORT_FIELD``
+
+A member of a set always signs in, with another request, and the master answers it
+(:mod:`cometmq.broker.replication.member_sign_in`). Then the member sends the log offset from which to copy, and the
+frames have one more number and two more values::
+
+    member → master   int64 maxPhyOffset       -1: the member has copied the tables (``TABLES_COPIED``)
+    master → member   int64 phyOffset
+                      int32 size               -1: the member must copy the tables now (``COPY_TABLES``)
+                      int64 confirmed          log offset up to which all members in sync have the log
+                      bytes body
 """
 
 from __future__ import annotations
@@ -31,9 +41,14 @@ not valid for signing in.
 """
 SIGNS_IN: Final = "haSignIn"
 """The runtime information key by which a master asks slaves to sign in."""
+TABLES_COPIED: Final = -1
+"""A member's report that it has copied the tables."""
+COPY_TABLES: Final = -1
+"""The size in a frame by which the master asks a member to copy the tables; the frame has no body."""
 _TOTAL: Final = struct.Struct(">i")
 _REPORT: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qi")
+_MEMBER_HEAD: Final = struct.Struct(">qiq")
 REPORT_BYTES: Final = _REPORT.size
 TRANSFER_HEAD_BYTES: Final = _HEAD.size
 
@@ -48,6 +63,10 @@ class Transfer(msgspec.Struct, frozen=True, gc=False):
     offset: int
     """Log offset of the first byte of ``body``; in a heartbeat, the log offset of the next byte to send."""
     body: bytes
+    confirmed: int = 0
+    """For a member: log offset up to which all members in sync have the log."""
+    asks_for_tables: bool = False
+    """For a member: the tables must be copied now."""
 
 
 def encode_report(max_offset: int) -> bytes:
@@ -60,21 +79,32 @@ def transfer_head(offset: int, size: int) -> bytes:
     return _HEAD.pack(offset, size)
 
 
+def member_transfer_head(offset: int, size: int, confirmed: int) -> bytes:
+    """Encode the header of a transfer to a member of a set."""
+    return _MEMBER_HEAD.pack(offset, size, confirmed)
+
+
 class ReportReader:
     """Reads a slave's reports from the bytes received on its connection."""
 
-    __slots__ = ("_begins", "_rest", "signed_in")
+    __slots__ = ("_begins", "_rest", "count", "first", "signed_in", "tables_copied")
 
     def __init__(self) -> None:
         self._rest = b""
         self._begins = True
         self.signed_in: bytes | None = None
         """The frame with which the slave has signed in."""
+        self.first: int | None = None
+        """The first report."""
+        self.count = 0
+        """Number of reports so far."""
+        self.tables_copied = 0
+        """Number of times that a member has copied the tables because the master asked for it."""
 
     def feed(self, data: bytes) -> int | None:
         """Return the newest complete report, or ``None`` if there is none.
 
-        :raises ReplicationError: the report is negative, or the slave signs in with a frame of an invalid size.
+        :raises ReplicationError: a report is negative, or the slave signs in with a frame of an invalid size.
         """
         data = self._rest + data
         if self._begins and len(data) >= REPORT_BYTES:
@@ -87,12 +117,18 @@ class ReportReader:
             self._begins = False
         whole = len(data) - len(data) % REPORT_BYTES
         self._rest = data[whole:]
-        if not whole:
-            return None
-        (offset,) = _REPORT.unpack_from(data, whole - REPORT_BYTES)
-        if offset < 0:
-            raise ReplicationError(f"the slave reported an invalid end of its log: {offset}")
-        return int(offset)
+        newest: int | None = None
+        for (offset,) in _REPORT.iter_unpack(data[:whole]):
+            if offset == TABLES_COPIED and self.signed_in is not None:
+                self.tables_copied += 1
+                continue
+            if offset < 0:
+                raise ReplicationError(f"the slave reported an invalid end of its log: {offset}")
+            newest = int(offset)
+            self.count += 1
+            if self.first is None:
+                self.first = newest
+        return newest
 
 
 def _end_of_frame(data: bytes, at: int) -> int | None:
@@ -107,12 +143,17 @@ def _end_of_frame(data: bytes, at: int) -> int | None:
 
 
 class TransferReader:
-    """Reads a master's transfers from the bytes received on its connection."""
+    """Reads a master's transfers from the bytes received on its connection.
 
-    __slots__ = ("_data",)
+    :param is_member: True if the master sends the longer headers for members of its set.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_data", "_head", "_is_member")
+
+    def __init__(self, *, is_member: bool = False) -> None:
         self._data = bytearray()
+        self._is_member = is_member
+        self._head = _MEMBER_HEAD if is_member else _HEAD
 
     def feed(self, data: bytes) -> list[Transfer]:
         """Return the transfers that the received bytes complete.
@@ -121,18 +162,23 @@ class TransferReader:
         """
         self._data += data
         view = memoryview(self._data)
+        head_bytes = self._head.size
         transfers = []
         at = 0
-        while len(view) - at >= TRANSFER_HEAD_BYTES:
-            offset, size = _HEAD.unpack_from(view, at)
-            if offset < 0 or not 0 <= size <= MAX_TRANSFER_BYTES:
+        while len(view) - at >= head_bytes:
+            found = self._head.unpack_from(view, at)
+            offset, size = found[:2]
+            confirmed = found[2] if self._is_member else 0
+            asks = self._is_member and size == COPY_TABLES
+            size = 0 if asks else size
+            if min(offset, confirmed) < 0 or not 0 <= size <= MAX_TRANSFER_BYTES:
                 raise ReplicationError(
                     f"invalid transfer of {size} bytes at offset {offset}; the limit is {MAX_TRANSFER_BYTES} bytes"
                 )
-            end = at + TRANSFER_HEAD_BYTES + size
+            end = at + head_bytes + size
             if end > len(view):
                 break
-            transfers.append(Transfer(offset, bytes(view[at + TRANSFER_HEAD_BYTES : end])))
+            transfers.append(Transfer(offset, bytes(view[at + head_bytes : end]), confirmed, asks))
             at = end
         view.release()
         del self._data[:at]

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Final, cast
+from typing import Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.failover.document import Replica
 from cometmq.broker.limits import REPLICATION_CONNECT_SECONDS, REPLICATION_RETRY_SECONDS
+from cometmq.broker.replication.copied_log import CopiedLog, KnowTopics
 from cometmq.broker.replication.frames import (
     REPORT_FIELD,
     SIGN_IN,
@@ -28,18 +29,14 @@ from cometmq.broker.replication.frames import (
     ReplicationError,
     Transfer,
     TransferReader,
-    encode_report,
 )
+from cometmq.broker.replication.master_connection import MasterConnection
 from cometmq.errors import CometMQError, reason_of
-from cometmq.message.hosts import format_address, parse_address, unmapped
-from cometmq.periodic import Alarm
 from cometmq.remoting.admin_headers import RegisterBrokerResponseHeader
 from cometmq.remoting.bodies import BodyError, KVTable, decode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.connecting import connect
 from cometmq.remoting.headers import ViewMessageRequestHeader
-from cometmq.remoting.tls.contexts import connection_error
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import MessageStore
 
@@ -63,9 +60,17 @@ class MasterAddress:
         """``host:port`` of the master for requests, or ``None`` until a nameserver has reported it."""
         self.changed = asyncio.Event()
         """Set when an address has changed."""
+        self._is_elected = False
+
+    def elected(self, master: Replica | None) -> None:
+        """Take over the addresses of a set's master, which the nameservers do not change any more."""
+        self._is_elected = True
+        self.remoting, self.ha = (None, None) if master is None else (master.address, master.ha_address)
 
     def registered(self, answer: RegisterBrokerResponseHeader) -> None:
         """Read the master's addresses from a nameserver's response to a registration."""
+        if self._is_elected:
+            return
         before = (self.ha, self.remoting)
         if answer.master_addr:
             self.remoting = answer.master_addr
@@ -149,13 +154,11 @@ class HAClient:
         broker: BrokerContext,
         master: MasterAddress,
         client: RemotingClient,
-        know_topics: Callable[[], Awaitable[None]],
+        know_topics: KnowTopics,
     ) -> None:
         config = broker.config
         store = self._store = broker.store
-        self._topics = broker.topics
-        self._tables = broker.tables
-        self._know_topics = know_topics
+        self._copied = CopiedLog(broker, know_topics)
         self._master = master
         self._client = client
         self.clock: Final = store.clock
@@ -167,7 +170,7 @@ class HAClient:
         tls = config.outgoing_tls
         self._tls = None if tls is None else tls.fresh_context()
         self._task: asyncio.Task[None] | None = None
-        self._connection: _Connection | None = None
+        self._connection: MasterConnection | None = None
         self._compare_at: int | None = None
         """The log offset at which the master resends part of the log for comparison, or ``None`` after the
         comparison.
@@ -241,62 +244,39 @@ class HAClient:
         :raises StoreError: the store refused the bytes.
         :raises OSError: the connection failed.
         """
-        host, port = parse_address(address)
         if self._master.remoting is None and self._has_nameservers:
             raise ReplicationError(
                 "no nameserver knows the master's address for requests, which is needed to compare the logs"
             )
-        await self._ready_to_report()
-        connection = self._connection = _Connection(self)
-        context = None if self._tls is None else self._tls.current()
+        self._copied.drop_tail()
+        if self._store.sync_flush:
+            await self._store.wait_flushed(self._store.max_physical_offset)
+        transfers = TransferReader()
+        connection = self._connection = MasterConnection(
+            lambda data: self.append_transfers(transfers.feed(data), connection),
+            clock=self.clock,
+            heartbeat_s=self.heartbeat_s,
+            silence_s=self.housekeeping_s,
+        )
         try:
-            await self._open(
-                address, connect(connection, host, port, self.clock, REPLICATION_CONNECT_SECONDS, tls=context)
-            )
+            tls = None if self._tls is None else self._tls.current()
+            await connection.open(address, REPLICATION_CONNECT_SECONDS, tls)
             master = self._master.remoting
             signs_in = False
             if master is not None:
                 signs_in = await check_common_log(self._store, self._client, master)
-            await self._save_topics()
-            connection.begin(self._sign_in if signs_in and self._client.credentials is not None else None)
+            await self._copied.save_topics()
+            connection.listen()
+            first = self._first_report_offset()
+            if signs_in and self._client.credentials is not None:
+                connection.write(self._sign_in(first))
+            connection.report(first)
             self.is_following = True
             raise await connection.ended
         finally:
             self.is_following = False
             connection.abort()
             self._connection = None
-
-    async def _open(self, address: str, opening: Coroutine[None, None, object]) -> None:
-        try:
-            await opening
-        except OSError as error:
-            if self._tls is None or isinstance(error, TimeoutError):
-                raise
-            message, next_step = connection_error(address, error, tls=True)
-            raise ReplicationError(message, next_step=next_step) from error
-
-    async def _ready_to_report(self) -> None:
-        """Remove an incomplete record from the end of the log, since a restarted master may store a different one
-        there.
-
-        With SYNC_FLUSH, wait until everything that the first report acknowledges has been flushed.
-        """
-        self._store.replicated.drop_tail()
-        if self._store.sync_flush:
-            await self._store.wait_flushed(self._store.max_physical_offset)
-
-    async def _save_topics(self) -> None:
-        """Save the topics of all messages that the first report acknowledges.
-
-        :raises ReplicationError: the file of topics cannot be written.
-        """
-        if self._store.replicated.is_empty:
-            return
-        await self._know_topics()
-        if self._topics.writer.has_new:
-            await self._tables.finish()
-        if self._topics.cannot_be_saved:
-            raise ReplicationError("cannot write the topics, so their messages cannot be acknowledged")
 
     def _sign_in(self, report: int) -> bytes:
         """Return the bytes with which this slave signs in, signed like its other requests to the master."""
@@ -305,13 +285,13 @@ class HAClient:
         )
         return SIGN_IN + request.encode()
 
-    # --- called by the connection ---------------------------------------------------------------
+    # --- the log --------------------------------------------------------------------------------
     @property
     def end(self) -> int:
         """Return the end of the slave's log."""
         return self._store.replicated.end
 
-    def first_report_offset(self) -> int:
+    def _first_report_offset(self) -> int:
         """Return the log offset at which the master starts sending.
 
         This is the end of the slave's log, which has been compared with the master's. A master that does not answer
@@ -351,19 +331,19 @@ class HAClient:
         self._compare_at = at if at < self.end else None
         return Transfer(at, transfer.body[known:])
 
-    def append_transfers(self, transfers: list[Transfer], connection: _Connection) -> None:
+    def append_transfers(self, transfers: list[Transfer], connection: MasterConnection) -> None:
         """Append transfers, and report the new end of the log.
 
         :raises StoreError: the transfers do not continue the log, or cannot be written.
         :raises ReplicationError: the part that was sent again differs from the slave's log.
         """
+        if not transfers:
+            return
         store = self._store
         log = store.replicated
         before = log.end if self._compare_at is None else self._compare_at
         self.read_at_ms = self.clock.now_ms()
-        error = store.writable()
-        if error is not None:
-            raise error
+        self._copied.check_writable()
         for transfer in transfers:
             self._append(transfer)
         if self.trouble is not None:
@@ -384,91 +364,6 @@ class HAClient:
 
         store.when_flushed(position, flushed)
 
-    def _report(self, connection: _Connection, end: int) -> None:
-        """Report the end of the log once the topics of all messages have been saved."""
-        if self._topics.writer.has_new:
-            self._tables.when_durable(lambda: connection.report(end))
-        else:
-            connection.report(end)
-
-
-class _Connection(asyncio.Protocol):
-    """A connection to the master's HA port."""
-
-    def __init__(self, client: HAClient) -> None:
-        self._client = client
-        self._transfers = TransferReader()
-        self._transport: asyncio.Transport | None = None
-        self._beat = Alarm(lambda: self.report(self._reported), clock=client.clock)
-        self._silence = Alarm(self._end_if_silent, clock=client.clock)
-        self._reported = 0
-        self.ended: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
-        """The reason why the connection ended."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; nothing is sent before :meth:`begin`."""
-        # uvloop's transports implement asyncio.Transport without inheriting from it.
-        self._transport = cast(asyncio.Transport, transport)
-
-    @property
-    def local_address(self) -> str:
-        """Return ``host:port`` of this side, or an empty text before the connection is open."""
-        name = None if self._transport is None else self._transport.get_extra_info("sockname")
-        return format_address(unmapped(str(name[0])), int(name[1])) if name else ""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Record the reason why the connection ended."""
-        self.end(error or ReplicationError("the master closed the connection; see the master's log for the reason"))
-
-    def begin(self, sign_in: Callable[[int], bytes] | None) -> None:
-        """Send the first report, after which the master begins to send.
-
-        :param sign_in: returns the bytes to send before the report, for a master that checks accounts.
-        """
-        self._listen()
-        first = self._client.first_report_offset()
-        if sign_in is not None and self._transport is not None:
-            self._transport.write(sign_in(first))
-        self.report(first)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse received bytes, and append the complete transfers to the log."""
-        if self.ended.done():
-            return
-        self._listen()
-        try:
-            transfers = self._transfers.feed(data)
-            if transfers:
-                self._client.append_transfers(transfers, self)
-        except (ReplicationError, StoreError) as error:
-            self.end(error)
-
-    def report(self, end: int) -> None:
-        """Report the end of the slave's log, or the last reported end if that is larger.
-
-        The report is repeated if no other is sent for ``haSendHeartbeatInterval``.
-        """
-        if self._transport is None or self._transport.is_closing():
-            return
-        self._reported = max(end, self._reported)
-        self._transport.write(encode_report(self._reported))
-        self._beat.after(self._client.heartbeat_s)
-
-    def _listen(self) -> None:
-        self._silence.after(self._client.housekeeping_s)
-
-    def _end_if_silent(self) -> None:
-        self.end(ReplicationError(f"the master sent nothing for {self._client.housekeeping_s:g} s"))
-
-    def end(self, why: Exception) -> None:
-        """Close the connection; if this is called several times, only the first reason is kept."""
-        if not self.ended.done():
-            self.ended.set_result(why)
-        self.abort()
-
-    def abort(self) -> None:
-        """Close the connection immediately."""
-        self._beat.close()
-        self._silence.close()
-        if self._transport is not None:
-            self._transport.abort()
+    def _report(self, connection: MasterConnection, end: int) -> None:
+        """Report the end of the slave's log once the topics of all messages have been saved."""
+        self._copied.when_topics_saved(lambda: connection.report(end))

@@ -36,33 +36,46 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from cometmq.auth.guard import AccessGuard, fields_of
 from cometmq.auth.model import DeniedError
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.failover.document import Member
 from cometmq.broker.limits import (
+    LAST_COPY_SECONDS,
+    MAX_LEARNERS,
     MAX_PORT,
-    MAX_SIGN_IN_BYTES,
     MAX_SLAVES,
     SLAVE_STILL_SECONDS,
     SLAVES_CATCH_UP_SECONDS,
-    TRANSFER_HIGH_WATER_BYTES,
-    TRANSFER_ROUND_BYTES,
 )
-from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError, ReportReader, transfer_head
+from cometmq.broker.replication.followers import Followers
+from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, ReplicationError
+from cometmq.broker.replication.ha_connection import HAConnection
+from cometmq.broker.replication.member_sign_in import (
+    SIGN_IN_CODE,
+    SignInRefusedError,
+    accept_frame,
+    check_member,
+    refuse_frame,
+    sign_in_request,
+)
+from cometmq.broker.replication.members import MasterSide
+from cometmq.broker.replication.slave_reports import Reports, SlaveReports
 from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.broker.turn.in_sync_set import State
+from cometmq.broker.turn.in_sync_set import InSyncSet
+from cometmq.clock import wait_for
 from cometmq.errors import reason_of
-from cometmq.message.hosts import format_address, stored_ip, unmapped
 from cometmq.periodic import Alarm
 from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from cometmq.remoting.bodies import encode_body
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.frame import JSON, Frame, FrameDecoder, FrameError
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.frame import JSON, Frame, FrameError
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.listener import Listener, close_all
-from cometmq.remoting.permissions import Action, Caller, needs_cluster
+from cometmq.remoting.permissions import Action, needs_cluster
 from cometmq.remoting.processors import Request, Response, RpcRejectedError, answers
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.remoting.tls.opening import OpeningConnections
@@ -71,186 +84,10 @@ from cometmq.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-NOT_BEGUN: Final = -1
 _UNSIGNED: Final = Frame(JSON, b'{"code":%d}' % RequestCode.GET_BROKER_RUNTIME_INFO, b"")
 """The request used to check the permissions of a slave that has not signed in."""
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
-
-
-class HAConnection(asyncio.Protocol):
-    """The connection of a slave: receives its reports and sends it new bytes of the log (``HAConnection``)."""
-
-    def __init__(self, service: HAService) -> None:
-        self._service = service
-        self._reports = ReportReader()
-        self._transport: asyncio.Transport | None = None
-        self._paused = False
-        self._goes_on = False
-        self.peer_ip = ""
-        self.account: Caller | None = None
-        """The slave's account, which the guard sets."""
-        self.address = ""
-        """``host:port`` of the slave's side of the connection."""
-        self.next_offset: int = NOT_BEGUN
-        """Log offset of the next transfer; everything before it has been sent."""
-        self.ack_offset: int = NOT_BEGUN
-        """The end of the slave's log according to its last report."""
-        self.sent_bytes = 0
-        """Number of log bytes sent since the service's last sweep."""
-        self.bytes_per_s = 0
-        """Number of log bytes sent in the second before the last sweep."""
-        self.read_at = self.wrote_at = service.clock.monotonic()
-
-    def __str__(self) -> str:
-        return self.address
-
-    # --- asyncio.Protocol -----------------------------------------------------------------------
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the slave, or refuse it if too many slaves are connected."""
-        # uvloop's transports implement asyncio.Transport without inheriting from it.
-        self._transport = transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)
-        self.peer_ip = stored_ip(str(peer[0])) or str(peer[0])
-        self.address = format_address(unmapped(str(peer[0])), int(peer[1]))
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(TRANSFER_HIGH_WATER_BYTES)
-        self._service.opened(self)
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        """Remove the slave after it has disconnected."""
-        self._service.lost(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Read the slave's reports."""
-        self.read_at = self._service.clock.monotonic()
-        try:
-            report = self._reports.feed(data)
-            if report is not None:
-                self._handle_report(report)
-        except ReplicationError as error:
-            _log.error("closing the connection of slave %s: %s", self.address, error)
-            self.abort()
-
-    def pause_writing(self) -> None:
-        """Stop sending because the slave is not reading."""
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        """Continue sending because the slave has read the queued bytes."""
-        self._paused = False
-        self.transfer()
-
-    # --- reports --------------------------------------------------------------------------------
-    def _handle_report(self, report: int) -> None:
-        began = self.has_begun
-        if not began:
-            self._service.admit(self, self._reports.signed_in)
-            self.next_offset = self._start_offset(report)
-            _log.info("slave %s has the log up to %d; sending starts at %d", self.address, report, self.next_offset)
-        elif report > self.next_offset:
-            raise ReplicationError(f"its report {report} is past the last byte sent, {self.next_offset}")
-        self.ack_offset = report
-        self._service.reported(self, is_first=not began)
-        self.transfer()
-
-    def _start_offset(self, report: int) -> int:
-        """Return the log offset of the first transfer to a slave whose log ends at ``report``."""
-        store = self._service.store
-        end = store.max_physical_offset
-        if report == 0:
-            return end - end % store.config.mapped_file_size_commit_log
-        if report > end:
-            raise ReplicationError(
-                f"its log ends at {report}, but this master's log ends earlier, at {end}",
-                next_step="save the messages that you need from the slave, then empty its store; or make it the master",
-            )
-        if report < store.min_physical_offset:
-            raise ReplicationError(
-                f"its log ends at {report}, but this master's log begins at {store.min_physical_offset}",
-                next_step="empty the slave's store, so that it starts with the last log file",
-            )
-        return report
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return the number of queued bytes that have not been sent yet because the slave is not reading."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the slave has sent a report."""
-        return self.next_offset != NOT_BEGUN
-
-    @property
-    def behind(self) -> int:
-        """Return the number of log bytes that the slave has not acknowledged, or 0 before its first report."""
-        return self._service.store.max_physical_offset - self.ack_offset if self.has_begun else 0
-
-    @property
-    def is_in_sync(self) -> bool:
-        """Return whether the slave has every message that was answered as stored."""
-        return self._service.in_sync.state_of(self) is State.IN_SYNC
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        """Return a value that changes whenever the slave gets closer to the end of the log."""
-        return self.next_offset, self.ack_offset, self.unsent_bytes
-
-    # --- transfers ------------------------------------------------------------------------------
-    def transfer(self) -> None:
-        """Send log bytes that the slave lacks, up to the limit for one round of the loop."""
-        service = self._service
-        store = service.store
-        at, end = self.next_offset, store.max_physical_offset
-        if at in (end, NOT_BEGUN) or self._paused or self._goes_on or self._transport is None:
-            return
-        parts: list[bytes | memoryview] = []
-        most = at + TRANSFER_ROUND_BYTES
-        while at < min(end, most):
-            body = store.log_part(at, service.batch_bytes)
-            if body is None:
-                _log.error(
-                    "closing the connection of slave %s: the part of the log that it needs next has been deleted",
-                    self.address,
-                )
-                self.abort()
-                return
-            parts += (transfer_head(at, len(body)), body)
-            at += len(body)
-        self.sent_bytes += at - self.next_offset
-        self.next_offset = at
-        self._write(b"".join(parts))
-        if at < end:
-            self._goes_on = True
-            service.call_soon(self._continue)
-
-    def _continue(self) -> None:
-        self._goes_on = False
-        self.transfer()
-
-    def heartbeat(self) -> None:
-        """Send a heartbeat, unless the slave is not reading."""
-        if self.has_begun and not self._paused:
-            self._write(transfer_head(self.next_offset, 0))
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-            self.wrote_at = self._service.clock.monotonic()
-
-    # --- the end --------------------------------------------------------------------------------
-    def close(self) -> None:
-        """Send the queued bytes, then close the connection."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close the connection immediately."""
-        if self._transport is not None:
-            self._transport.abort()
 
 
 class HAService:
@@ -260,15 +97,19 @@ class HAService:
         self,
         config: BrokerConfig,
         store: MessageStore,
-        transfers: GroupTransferService,
+        transfers: GroupTransferService | None,
         tls: ServerTls,
         guard: AccessGuard | None = None,
+        members: MasterSide | None = None,
     ) -> None:
         """Create the service, which does not listen yet.
 
+        :param transfers: the responses that wait for slaves; ``None`` in a set, where they wait for its members.
         :param guard: checks slaves, if accounts are checked.
+        :param members: the member of a set that this process is.
         """
         self._guard = guard
+        self._members = members
         self.store: Final = store
         self.clock: Final = store.clock
         self.batch_bytes: Final = config.ha_transfer_batch_size
@@ -276,13 +117,20 @@ class HAService:
         """The slaves' connections in the order in which they were opened."""
         self._heartbeat_s = config.ha_send_heartbeat_interval / 1000
         self._housekeeping_s = config.ha_housekeeping_interval / 1000
-        self._transfers = transfers
-        self.in_sync: Final = transfers.in_sync
+        self.followers: Final = None if members is None else Followers(members, store)
+        """The members of this broker's set that follow it."""
+        if self.followers is not None:
+            self._reports: Reports = self.followers
+        else:
+            assert transfers is not None
+            self._reports = SlaveReports(transfers, self.slaves, store)
         self._listener = Listener(self._accepted, clock=store.clock)
         self._openings = OpeningConnections(
             lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._housekeeping_s
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._refusals: dict[str, str] = {}
+        """The reason for the last refusal of a member, by IP address."""
         self._sweeper = Alarm(self._sweep, clock=store.clock)
 
     @property
@@ -314,7 +162,10 @@ class HAService:
             return
         self._listener.close()
         await self._openings.stop()
-        await self._catch_up()
+        if self.followers is None:  # a set has already decided which bytes count
+            await self._catch_up()
+        else:
+            self.followers.stop()
         await close_all(self.slaves)
 
     async def _catch_up(self) -> None:
@@ -339,6 +190,8 @@ class HAService:
         """Close every connection immediately and stop listening."""
         self._listener.close()
         self._openings.abort()
+        if self.followers is not None:
+            self.followers.stop()
         for slave in list(self.slaves):
             slave.abort()
 
@@ -374,28 +227,68 @@ class HAService:
         """Register a connection after its first bytes have arrived."""
         self.slaves[slave] = None
         if not self._sweeper.is_set:
-            self._transfers.marked(self.store.max_physical_offset)
+            self._reports.marked()
             self._sweeper.after(_SWEEP_SECONDS)
 
     def admit(self, slave: HAConnection, signed_in: bytes | None) -> None:
-        """Refuse a slave whose account does not belong to a server in the cluster.
+        """Check a slave before its first report, and answer a member of this broker's set.
 
         :param signed_in: the frame with which the slave has signed in.
-        :raises ReplicationError: accounts are checked, and the slave's account may not change the cluster.
+        :raises SignInRefusedError: the slave is a member that must not follow this broker; it is answered.
+        :raises ReplicationError: accounts are checked, and the slave's account may not change the cluster; or there are
+            too many slaves.
         """
+        if signed_in is None:
+            self._check_account(slave, _UNSIGNED, RequestCode.GET_BROKER_RUNTIME_INFO, is_signed=False)
+        else:
+            try:
+                frame, request = sign_in_request(signed_in)
+            except FrameError as error:
+                raise ReplicationError(f"it may not copy the log: {error}") from error
+            if request.code == SIGN_IN_CODE:
+                self._admit_member(slave, frame, request)
+                return
+            self._check_account(slave, frame, RequestCode.GET_BROKER_RUNTIME_INFO, is_signed=True)
+        if self.followers is not None and sum(other.is_learner for other in self.slaves) >= MAX_LEARNERS:
+            raise ReplicationError(f"{MAX_LEARNERS} slaves that are not members of the set are already connected")
+
+    def _admit_member(self, slave: HAConnection, frame: Frame, request: RemotingCommand) -> None:
+        try:
+            try:
+                self._check_account(slave, frame, SIGN_IN_CODE, is_signed=True)
+            except ReplicationError as error:
+                raise SignInRefusedError(error.message, next_step=error.next_step) from error
+            slave.follower = check_member(self._members, request, self.store.config.mapped_file_size_commit_log)
+        except SignInRefusedError as error:
+            self._log_refusal(slave, error)
+            slave.answer(refuse_frame(request, error))
+            raise
+        assert self._members is not None
+        self._refusals.pop(slave.peer_ip, None)
+        slave.answer(accept_frame(self._members, request))
+
+    def _log_refusal(self, slave: HAConnection, error: SignInRefusedError) -> None:
+        """Log the reason for a refusal, but only once while it recurs, because members sign in again."""
+        if self._refusals.get(slave.peer_ip) != str(error):
+            if len(self._refusals) >= MAX_SLAVES:
+                self._refusals.clear()
+            self._refusals[slave.peer_ip] = str(error)
+            _log.warning("refusing the member at %s: %s", slave.address, error)
+
+    def _check_account(self, slave: HAConnection, frame: Frame, code: int, *, is_signed: bool) -> None:
+        """:raises ReplicationError: the slave's account does not belong to a server in the cluster."""
         if self._guard is None:
             return
         try:
-            frames = [_UNSIGNED] if signed_in is None else FrameDecoder(MAX_SIGN_IN_BYTES).feed(signed_in)
-            if len(frames) != 1 or (signed_in is not None and REPORT_FIELD not in fields_of(frames[0])):
+            if is_signed and REPORT_FIELD not in fields_of(frame):
                 raise FrameError("it signed in with the wrong kind of request")
-            self._guard.admit_server(slave, RequestCode.GET_BROKER_RUNTIME_INFO, frames[0])
+            self._guard.admit_server(slave, code, frame)
         except (DeniedError, RpcRejectedError, FrameError) as error:
             step = (
                 "give the slave an account that may change the cluster (tools.yml, or "
                 "innerClientAuthenticationCredentials), and namesrvAddr"
             )
-            if signed_in is None:
+            if not is_signed:
                 step += (
                     f"; a slave of Apache's cannot sign in: put {slave.peer_ip} on globalWhiteRemoteAddresses (ACL 1.0)"
                 )
@@ -405,29 +298,71 @@ class HAService:
         """Return the runtime information key that tells CometMQ's slaves to sign in."""
         return {} if self._guard is None else {SIGNS_IN: "true"}
 
-    def reported(self, slave: HAConnection, *, is_first: bool) -> None:
-        """Handle a slave's report."""
-        if is_first:
-            for other in self.slaves:
-                if other is not slave and other.peer_ip == slave.peer_ip:
-                    self._transfers.doubt(other, other.next_offset)
-        self._transfers.reported(slave, slave.ack_offset)
+    def began(self, slave: HAConnection) -> None:
+        """Handle a slave's first report."""
+        self._reports.began(slave)
+
+    def reported(self, slave: HAConnection) -> None:
+        """Handle a slave's later report."""
+        self._reports.reported(slave)
+
+    def sendable_end(self, slave: HAConnection) -> int:
+        """Return the log offset up to which a slave may be sent the log."""
+        return self._reports.sendable_end(slave)
+
+    def confirmed_end(self) -> int:
+        """Return the log offset up to which all members in sync have the log; 0 if this broker belongs to no set."""
+        return 0 if self._members is None else self._members.confirmed
+
+    def is_in_sync(self, slave: HAConnection) -> bool:
+        """Return whether a slave has every message that was answered as stored."""
+        return self._reports.is_in_sync(slave)
+
+    @property
+    def in_sync(self) -> InSyncSet:
+        """Return the slaves for which answers wait, if this broker belongs to no set."""
+        assert isinstance(self._reports, SlaveReports)
+        return self._reports.in_sync
+
+    @property
+    def in_sync_losses(self) -> int:
+        """Return the number of times that a connected slave has fallen out of sync."""
+        return self._reports.losses
 
     def lost(self, slave: HAConnection) -> None:
         """Remove a connection that has ended."""
         if slave in self.slaves:
             del self.slaves[slave]
             if slave.has_begun:
-                state = self.in_sync.state_of(slave)
                 _log.info(
                     "slave %s disconnected; it has the log up to %d and was %s",
-                    slave.address,
+                    slave,
                     slave.ack_offset,
-                    "not in sync" if state is None else state.value,
+                    self._reports.state_of(slave),
                 )
-                self._transfers.remove_slave(slave)
+                self._reports.lost(slave)
             if not self.slaves:
                 self._sweeper.cancel()
+
+    # --- members of the set -----------------------------------------------------------------------
+    def confirmed(self) -> None:
+        """Send what has been confirmed to slaves that are not members, and tell members about it soon."""
+        if self.followers is not None:
+            for slave in self.slaves:
+                if slave.is_learner:
+                    slave.transfer()
+            self.followers.tell_soon()
+
+    async def copy_tables(self, member: Member) -> bool:
+        """Ask a follower to copy the tables once more; return whether it has done so within 0.4 seconds."""
+        slave = None if self.followers is None else self.followers.connection_of(member)
+        if slave is None:
+            return False
+        try:
+            await wait_for(self.clock, LAST_COPY_SECONDS, slave.ask_for_tables())
+        except TimeoutError:
+            return False
+        return True
 
     def call_soon(self, work: Callable[[], None]) -> None:
         """Call ``work`` once, in the next round of the loop."""
@@ -437,11 +372,12 @@ class HAService:
     # --- housekeeping ---------------------------------------------------------------------------
     def _sweep(self) -> None:
         now = self.clock.monotonic()
-        self._transfers.marked(self.store.max_physical_offset)
+        self._reports.marked()
         for slave in list(self.slaves):
             slave.bytes_per_s, slave.sent_bytes = slave.sent_bytes, 0
-            if now - slave.read_at > self._housekeeping_s:
-                _log.warning("closing the connection of slave %s: silent for %g s", slave.address, now - slave.read_at)
+            is_watched = slave.follower is not None and slave.has_begun  # by its heartbeats
+            if not is_watched and now - slave.read_at > self._housekeeping_s:
+                _log.warning("closing the connection of slave %s: silent for %g s", slave, now - slave.read_at)
                 slave.abort()
             elif now - slave.wrote_at >= self._heartbeat_s:
                 slave.heartbeat()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 from cometmq.broker.context import BrokerContext
+from cometmq.broker.failover.document import Replica
 from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress
+from cometmq.broker.replication.member_link import MemberLink
+from cometmq.broker.replication.members import FollowerSide
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError
@@ -107,13 +111,22 @@ def message_refusal() -> RefusedError:
 
 
 class Slave:
-    """Follows the master until it is stopped, and replaces a master's request handlers."""
+    """Follows the master until it is stopped, and replaces a master's request handlers.
 
-    def __init__(self, broker: BrokerContext, security: Security) -> None:
+    :param member: the member of a set that this process is; ``None`` for a slave that was made by hand.
+    """
+
+    def __init__(self, broker: BrokerContext, security: Security, member: FollowerSide | None = None) -> None:
         self.master: Final = MasterAddress(broker.config.ha_master_address)
         self._client = RemotingClient(clock=broker.clock, security=security, max_frame_bytes=MAX_TABLE_ANSWER_BYTES)
-        self.follower: Final = HAClient(broker, self.master, self._client, self._know_topics)
+        self.link: Final = None if member is None else MemberLink(broker, member, self._client, self._know_topics)
+        """The connection to the master of a set."""
+        self.follower: Final = self.link or HAClient(broker, self.master, self._client, self._know_topics)
         self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower)
+        self._last_copy: asyncio.Task[None] | None = None
+        if self.link is not None:
+            self.master.elected(None)
+            self.link.on_tables_wanted = self._copy_tables
         self._store = broker.store
         self._unknown = UnknownTopics(broker.store, broker.topics)
         broker.store.batch.on_stored.append(self._arrived)
@@ -158,22 +171,60 @@ class Slave:
 
         :raises CometMQError: the master did not return its topics.
         """
-        if self.master.remoting is not None:
+        if self.master.remoting is not None and self.link is None:
             await self.tables.copy_topics(self.master.remoting)
-        else:
+        else:  # the master of a set answers requests only once its followers have reported
             by_topic = self._store.queues().values()
             self._unknown.arrived(queue for queues in by_topic for queue in queues.values() if queue.committed)
 
     def start(self) -> None:
-        """Start following the master, on the running loop."""
-        self.follower.start()
+        """Start following the master, on the running loop; a member waits for :meth:`follow`."""
+        if isinstance(self.follower, HAClient):
+            self.follower.start()
         self.tables.start()
 
     async def stop(self) -> None:
         """Stop following the master, and install the copied files that can take effect."""
         await self.follower.stop()
         await self._client.close()  # so that nothing waits for an unresponsive master
+        if self._last_copy is not None:
+            await asyncio.gather(self._last_copy, return_exceptions=True)
         await self.tables.stop()
+
+    # --- a member of a set ------------------------------------------------------------------------
+    def follow(self, epoch: int, master: Replica | None) -> None:
+        """Follow the master of an epoch; ``None`` while it is not known."""
+        assert self.link is not None
+        self.link.leave()
+        self.master.elected(master)
+        if self._last_copy is not None:
+            self._last_copy.cancel()
+        self.tables.begin_with_master()
+        if master is not None:
+            self.link.follow(epoch, master)
+
+    def leave(self) -> None:
+        """Append and report nothing any more until :meth:`follow`."""
+        assert self.link is not None
+        self.link.leave()
+
+    def report(self) -> None:
+        """Report the end of the log that counts, which may have grown."""
+        assert self.link is not None
+        self.link.report()
+
+    def _copy_tables(self) -> None:
+        """Copy the tables because the master hands over to this member."""
+        if self._last_copy is None or self._last_copy.done():
+            self._last_copy = asyncio.get_running_loop().create_task(
+                self._copy_and_tell(), name="copy tables once more"
+            )
+
+    async def _copy_and_tell(self) -> None:
+        assert self.link is not None
+        await self.tables.copy()
+        if not self.tables.trouble:
+            self.link.tables_copied()
 
     async def cut_off(self) -> None:
         """Close every connection immediately; ``stop`` must still be called."""

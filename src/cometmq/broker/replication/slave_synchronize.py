@@ -25,6 +25,7 @@ import msgspec
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.limits import (
+    MEMBER_CHANGES_SECONDS,
     SLAVE_CHANGES_SECONDS,
     SLAVE_SYNC_FIRST_SECONDS,
     SLAVE_SYNC_SECONDS,
@@ -34,6 +35,7 @@ from cometmq.broker.limits import (
 from cometmq.broker.pop.request_modes import MessageRequestModeManager, RequestModeTable
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress
+from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.queue_ends import QueueEnds
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.table_changes import GROUPS, OFFSETS, TOPICS, MasterTables
@@ -100,8 +102,9 @@ class SlaveSynchronize:
     """Copies the tables of a master until it is stopped."""
 
     def __init__(
-        self, broker: BrokerContext, master: MasterAddress, client: RemotingClient, follower: HAClient
+        self, broker: BrokerContext, master: MasterAddress, client: RemotingClient, follower: HAClient | MemberLink
     ) -> None:
+        self._is_member = isinstance(follower, MemberLink)
         store = self._store = broker.store
         self._topics = broker.topics
         self._groups = broker.groups
@@ -150,8 +153,20 @@ class SlaveSynchronize:
         return "; ".join(f"{what}: {why}" for what, why in self._troubles.items())
 
     def start(self) -> None:
-        """Start copying after three seconds, on the running loop."""
-        self._next.after(SLAVE_SYNC_FIRST_SECONDS)
+        """Start copying after three seconds, or soon in a set, on the running loop."""
+        self._next.after(MEMBER_CHANGES_SECONDS if self._is_member else SLAVE_SYNC_FIRST_SECONDS)
+
+    def begin_with_master(self) -> None:
+        """Expect another master: nothing that was copied from the earlier one, and not used yet, is used any more."""
+        if self._task is not None:
+            self._task.cancel()  # a table that is only partly taken over is copied again completely
+        self._marks.clear()
+        self._beyond.clear()
+        self._lives_version, self._lives_of = "", None
+        self._all_due_at = self._store.clock.monotonic()
+        for file in self._files:
+            file.begin_with_master()
+        self._timer.begin_with_master()
 
     def copy_soon(self) -> None:
         """Copy the tables within a second, because messages for unknown topics have arrived."""
@@ -164,16 +179,20 @@ class SlaveSynchronize:
         self._task = asyncio.get_running_loop().create_task(self._copy_and_repeat(), name="copy the master's tables")
 
     async def _copy_and_repeat(self) -> None:
+        is_fast = False
         try:
-            await self.copy()
+            async with self._copying:
+                await self._copy()
+            is_fast = bool(self._marks) and not self._troubles
         finally:
-            self._next.after(SLAVE_CHANGES_SECONDS if self._marks and not self._troubles else SLAVE_SYNC_SECONDS)
+            usual_s = SLAVE_CHANGES_SECONDS if is_fast else SLAVE_SYNC_SECONDS
+            self._next.after(MEMBER_CHANGES_SECONDS if self._is_member else usual_s)
 
     async def stop(self) -> None:
         """Stop copying, and install the held files whose offsets have been reached."""
         self._next.close()
         if self._task is not None:
-            await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
         self._modes.writer.save_last()
         try:
             await self._put_in_place()
@@ -375,7 +394,8 @@ class SlaveSynchronize:
         await in_thread(self._delays.save, DelayProgress(offsets))
 
     def _end(self, topic: str, queue_id: int) -> int:
-        return self._store.extent(topic, queue_id)[1]
+        """Return the end of a queue's stored messages, which consumers may not read yet."""
+        return self._store.stored_end(topic, queue_id)
 
     async def _request_table(self, master: str, code: RequestCode) -> bytes:
         answer = await self._client.invoke(master, code, timeout_s=SLAVE_TABLE_SECONDS)

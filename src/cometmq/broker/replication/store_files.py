@@ -216,6 +216,10 @@ class CopiedFile:
             self._held = (offsets, found)
         await self.put_in_place()
 
+    def begin_with_master(self) -> None:
+        """Forget a held file of an earlier master: its offset is one of the earlier master's log."""
+        self._held, self._version = None, ""
+
     async def put_in_place(self) -> None:
         """Install the held file if this broker's log has reached its offset.
 

@@ -70,6 +70,11 @@ class TimerCopy:
             self._held = (position, found)
         await self.put_in_place()
 
+    def begin_with_master(self) -> None:
+        """Forget what was copied from an earlier master, but not installed."""
+        self._held, self._version = None, ""
+        self._days.clear()
+
     async def put_in_place(self) -> None:
         """Install the copied position if the slave's log has reached its offset.
 

@@ -1,0 +1,238 @@
+"""The frames with which a member of a set signs in at its master, and the master's answer (no sockets).
+
+::
+
+    member → master   8 bytes ``SIGN_IN``
+                      a request of remoting    GET_BROKER_EPOCH_CACHE (1007) with the fields of ``SignInHeader`` and
+                                               ``REPORT_FIELD``; signed if the member has an account
+    master → member   a response of remoting   SUCCESS, the field ``epoch``, and the master's epochs as JSON:
+                                               ``{"epoch":7,"epochs":[[3,0],[7,4096]],"begin":0,"end":8192}``
+                                               or another code with the reason, and the highest epoch that it knows
+    member → master   int64 offset             the log offset from which to copy; then reports
+
+Both sides go on only with the same set and the same epoch. Whoever learns of a higher epoch from the other side reads
+the set's document. A member with another size of log files is refused, because a record may not cross the end of a
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.failover.document import MAX_NUMBER, DocumentError, Member, parse_member
+from cometmq.broker.failover.history import History
+from cometmq.broker.limits import MAX_HISTORY_BYTES, MAX_SHOWN_REFUSAL_CHARS, MAX_SIGN_IN_BYTES
+from cometmq.broker.replication.frames import REPORT_FIELD, SIGN_IN, ReplicationError
+from cometmq.broker.replication.members import FollowerSide, MasterSide
+from cometmq.limits import MAX_ADDRESS_CHARS
+from cometmq.message.hosts import parse_address
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_command
+from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
+from cometmq.remoting.headers import Header, HeaderError, Int64
+
+SIGN_IN_CODE: Final = RequestCode.GET_BROKER_EPOCH_CACHE
+_EPOCH: Final = "epoch"
+_SAME_VERSION: Final = "run the same version of CometMQ on all members"
+
+
+class SignInHeader(Header):
+    """The fields with which a member signs in."""
+
+    member: str
+    """The replica's name and generation, for example ``a#3``."""
+    epoch: Int64
+    """The epoch whose master it wants to follow."""
+    set_id: str
+    address: str
+    """Its ``host:port`` for requests."""
+    ha_address: str
+    """Its ``host:port`` for followers."""
+    process: str
+    """A random number, chosen at the start of its process."""
+    log_file_bytes: Int64
+    """Its ``mappedFileSizeCommitLog``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A member that has signed in."""
+
+    member: Member
+    epoch: int
+    address: str
+    ha_address: str
+    process: str
+
+
+class _WireHistory(msgspec.Struct):
+    epoch: int
+    epochs: list[tuple[int, int]]
+    begin: int
+    end: int
+
+
+class SignInRefusedError(ReplicationError):
+    """The master refuses a member's sign-in.
+
+    :param known_epoch: the highest epoch that the master knows, or 0.
+    """
+
+    def __init__(self, message: str, *, next_step: str | None = None, known_epoch: int = 0) -> None:
+        super().__init__(message, next_step=next_step)
+        self.known_epoch = known_epoch
+
+
+# --- the member -----------------------------------------------------------------------------------
+def sign_in_frame(side: FollowerSide, client: RemotingClient, master: str, epoch: int, log_file_bytes: int) -> bytes:
+    """Return the bytes with which a member signs in.
+
+    :param master: the master's ``host:port`` for requests, for the hooks of the client.
+    """
+    header = SignInHeader(
+        member=str(side.me),
+        epoch=epoch,
+        set_id=side.set_id,
+        address=side.address,
+        ha_address=side.ha_address,
+        process=side.process,
+        log_file_bytes=log_file_bytes,
+    )
+    return SIGN_IN + client.request(master, SIGN_IN_CODE, header, b"", {REPORT_FIELD: "0"}).encode()
+
+
+class AnswerReader:
+    """Reads the master's answer to a sign-in."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._decoder = FrameDecoder(MAX_HISTORY_BYTES)
+
+    def feed(self, data: bytes) -> History | None:
+        """Return the master's epochs once the answer is complete.
+
+        :raises SignInRefusedError: the master refuses this member.
+        :raises ReplicationError: the answer is malformed, or does not belong to this epoch.
+        :raises HistoryError: the list of epochs is not that of a log.
+        """
+        try:
+            frames = self._decoder.feed(data)
+            if not frames:
+                return None
+            if len(frames) > 1 or self._decoder.pending:
+                raise FrameError("it is followed by other bytes")
+            answer = decode_command(frames[0])
+            if answer.code != ResponseCode.SUCCESS:
+                raise _refusal(answer)
+            wire = msgspec.json.decode(answer.body, type=_WireHistory)
+        except (FrameError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ReplicationError(
+                f"the answer to the sign-in is malformed: {error}", next_step=_SAME_VERSION
+            ) from error
+        if wire.epoch != self._epoch:
+            raise ReplicationError(f"the master has answered for epoch {wire.epoch} instead of {self._epoch}")
+        return History(tuple(wire.epochs), wire.end, wire.begin).checked()
+
+
+def _refusal(answer: RemotingCommand) -> SignInRefusedError:
+    known = answer.ext_fields.get(_EPOCH, "")
+    is_number = known.isascii() and known.isdigit() and len(known) < len(str(MAX_NUMBER)) + 1
+    reason = (answer.remark or f"code {answer.code}")[:MAX_SHOWN_REFUSAL_CHARS]
+    return SignInRefusedError(
+        f"it refuses this member: {reason}", known_epoch=min(int(known), MAX_NUMBER) if is_number else 0
+    )
+
+
+# --- the master -----------------------------------------------------------------------------------
+def sign_in_request(frame: bytes) -> tuple[Frame, RemotingCommand]:
+    """Return the request with which a slave has signed in.
+
+    :raises FrameError: the frame is malformed.
+    """
+    frames = FrameDecoder(MAX_SIGN_IN_BYTES).feed(frame)
+    if len(frames) != 1:
+        raise FrameError("it signed in with the wrong kind of request")
+    return frames[0], decode_command(frames[0])
+
+
+def check_member(side: MasterSide | None, command: RemotingCommand, log_file_bytes: int) -> Follower:
+    """Return the member that signs in at this broker; also tell the member of this process about a higher epoch.
+
+    :param side: this process's member, or ``None`` if this broker belongs to no set.
+    :raises SignInRefusedError: the member must not follow this broker, at least now.
+    """
+    if side is None:
+        raise SignInRefusedError(
+            "this broker is not a member of a set", next_step="set failover in its configuration, as on the others"
+        )
+    try:
+        header = command.header(SignInHeader)
+        follower = Follower(
+            parse_member(header.member), header.epoch, header.address, header.ha_address, header.process
+        )
+        _check_addresses(follower)
+    except (HeaderError, DocumentError, ValueError) as error:
+        raise SignInRefusedError(f"its sign-in is malformed: {error}", next_step=_SAME_VERSION) from error
+    if header.set_id != side.set_id:
+        raise SignInRefusedError(
+            f"it belongs to the set {header.set_id[:64]!r}, and this master to {side.set_id!r}",
+            next_step="give each set its own failoverPrefix or brokerName; to move a store into this set, save the "
+            "messages that you need and empty the store",
+        )
+    if follower.member.name == side.me.name:
+        raise SignInRefusedError(
+            f"two members are called {side.me.name}", next_step="give each member of the set its own failoverMember"
+        )
+    if header.log_file_bytes != log_file_bytes:
+        raise SignInRefusedError(
+            f"its log files have {header.log_file_bytes} bytes, and the master's {log_file_bytes}",
+            next_step="set mappedFileSizeCommitLog to the master's value and start with an empty store",
+        )
+    _check_epoch(side, follower)
+    return follower
+
+
+def _check_addresses(follower: Follower) -> None:
+    """:raises ValueError: an address cannot be in the set's document."""
+    for address in (follower.address, follower.ha_address):
+        if len(address) > MAX_ADDRESS_CHARS:
+            raise ValueError(f"an address has more than {MAX_ADDRESS_CHARS} characters")
+        parse_address(address)
+    if not 0 < follower.epoch <= MAX_NUMBER or len(follower.process) > MAX_ADDRESS_CHARS:
+        raise ValueError("a field is outside its range")
+
+
+def _check_epoch(side: MasterSide, follower: Follower) -> None:
+    if follower.epoch > side.known_epoch:
+        side.epoch_seen(follower.epoch)
+    if follower.epoch != side.epoch:
+        why = "does not serve as master" if side.epoch == 0 else f"serves in epoch {side.epoch}"
+        raise SignInRefusedError(
+            f"this member {why}, and {follower.member} asks for epoch {follower.epoch}", known_epoch=side.known_epoch
+        )
+
+
+def accept_frame(side: MasterSide, request: RemotingCommand) -> bytes:
+    """Return the answer that accepts a member, with the master's epochs."""
+    history = side.history()
+    body = msgspec.json.encode(_WireHistory(side.epoch, list(history.epochs), history.begin, history.end))
+    return _answer(request, ResponseCode.SUCCESS, None, side.epoch, body)
+
+
+def refuse_frame(request: RemotingCommand, error: ReplicationError) -> bytes:
+    """Return the answer that refuses a member, with the reason."""
+    known = error.known_epoch if isinstance(error, SignInRefusedError) else 0
+    return _answer(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error)[:MAX_SHOWN_REFUSAL_CHARS], known, b"")
+
+
+def _answer(request: RemotingCommand, code: int, remark: str | None, epoch: int, body: bytes) -> bytes:
+    fields: Mapping[str, str] = {_EPOCH: str(epoch)}
+    answer = RemotingCommand(
+        code, opaque=request.opaque, flag=FLAG_RESPONSE, remark=remark, ext_fields=dict(fields), body=body
+    )
+    return answer.encode()
