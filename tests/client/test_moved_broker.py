@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -26,7 +27,7 @@ from cometmq.remoting.bodies import MessageQueue
 from cometmq.remoting.client import ClientRpcHook
 from cometmq.remoting.codes import RequestCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.testing import Cluster, VirtualClock
+from cometmq.testing import Cluster, VirtualClock, wait_until
 from cometmq.testing.ports import free_port
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -66,6 +67,21 @@ async def test_a_producer_sends_to_the_new_address(cluster: Cluster, clock: Virt
         new = await move(cluster, moved)
         await clock.run_until(producer.send(Message("orders", b"2")), SOON_S)
         assert instance.routes.brokers.addresses == {new}
+
+
+async def test_a_topic_that_nobody_has_written_to_yet_is_sent_to_the_new_master(clock: VirtualClock) -> None:
+    """The nameserver does not know the topic, so its brokers come from the route of the default topic."""
+    async with Cluster(slaves=1, clock=clock) as cluster:
+        assert await wait_until(clock, cluster.has_replicated, 60)
+        async with Producer("p", instance=cluster.client_instance()) as producer:
+            await producer.queues("known-before")
+            await cluster.kill_broker(0)
+            await clock.run_for(1)
+            waiting = asyncio.create_task(producer.send(Message("known-after", b"2")))
+            await clock.run_for(0.2)
+            await cluster.promote_slave()
+            await clock.run_until(producer.send(Message("known-before", b"1")), SOON_S)
+            await clock.run_until(waiting, SOON_S)
 
 
 async def test_consumers_read_and_are_known_at_the_new_address(

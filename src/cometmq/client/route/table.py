@@ -98,7 +98,7 @@ class RouteTable:
         """
         self._wanted.add(topic)
         known = self._routes.get(topic)
-        if known is not None:
+        if known is not None and (known.write_queues or not known.auto_create):
             return known
         try:
             return await self._ask_once(topic)
@@ -149,15 +149,31 @@ class RouteTable:
             return True
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Request a route even if it is stored."""
-        return await self._ask_once(topic)
+        """Request a route even if it is stored.
+
+        :raises RouteNotFoundError: the nameserver does not know the topic, and no broker would create it.
+        :raises RemotingError: no nameserver answers.
+        """
+        try:
+            return await self._ask_once(topic)
+        except RouteNotFoundError:
+            if (queue_nums := self._queues_if_created(topic)) is None:
+                raise
+        return await self._ask_once(topic, queue_nums)
+
+    def _queues_if_created(self, topic: str) -> int | None:
+        """Return the number of queues in the stored route of a topic that does not exist yet."""
+        known = self._routes.get(topic)
+        if known is None or not known.auto_create:
+            return None
+        return max((queues.write_queue_nums for queues in known.data.queue_datas), default=None)
 
     async def refresh_all(self) -> None:
         """Refresh the route of every topic in use; if that fails, keep the stored routes.
 
         If no nameserver answers in time, the other topics wait for the next refresh.
         """
-        await self._for_each(sorted(self._wanted), self._ask_once)
+        await self._for_each(sorted(self._wanted), self.refresh)
 
     async def _for_each(self, topics: list[str], ask: Callable[[str], Awaitable[object]]) -> None:
         for topic in topics:
@@ -193,7 +209,12 @@ class RouteTable:
 
         Most missing brokers return, and consumers still read their messages.
         """
-        route = await self._fetch(topic, None)
+        try:
+            route = await self._fetch(topic, None)
+        except RouteNotFoundError:
+            if (queue_nums := self._queues_if_created(topic)) is None:
+                raise
+            route = await self._fetch(topic, queue_nums)
         known = self._routes.get(topic)
         if known is None or _names(known.data) <= _names(route.data):
             self._keep(route)
