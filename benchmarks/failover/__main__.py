@@ -1,6 +1,7 @@
 """Measures sets that elect their master: ours with etcd, and Apache RocketMQ 5.5.0 with its controller.
 
     python -m benchmarks.failover times  [--runs 50] [--apache 5] [--only kill]   time without a master
+    python -m benchmarks.failover times  --only java [--runs 5]                   the same for a Java producer
     python -m benchmarks.failover load   [--rounds 3] [--seconds 4] [--only set]  sends, processor time and memory
 
 All processes run on this machine, each set with two replicas, and a message is acknowledged when both have it.
@@ -10,6 +11,7 @@ run and a table of medians and worst runs:
 * kill: SIGKILL of the master, until another master has acknowledged a send
 * cut: SIGSTOP of the master, in place of a machine that is cut off; the same
 * stop: SIGTERM of the master; the longest time between two acknowledged sends
+* java: SIGKILL, until a Java producer with its defaults has sent again; it asks for routes each 30 s
 * elect: `mqadmin electMaster` names the other member; the longest time between two acknowledged sends
 
 `load` sends with 64 connections (`mqload`) to Apache's set, to a set of ours with two members and with three, and to a
@@ -27,6 +29,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from benchmarks.failover.java_sender import sending
 from benchmarks.failover.loads import Side, load
 from benchmarks.failover.prober import Prober, probing
 from benchmarks.failover.sets import TOPIC, ReplicaSet, replica_set, start_again
@@ -35,7 +38,7 @@ from benchmarks.rounds import say, table
 from tests.helpers.waiting import wait_for
 from tests.interop.systems import Server, System
 
-CASES: Final = ("kill", "cut", "stop", "elect")
+CASES: Final = ("kill", "cut", "stop", "elect", "java")
 SIDES: Final = (System.APACHE55, System.COMETMQ)
 WARM_S: Final = 10
 PATIENCE_S: Final = 120.0
@@ -67,6 +70,14 @@ def _fail_over(group: ReplicaSet, system: System, case: str, run: int) -> float:
     """One failover; return its seconds, and leave all members in sync."""
     group.wait_until_in_sync()
     master = group.master()
+    seconds = _java_seconds(group, master) if case == "java" else _seconds(group, master, case)
+    say(system=system.value, case=case, run=run, **seconds)
+    _heal(group, master, case)
+    return seconds["gap_s" if case in ("stop", "elect") else "first_s"]
+
+
+def _seconds(group: ReplicaSet, master: Server, case: str) -> dict[str, float]:
+    """Until another master acknowledges, and the longest time without an acknowledgement."""
     with probing(group.namesrv.address, TOPIC) as prober:
         time.sleep(SETTLE_S)
         since = time.monotonic()
@@ -74,10 +85,16 @@ def _fail_over(group: ReplicaSet, system: System, case: str, run: int) -> float:
         first = _first(prober, since, master)
         ending.join()
         time.sleep(SETTLE_S)
-        gap, failed = prober.longest_gap_s(since), prober.failed(since)
-        say(system=system.value, case=case, run=run, first_s=first, gap_s=gap, failed=failed)
-    _heal(group, master, case)
-    return first if case in ("kill", "cut") else gap
+        return {"first_s": first, "gap_s": prober.longest_gap_s(since), "failed": prober.failed(since)}
+
+
+def _java_seconds(group: ReplicaSet, master: Server) -> dict[str, float]:
+    with sending(group.namesrv.address, TOPIC) as sender:
+        time.sleep(SETTLE_S)
+        since_ms = time.time_ns() // 1_000_000
+        master.kill()
+        wait_for(lambda: sender.seconds_to_first(since_ms), "the Java producer sends again", PATIENCE_S)
+        return {"first_s": sender.seconds_to_first(since_ms) or 0.0}
 
 
 def _trigger(group: ReplicaSet, master: Server, case: str) -> threading.Thread:
@@ -118,7 +135,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
     options = parser.parse_args()
     if options.what == "times":
-        cases = [case for case in CASES if options.only in case]
+        cases = [case for case in CASES if (options.only in case if options.only else case != "java")]
         times(cases, {System.COMETMQ: options.runs, System.APACHE55: options.apache})
     else:
         load([side for side in Side if options.only in side.name.lower()], options.rounds, options.seconds)
