@@ -14,7 +14,6 @@ from tests.failover.simulator.faults import Rates
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import machine as machine_module
 from cometmq.broker.failover.document import Document, Member
-from cometmq.broker.failover.election import Ballot
 from cometmq.broker.failover.engine_view import EngineView
 from cometmq.broker.failover.engines.interface import Guard
 from cometmq.broker.failover.history import History
@@ -168,7 +167,7 @@ MISTAKES: Final = {
     "hasty": Mistake(
         3,
         "an election does not look at the lease",
-        ((machine_module, "suspects", _hasty_suspects), (Ballot, "guard", _no_guard)),
+        ((machine_module, "suspects", _hasty_suspects), (machine_module, "guard_for", _no_guard)),
     ),
     "obstinate": Mistake(3, "a swap that has lost is sent anew", ((EngineView, "learn", _obstinate_learn),)),
     "reads": Mistake(4, "consumers read to the end", ((MemberMachine, "readable", property(_reads_all)),)),

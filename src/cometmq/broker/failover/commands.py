@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cometmq.broker.failover.document import Document, Member
+from cometmq.broker.failover.election import is_serving
 from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.leading import Leader
 from cometmq.broker.failover.options import CommandRefusedError
@@ -28,7 +29,7 @@ def successor_for(me: Member, state: State, leader: Leader | None, name: str, no
     return successor
 
 
-def check_force(me: Member, state: State, document: Document | None, *, has_master: bool) -> None:
+def check_force(me: Member, state: State, document: Document | None, presences: Mapping[str, Presence]) -> None:
     """Check that a person may make this member the master.
 
     :raises CommandRefusedError: the set has a master, or this member cannot stand.
@@ -37,7 +38,7 @@ def check_force(me: Member, state: State, document: Document | None, *, has_mast
         raise CommandRefusedError(
             f"{me} is {state.value}", next_step="see cometmq failover status for the member to force"
         )
-    if document is None or has_master:
+    if document is None or is_serving(document, presences):
         raise CommandRefusedError(
             "the set has a master", next_step="use cometmq failover handover, or stop the master first"
         )

@@ -19,6 +19,28 @@ def is_serving(document: Document, presences: Mapping[str, Presence]) -> bool:
     return presence is not None and presence.member == document.master and presence.serves == document.epoch
 
 
+def has_returned(document: Document, me: Member, presences: Mapping[str, Presence], *, is_dead: bool) -> bool:
+    """Return whether a master that seemed to be gone is there.
+
+    :param is_dead: its port has refused after its connection was reset.
+    """
+    return is_serving(document, presences) and document.master.name != me.name and not is_dead
+
+
+def guard_for(document: Document, me: Member, presences: Mapping[str, Presence], *, is_dead: bool) -> Guard | None:
+    """Return the condition of an election that the old master is gone; ``None`` if it is this replica itself.
+
+    :param is_dead: its process is known to be dead, so its presence may be removed.
+    """
+    name = document.master.name
+    if name == me.name:
+        return None
+    presence = presences.get(name)
+    if presence is None:
+        return Guard(name, "")
+    return Guard(name, presence.version, is_dead and is_serving(document, presences))
+
+
 def suspects(
     document: Document, me: Member, presences: Mapping[str, Presence], *, is_dead: bool, is_silent: bool
 ) -> str:
@@ -67,15 +89,3 @@ class Ballot:
         self.voters = frozenset(member for _, member in rivals) | {me}
         wait_s = (better * self._pause_s + (COLLECT_S if silent > 0 else 0)) if collects else 0
         self.decide_at = self._begun_at + wait_s
-
-    def guard(
-        self, document: Document, me: Member, presences: Mapping[str, Presence], *, removes: bool
-    ) -> Guard | None:
-        """Return the condition that the old master is gone; ``None`` if it is this replica itself."""
-        name = document.master.name
-        if name == me.name:
-            return None
-        presence = presences.get(name)
-        if presence is None:
-            return Guard(name, "")
-        return Guard(name, presence.version, removes and is_serving(document, presences))

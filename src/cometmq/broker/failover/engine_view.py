@@ -17,6 +17,7 @@ from cometmq.broker.failover.document import Document
 from cometmq.broker.failover.engines.interface import Guard, Presence
 from cometmq.broker.failover.events import Halt, Read, Swap
 from cometmq.broker.failover.halts import RESTORED, another_set, older_than_log
+from cometmq.broker.failover.options import NEVER
 from cometmq.errors import CometMQError
 
 
@@ -77,6 +78,18 @@ class EngineView:
     def next_number(self) -> int:
         """The number of the next request."""
         return self._issued + 1
+
+    @property
+    def retry_at(self) -> float:
+        """The time at which the pending swap is repeated; never if none is pending, or if an answer may come."""
+        return NEVER if self.pending is None or self.pending.number else self.pending.retry_at
+
+    def begins_retry(self, now: float, pause_s: float) -> bool:
+        """Return whether it is time to repeat the pending swap; the next time is after a pause."""
+        if self.pending is None or now < self.retry_at:
+            return False
+        self.pending.retry_at = now + pause_s
+        return True
 
     def read(self) -> list[Read]:
         """Return a request to read; if one is on its way, another follows its answer."""

@@ -43,6 +43,10 @@ class History:
         """The epoch of the last marker, or 0."""
         return self.epochs[-1][0] if self.epochs else 0
 
+    def epoch_before(self, offset: int) -> int:
+        """Return the epoch of the last marker before a log offset, or 0."""
+        return max((epoch for epoch, start in self.epochs if start < offset), default=0)
+
     def checked(self) -> History:
         """Return the history, which came from another member.
 

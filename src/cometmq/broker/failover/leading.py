@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cometmq.broker.failover.document import Document, Member
+from cometmq.broker.failover.engine_view import EngineView
 from cometmq.broker.failover.engines.interface import Presence
+from cometmq.broker.failover.events import SignedIn, Swap
 from cometmq.broker.failover.in_sync import InSyncSet
-from cometmq.broker.failover.options import MemberOptions
+from cometmq.broker.failover.options import NEVER, MemberOptions
 from cometmq.broker.failover.replicas import Replicas
-
-NEVER: Final = float("inf")
 
 
 class Leader:
@@ -35,6 +35,11 @@ class Leader:
         self.handover_ends_at = NEVER
         """Time at which a handover is given up."""
 
+    def deadline(self, *, judges: bool) -> float:
+        """Return the time at which a handover is given up or, if the set may change now, a member is late."""
+        late_at = self.in_sync.deadline() if judges else None
+        return self.handover_ends_at if late_at is None else min(self.handover_ends_at, late_at)
+
     @property
     def refusal(self) -> str:
         """The reason why too few members are in sync to append messages, or an empty text."""
@@ -56,6 +61,19 @@ class Leader:
         """Wait until a successor has everything."""
         self._successor = successor
         self.handover_ends_at = now + self._handover_s
+
+    def signed_in(
+        self, event: SignedIn, document: Document, presences: Mapping[str, Presence], own_end: int, now: float
+    ) -> None:
+        """Begin a replica's connection, if the document has or gets an entry for it."""
+        in_use = presences.keys() | {member.name for member in self.in_sync.counted}
+        if self.replicas.signed_in(event.member.name, (event.address, event.ha_address), document, in_use):
+            self.in_sync.signed_in(event.member, own_end, now)
+
+    def propose(self, document: Document, view: EngineView) -> Swap:
+        """Return the request to swap the document; the members of its set count from now on."""
+        self.in_sync.propose(document.in_sync)
+        return view.propose(self.replicas.into(document))
 
     def next_document(self, document: Document, presences: Mapping[str, Presence], now: float) -> Document | None:
         """Return the document to propose, or ``None`` if the present one is right."""
@@ -82,9 +100,15 @@ class Leader:
         leaves = {self._me} if disk_trouble else set()
         return document.elected(successor, self.in_sync.confirmed - leaves, why, self._wall_ms())
 
-    def extend_handover(self, now: float) -> None:
-        """Give a handover more time."""
+    def gives_up(self, elected: Document | None, now: float, *, disk_trouble: str) -> bool:
+        """Return whether a handover has taken too long; one because of a disk gets more time while it is possible.
+
+        :param elected: the document that makes the successor the master.
+        """
+        if now < self.handover_ends_at:
+            return False
         self.handover_ends_at = now + self._handover_s
+        return not disk_trouble or elected is None
 
     def _describe(self, before: frozenset[Member], after: frozenset[Member]) -> str:
         new = ", ".join(str(member) for member in sorted(after - before))

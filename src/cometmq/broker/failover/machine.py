@@ -12,17 +12,19 @@ from typing import Final, get_args
 
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import halts
+from cometmq.broker.failover.announcer import Announcer
 from cometmq.broker.failover.commands import check_force, check_forget, successor_for
 from cometmq.broker.failover.document import Document, founding_document
-from cometmq.broker.failover.election import Ballot, is_serving, suspects
+from cometmq.broker.failover.election import Ballot, guard_for, has_returned, suspects
 from cometmq.broker.failover.engine_view import EngineView, EngineWentBackError, check_set
-from cometmq.broker.failover.engines.interface import Presence, Standing
+from cometmq.broker.failover.engines.interface import Guard, Standing
 from cometmq.broker.failover.history import common_end
 from cometmq.broker.failover.identity import Identity
 from cometmq.broker.failover.in_sync import InSyncSet
-from cometmq.broker.failover.leading import NEVER, Leader
+from cometmq.broker.failover.leading import Leader
 from cometmq.broker.failover.master_link import MasterLink
-from cometmq.broker.failover.options import MemberOptions
+from cometmq.broker.failover.options import NEVER, MemberOptions
+from cometmq.broker.failover.short_way import ShortWay
 from cometmq.broker.failover.solid import SolidMark
 from cometmq.broker.failover.states import FROZEN, LEADING, TRANSITIONS, Change, State
 
@@ -62,11 +64,10 @@ class MemberMachine:
         self._out: list[e.Request] = []
         self.was_short = False
         """True if the last event can have changed only ``log`` and ``confirmed``."""
-        self._is_steady = False
-        self._counts_flushed = True
+        self._short_way: Final = ShortWay()
         self._now = self._last_event_at = self._twin_since = now
         self._next_read_at = now
-        self._announced: tuple[int, Standing | None] | None = None
+        self._announcer: Final = Announcer(self.me, options)
         self.link: Final = MasterLink(options.silent_s, now)
         self._ballot: Ballot | None = None
         self._is_forced = False
@@ -85,10 +86,13 @@ class MemberMachine:
         """
         self._out = []
         was_paused = now - self._last_event_at > 1.5 * self.options.heartbeat_s
-        self.was_short = self._is_steady and not was_paused and self._advance(event, now)
-        if self.was_short:
+        log = None if was_paused else self._short_way.take(event, self.log, now)
+        self.was_short = log is not None
+        if log is not None:
+            self.log, self._now, self._last_event_at = log, now, now
+            self._confirm(self._short_way.confirmed_end)
             return self._out
-        self._is_steady = False
+        self._short_way.close()
         if self.state is State.HALTED:
             return self._out
         self._now = self._last_event_at = now
@@ -96,53 +100,20 @@ class MemberMachine:
             self._was_paused()
         getattr(self, _HANDLERS[type(event)])(event)
         self._settle()
-        self._is_steady = self._may_be_short()
+        in_sync = self.in_sync if self.state is State.MASTER and not self.disk_trouble else None
+        self._short_way.open_if_steady(in_sync, self._solid, self.epoch, is_alone=self._is_alone)
         return self._out
-
-    def _advance(self, event: e.Event, now: float) -> bool:
-        """Handle an event that only moves the end of a log; return False if it is another one.
-
-        A master gets some of these for each turn of its event loop. The next ``Tick`` notices members that are late.
-        """
-        leader = self._leader
-        assert leader is not None
-        if type(event) is e.LogMoved:
-            self.log = event.log
-        elif type(event) is e.Reported and event.epoch == self.epoch:
-            if not leader.in_sync.reported(event.member, event.end, self.log.end, now):
-                return False
-        else:
-            return False
-        self._now = self._last_event_at = now
-        confirmed = leader.in_sync.confirmed_end(self.log.flushed if self._counts_flushed else self.log.end)
-        if confirmed > self.confirmed:
-            self.confirmed = confirmed
-            self._out.append(e.Confirm(confirmed))
-        return True
-
-    def _may_be_short(self) -> bool:
-        """Return whether the next event that only moves the end of a log changes nothing but the confirmed end."""
-        if self.state is not State.MASTER or self._leader is None or self.disk_trouble or self._leader.in_sync.joining:
-            return False
-        is_alone = self._is_alone
-        self._counts_flushed = self._solid.counts_flushed(is_alone=is_alone)
-        return self._solid.is_settled(is_alone=is_alone)
 
     @property
     def deadline(self) -> float:
         """The monotonic time at which the machine needs a ``Tick``."""
         if self.state is State.HALTED:
             return NEVER
-        times = [self._last_event_at + self.options.heartbeat_s, self._next_read_at]
-        pending = self.view.pending
-        if pending is not None and not pending.number:
-            times.append(pending.retry_at)
+        times = [self._last_event_at + self.options.heartbeat_s, self._next_read_at, self.view.retry_at]
         if self._ballot is not None and self.state is State.FROZEN:
             times.append(self._ballot.decide_at)
         if self._leader is not None:
-            times.append(self._leader.handover_ends_at)
-            if self.state is State.MASTER and pending is None:
-                times.append(self._leader.in_sync.deadline() or NEVER)
+            times.append(self._leader.deadline(judges=self.state is State.MASTER and self.view.pending is None))
         return max(min(times), self._now)
 
     @property
@@ -183,8 +154,7 @@ class MemberMachine:
         has_moved = self._learn(event.number, event.document, event.version)
         if has_moved is None:
             return
-        self.view.presences = event.presences
-        self.view.read_number = event.number
+        self.view.presences, self.view.read_number = event.presences, event.number
         is_calm = self.state in LEADING or (self.state is State.FOLLOWER and not self.link.is_silent(self._now))
         self._next_read_at = self._now + (self.options.lease_s if is_calm else self.options.heartbeat_s)
         self._decide(has_moved)
@@ -212,11 +182,11 @@ class MemberMachine:
         self._out += self.view.read()
 
     def _on_lease_lost(self, _: e.LeaseLost) -> None:
-        self._announced = None
+        self._announcer.forget()
         self._out += self.view.read()
 
     def _on_name_taken(self, event: e.NameTaken) -> None:
-        self._announced = None
+        self._announcer.forget()
         if self.state is not State.STARTING or self._now - self._twin_since > _TWIN_LEASES * self.options.lease_s:
             self._halt(halts.name_taken(self.me, event.by))
 
@@ -299,24 +269,25 @@ class MemberMachine:
     def _vote(self, document: Document, has_moved: bool) -> None:
         """Stand for election if nobody present has more, and enough time was given to show it."""
         thaws = "the document has changed" if has_moved else self.disk_trouble
-        if thaws or self._is_master_back(document):
+        if thaws or self._has_returned(document):
             self._follow(Change.THAW, thaws or "the master's presence has returned")
             return
-        ballot, presences = self._ballot, self.view.presences
+        ballot = self._ballot
         if ballot is None:
             return
-        ballot.count(document, self.me, presences, collects=not self._is_forced)
+        ballot.count(document, self.me, self.view.presences, collects=not self._is_forced)
         if self._now < ballot.decide_at:
             return
         members = frozenset({self.me}) if self._is_forced else ballot.voters
         elected = document.elected(self.me, members, f"{self.me} was elected: {self.reason}", self._wall_ms())
         self._move(Change.STAND, self.reason)
-        guard = ballot.guard(document, self.me, presences, removes=self.link.is_refused)
-        self._out.append(self.view.propose(self.options.into(elected), guard))
+        self._out.append(self.view.propose(self.options.into(elected), self._guard(document)))
 
-    def _is_master_back(self, document: Document) -> bool:
-        is_there = is_serving(document, self.view.presences)
-        return is_there and document.master.name != self.me.name and not self.link.is_refused
+    def _has_returned(self, document: Document) -> bool:
+        return has_returned(document, self.me, self.view.presences, is_dead=self.link.is_refused)
+
+    def _guard(self, document: Document) -> Guard | None:
+        return guard_for(document, self.me, self.view.presences, is_dead=self.link.is_refused)
 
     def _on_master_history(self, event: e.MasterHistory) -> None:
         if event.epoch != self.epoch or self.state is not State.FOLLOWER:
@@ -324,9 +295,7 @@ class MemberMachine:
             return
         offset = common_end(event.mine, event.masters.checked())
         self.link.accepted(self._now)
-        end = min(self.log.end, offset)
-        last_epoch = max((number for number, start in event.mine.epochs if start < offset), default=0)
-        self.log = e.LogState(end, min(self.log.flushed, end), last_epoch)
+        self.log = e.LogState(min(self.log.end, offset), min(self.log.flushed, offset), event.mine.epoch_before(offset))
         self.confirmed = min(self.confirmed, offset)  # lower only after a person has forced an election
         self._out.append(e.CopyFrom(self.epoch, offset))
 
@@ -345,12 +314,9 @@ class MemberMachine:
 
     def _on_signed_in(self, event: e.SignedIn) -> None:
         self._see(event.epoch)
-        leader, document = self._leader, self.view.document
-        if event.epoch != self.epoch or leader is None or document is None:
-            return
-        in_use = self.view.presences.keys() | {member.name for member in leader.in_sync.counted}
-        if leader.replicas.signed_in(event.member.name, (event.address, event.ha_address), document, in_use):
-            leader.in_sync.signed_in(event.member, self.log.end, self._now)
+        document = self.view.document
+        if event.epoch == self.epoch and self._leader is not None and document is not None:
+            self._leader.signed_in(event, document, self.view.presences, self.log.end, self._now)
 
     def _on_reported(self, event: e.Reported) -> None:
         if event.epoch != self.epoch:
@@ -414,9 +380,7 @@ class MemberMachine:
         self._leader.begin_handover(successor, self._now)
 
     def _on_force(self, event: e.Force) -> None:
-        document = self.view.document
-        has_master = document is not None and is_serving(document, self.view.presences)
-        check_force(self.me, self.state, document, has_master=has_master)
+        check_force(self.me, self.state, self.view.document, self.view.presences)
         self._is_forced = True
         if self.state is State.FOLLOWER:
             self._freeze(event.why)
@@ -441,20 +405,15 @@ class MemberMachine:
         self._repeat_swap()
 
     def _repeat_swap(self) -> None:
-        pending = self.view.pending
-        if pending is None or pending.number or self._now < pending.retry_at:
+        if not self.view.begins_retry(self._now, self.options.heartbeat_s):
             return
-        pending.retry_at = self._now + self.options.heartbeat_s
-        if self.state is not State.STANDING:
+        document = self.view.document
+        if document is None or self.state is not State.STANDING:
             self._out.append(self.view.repeat())
             return
-        document, ballot = self.view.document, self._ballot
-        assert document is not None
-        assert ballot is not None
         self._out += self.view.read()
-        if not self._is_master_back(document):
-            guard = ballot.guard(document, self.me, self.view.presences, removes=self.link.is_refused)
-            self._out.append(self.view.repeat(guard))
+        if not self._has_returned(document):
+            self._out.append(self.view.repeat(self._guard(document)))
 
     @property
     def _is_alone(self) -> bool:
@@ -474,13 +433,16 @@ class MemberMachine:
             elif self.state is State.HANDING_OVER:
                 self._finish_handover(leader, document)
             if self.state is not State.DOUBTING:
-                confirmed = leader.in_sync.confirmed_end(self.counted_end)
-                if confirmed > self.confirmed:
-                    self.confirmed = confirmed
-                    self._out.append(e.Confirm(confirmed))
+                self._confirm(leader.in_sync.confirmed_end(self.counted_end))
         if leader is not None or self.link.is_copying:
             self._out += self._solid.settle(self.log, is_alone=self._is_alone)
-        self._announce()
+        if self.state is not State.STARTING:
+            self._announce()
+
+    def _confirm(self, end: int) -> None:
+        if end > self.confirmed:
+            self.confirmed = end
+            self._out.append(e.Confirm(end))
 
     def _lead(self, leader: Leader, document: Document) -> None:
         """Change the set if a replica has left or caught up; hand over if the disk fails."""
@@ -493,29 +455,19 @@ class MemberMachine:
 
     def _propose(self, leader: Leader, document: Document | None) -> None:
         if document is not None:
-            leader.in_sync.propose(document.in_sync)
-            self._out.append(self.view.propose(leader.replicas.into(document)))
+            self._out.append(leader.propose(document, self.view))
 
     def _finish_handover(self, leader: Leader, document: Document) -> None:
         elected = leader.handover_document(document, self.reason, disk_trouble=self.disk_trouble)
         is_complete = leader.in_sync.confirmed_end(self.counted_end) >= self.log.end or bool(self.disk_trouble)
         if self.view.pending is None and elected is not None and is_complete:
             self._propose(leader, elected)
-        elif self._now >= leader.handover_ends_at:
-            leader.extend_handover(self._now)
-            if not self.disk_trouble or elected is None:
-                self._move(Change.KEEP, "the handover was given up: the members or the engine were too slow")
+        elif leader.gives_up(elected, self._now, disk_trouble=self.disk_trouble):
+            self._move(Change.KEEP, "the handover was given up: the members or the engine were too slow")
 
     def _announce(self) -> None:
-        if self.state is State.STARTING:
-            return
         has_office = self.state in LEADING or (self.state is State.ELECTED and not self.disk_trouble)
-        standing = None if self._ballot is None else self._ballot.standing
-        announced = (self.epoch if has_office else 0, standing)
-        if announced != self._announced:
-            self._announced = announced
-            at = self.options
-            self._out.append(e.Announce(Presence(self.me, at.process, at.address, at.ha_address, *announced)))
+        self._out += self._announcer.announce(self.epoch if has_office else 0, self._ballot)
 
     def _move(self, change: Change, reason: str) -> None:
         self.state = TRANSITIONS[self.state, change]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from cometmq.broker.failover.document import Document
 from cometmq.errors import CometMQError
+
+NEVER: Final = float("inf")
+"""A time that does not come."""
 
 
 class CommandRefusedError(CometMQError):
