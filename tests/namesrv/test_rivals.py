@@ -53,6 +53,7 @@ def test_of_two_the_one_with_the_higher_state_version_stays() -> None:
     register(table, MASTER, topic("Old"), state=2)
     ignored = register(table, RIVAL, topic("New"), state=1)
     assert (ignored.is_ignored, ignored.rival, ignored.is_new) == (True, MASTER.address, False)
+    assert ignored.rival_state_version == 2
     assert master_of(table) == MASTER.address
     assert table.route("New") is None
     assert table.rivals() == []
@@ -63,6 +64,24 @@ def test_of_two_the_one_with_the_higher_state_version_stays() -> None:
     assert register(table, RIVAL, state=None).is_ignored
     table.unregister(MASTER)
     assert not register(table, RIVAL, state=1).is_ignored, "the other is not live any more"
+
+
+def test_the_next_master_of_a_set_replaces_the_last_one_without_a_warning() -> None:
+    table = RouteTable()
+    register(table, MASTER, state=2)
+    replaced = register(table, RIVAL, topic("New"), state=3)
+    assert (replaced.is_ignored, replaced.rival, replaced.rival_state_version) == (False, "", 0)
+    assert master_of(table) == RIVAL.address
+    assert table.rivals() == []
+    register(table, BrokerIdentity("C", "a", 1, MASTER.address), state=3)
+    assert table.cluster_info().broker_addr_table["a"].broker_addrs == {0: RIVAL.address, 1: MASTER.address}
+
+
+async def test_a_broker_that_is_ignored_learns_the_version_of_the_other(connect: Connect) -> None:
+    first, second = await connect(), await connect()
+    await first.register(state=7)
+    answer = await second.register(address="127.0.0.1:20911", state=6)
+    assert (answer.ext_fields["rivalAddr"], answer.ext_fields["rivalStateVersion"]) == ("127.0.0.1:10911", "7")
 
 
 async def test_the_log_warns_every_minute_and_tools_see_them(

@@ -47,13 +47,14 @@ class Wire:
         broker_id: int = 0,
         ha: str = "127.0.0.1:10912",
         counter: int = 0,
+        state: int | None = None,
         topics: dict[str, TopicConfig] | None = None,
         compressed: bool = False,
         body: bytes | None = None,
         crc: int | None = None,
     ) -> RemotingCommand:
         """Register a broker with these topics."""
-        registration = Registration(DataVersion(counter=counter, timestamp=1), topics or {})
+        registration = Registration(DataVersion(counter=counter, state_version=state, timestamp=1), topics or {})
         header = RegisterBrokerRequestHeader(
             broker_name=name,
             broker_addr=address,

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 from cometmq import __version__
-from cometmq.auth.user_admin import UserAdmin
-from cometmq.broker.admin.accounts import PlainAccountAdmin
 from cometmq.broker.admin.broker import BrokerAdmin
+from cometmq.broker.admin.failover import FailoverAdmin
 from cometmq.broker.admin.messages import TimerAdmin, TransactionAdmin
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.archived.archived_messages import ArchivedMessages
-from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig, LiveConfig, ip_of_clients, with_host
+from cometmq.broker.config import SLAVE, BrokerConfig, LiveConfig, ip_of_clients, with_host
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.parked_message import TimerDetour
 from cometmq.broker.delay.recall_message import RecallMessageProcessor
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
-from cometmq.broker.handlers import common_handlers
+from cometmq.broker.handlers import account_handlers, common_handlers
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
+from cometmq.broker.membership import CLIENT_CODES, Membership, open_replication
 from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
@@ -54,9 +55,8 @@ from cometmq.broker.tables.clients import ClientRegistry
 from cometmq.broker.tables.deletions import Deletions
 from cometmq.broker.transaction.transactions import TransactionalMessageService
 from cometmq.broker.turn.answers import SendAnswers
+from cometmq.broker.turn.confirm_service import ConfirmService
 from cometmq.broker.turn.failed_messages import FailedMessages
-from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.broker.turn.in_sync_set import InSyncSet
 from cometmq.broker.turn.inner_message import Detour
 from cometmq.broker.turn.plain_sends import PlainSends
 from cometmq.broker.turn.store_turn import StoreTurn
@@ -96,6 +96,7 @@ class Broker:
     store: MessageStore
     turn: StoreTurn
     ha: HAService
+    confirms: ConfirmService
     schedule: ScheduleMessageService
     producers: ProducerSequenceLog
     hold: PullRequestHoldService
@@ -116,11 +117,14 @@ class Broker:
         clock: Clock = SYSTEM_CLOCK,
         disk: Disk | None = None,
         begin_anew: bool = False,
+        member: Membership | None = None,
     ) -> None:
         """Create a broker, which :meth:`start` then starts.
 
         :param begin_anew: start even if the store's log is missing although its queues have messages.
+        :param member: the member of a set whose present life this broker is; ``None`` without failover.
         """
+        self._member = member
         self._begin_anew = begin_anew
         self._hooks = (hooks or BrokerHooks()) + load_hooks(config)
         self.live = LiveConfig(with_host(config))
@@ -143,6 +147,7 @@ class Broker:
         self.server = self._ports.main
         self._registrar = RemotingClient(clock=clock, security=access.own)
         self._stops = Stops(clock)
+        self._leaves = True
 
     @property
     def config(self) -> BrokerConfig:
@@ -227,7 +232,7 @@ class Broker:
         """Register with the nameservers, so that clients find this broker."""
         if self.config.namesrv_addr:
             self._stops.add("connections to nameservers", self._registrar.close)
-            self._stops.add("leaving the nameservers", self.registration.stop)
+            self._stops.add("leaving the nameservers", lambda: self.registration.stop(leaves=self._leaves))
             await self.registration.start(format_address(self.config.broker_ip2, self.ha.port))
             self.advertised_check.start()
             self._stops.add("check advertised addresses", self.advertised_check.stop)
@@ -236,8 +241,16 @@ class Broker:
         if self.monitor is not None:
             self.monitor.not_ready = ""
 
-    async def stop(self) -> None:
-        """Unregister, answer the pending requests and close everything; do nothing before ``start``."""
+    def on_stop(self, name: str, work: Callable[[], Awaitable[object] | None]) -> None:
+        """Call ``work`` first when the broker stops."""
+        self._stops.add(name, work)
+
+    async def stop(self, *, leaves: bool = True) -> None:
+        """Unregister, answer the pending requests and close everything; do nothing before ``start``.
+
+        :param leaves: False to remain registered, because this process registers again in another role.
+        """
+        self._leaves = leaves
         if not self._stops:
             return
         began = self.clock.monotonic()
@@ -264,6 +277,7 @@ class Broker:
             disk=self._disk,
             is_slave=self.is_slave,
             begin_anew=self._begin_anew,
+            readable=None if self._member is None else self._member.sides.readable,
         )
         self._stops.add("store", self.store.close)
         _log.info(
@@ -300,29 +314,33 @@ class Broker:
         of_master: list[object] = []
         filters = PullFilters(context, self.filters)
         if self.is_slave:
-            self.slave = Slave(context, self._access.own)
+            self.slave = Slave(context, self._access.own, None if self._member is None else self._member.sides)
         else:
             detours, of_master = self._build_master(context, filters)
             self._tables.take_as_own()
         self.registration = self._build_registration()
         pulls = PullMessageProcessor(context, filters)
         self.hold = pulls.hold
+        failover = () if self._member is None else (FailoverAdmin(context, self._member.operated),)
+        of_role = (self.slave,) if self.is_slave else (self.transactions, self.timer, self.ha)
         for part in (
             SendMessageProcessor(context, sequenced, detours, batches),
             sequenced,
             SendBackProcessor(context, self.schedule),
             pulls,
             self.schedule,
-            BrokerAdmin(
-                context, self.schedule, (self.slave,) if self.is_slave else (self.transactions, self.timer, self.ha)
-            ),
+            BrokerAdmin(context, self.schedule, (*of_role, *failover)),
             *common_handlers(context, self.filters, self.registration, self._tables.write_deletions),
+            *failover,
             *of_master,
         ):
             self.processors.add(part)
-        self._add_account_admins(context)
+        for part in account_handlers(context, self.access):
+            self.processors.add(part)
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
+            if self._member is not None:
+                self.processors.gate(CLIENT_CODES, self._member.refuse_client)
         self._build_monitor(context)
         return context
 
@@ -333,18 +351,12 @@ class Broker:
             self._registrar,
             self.slave.master.registered if self.is_slave else None,
             addresses=self.addresses,
+            member=None if self._member is None else self._member.sides,
             clock=self.clock,
         )
 
-    def _add_account_admins(self, context: BrokerContext) -> None:
-        if self.access is not None and self.access.files is not None:
-            self.processors.add(PlainAccountAdmin(context, self.access.files))
-        if self.access is not None and self.access.users is not None:
-            self.processors.add(UserAdmin(self.access.users))
-
     def _build_monitor(self, context: BrokerContext) -> None:
         if self.stats.traffic is not None and self._latency is not None:
-            of_master_only = () if self.is_slave else (self.transactions.open, self.timer, self.pops.log)
             parts = MonitoredParts(
                 self.stats.traffic,
                 self._latency,
@@ -353,7 +365,10 @@ class Broker:
                 self.ha,
                 self.advertised_check,
                 self._access.samples,
-                *of_master_only,
+                None if self.is_slave else self.transactions.open,
+                None if self.is_slave else self.timer,
+                None if self.is_slave else self.pops.log,
+                None if self._member is None else self._member.operated,
             )
             self.monitor = BrokerMonitor(context, parts)
 
@@ -365,19 +380,11 @@ class Broker:
         deletions = Deletions(self._tables, store, self.stats)
         deletions.on_topic.append(targets.forget)
         self.archived = ArchivedMessages.configured(config, store, self._tables, deletions)
-        transfers = GroupTransferService(
-            clock=clock,
-            timeout_s=config.slave_timeout / 1000,
-            in_sync=InSyncSet(config.slaves_required, config.ha_slave_fallbehind_max),
-        )
         guard = None if self.access is None else self.access.guard
-        self.ha = HAService(config, store, transfers, self._access.tls, guard)
-        waiters = SendWaiters(
-            store,
-            transfers if config.broker_role == SYNC_MASTER else None,
-            answers,
-            timeout_s=config.sync_flush_timeout / 1000,
-        )
+        self.ha, transfers = open_replication(config, store, self._access.tls, guard, self._member)
+        if isinstance(transfers, ConfirmService):
+            self.confirms = transfers
+        waiters = SendWaiters(store, transfers, answers, timeout_s=config.sync_flush_timeout / 1000)
         self.turn = StoreTurn(
             targets, waiters, self.stats, self.server.schedule_round, message_refusal() if self.is_slave else None
         )
@@ -432,6 +439,8 @@ class Broker:
         # First the tables: requests that waited for them may store messages.
         ends = () if self.is_slave else (self.pops.log.end_round,)
         after = () if self.is_slave else (self.timer.end_round,)
+        if self._member is not None:
+            after = (self._member.sides.round_ended, *after)
         end_of_round = (*ends, self._tables.end_round, self.turn.end, self.ha.end_round, *after)
         self._stops.add("delay levels", self.schedule.stop)
         self._stops.add("requests under way", self._finish_requests)

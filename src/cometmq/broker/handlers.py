@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 
+from cometmq.auth.access_control import AccessControl
+from cometmq.auth.user_admin import UserAdmin
+from cometmq.broker.admin.accounts import PlainAccountAdmin
 from cometmq.broker.admin.groups import GroupAdmin
 from cometmq.broker.admin.messages import QueueAdmin
 from cometmq.broker.admin.offsets import OffsetAdmin
@@ -46,3 +49,11 @@ def common_handlers(
     yield QuotaAdmin(context.limiter)
     yield StoreFileProcessor(context.store.config.root, write_deletions)
     yield TableChangesProcessor(context)
+
+
+def account_handlers(context: BrokerContext, access: AccessControl | None) -> Iterator[object]:
+    """Yield the handlers for changes of accounts, if accounts are checked."""
+    if access is not None and access.files is not None:
+        yield PlainAccountAdmin(context, access.files)
+    if access is not None and access.users is not None:
+        yield UserAdmin(access.users)

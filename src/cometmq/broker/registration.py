@@ -27,6 +27,7 @@ import msgspec
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
+from cometmq.broker.replication.members import MasterSide
 from cometmq.broker.tables.topics import READ_WRITE, TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import split_addresses
@@ -80,6 +81,8 @@ class BrokerRegistration:
 
     :param addresses: the ``host:port`` of this broker for clients, by listener; the empty name is for all other
         clients.
+    :param member: the member of a set that this broker is. It registers with its epoch as ``stateVersion``, so that
+        a nameserver ignores an earlier master.
     """
 
     def __init__(
@@ -90,9 +93,11 @@ class BrokerRegistration:
         on_answer: Callable[[RegisterBrokerResponseHeader], None] | None = None,
         *,
         addresses: Mapping[str, str],
+        member: MasterSide | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._live = live
+        self._member = member
         self._address = addresses[EVERY_CLIENT]
         self._listener_addresses = {name: address for name, address in addresses.items() if name != EVERY_CLIENT}
         self._ha_address = ""
@@ -131,14 +136,18 @@ class BrokerRegistration:
         for link in self._links:
             link.tried.set()
 
-    async def stop(self) -> None:
-        """Unregister from every nameserver, and wait at most :data:`UNREGISTER_TIMEOUT_S` for the responses."""
+    async def stop(self, *, leaves: bool = True) -> None:
+        """Unregister from every nameserver, and wait at most :data:`UNREGISTER_TIMEOUT_S` for the responses.
+
+        :param leaves: False to remain registered: the next registration from this address replaces this one.
+        """
         if self._topic_changed in self.topics.on_change:
             self.topics.on_change.remove(self._topic_changed)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(link.unregister() for link in self._links))
+        if leaves:
+            await asyncio.gather(*(link.unregister() for link in self._links))
         self._tasks.clear()
         self._links.clear()
 
@@ -146,7 +155,7 @@ class BrokerRegistration:
         """Call ``then`` once every reachable nameserver knows the current topics, at the latest after
         :data:`KNOWN_WAIT_S`.
         """
-        version = self.topics.version
+        version = self.version
         waiting = [link for link in self._links if not link.failing and link.known != version]
         if not waiting:
             then()
@@ -197,6 +206,14 @@ class BrokerRegistration:
     def period_s(self) -> float:
         """Return the seconds between two registrations."""
         return min(MAX_PERIOD_S, max(MIN_PERIOD_S, self._live.current.register_name_server_period / 1000))
+
+    @property
+    def version(self) -> DataVersion:
+        """Return the version of the topics, with the epoch of a set's member."""
+        version = self.topics.version
+        if self._member is None:
+            return version
+        return msgspec.structs.replace(version, state_version=self._member.known_epoch)
 
     async def knows(self, nameserver: str, version: DataVersion) -> bool:
         """Return whether a nameserver knows this version of the table and has this broker in its routes.
@@ -268,6 +285,8 @@ class BrokerRegistration:
             raise RegistrationError(f"code {answer.code}: {answer.remark}")
         header_of_answer = answer.header(RegisterBrokerResponseHeader)
         self.rivals[nameserver] = header_of_answer.rival_addr or ""
+        if self._member is not None and header_of_answer.rival_state_version:
+            self._member.epoch_seen(header_of_answer.rival_state_version)
         if self.on_answer is not None:
             self.on_answer(header_of_answer)
         return decode_body(KVTable, answer.body) if answer.body else None
@@ -342,7 +361,7 @@ class _Link:
         due_at = owner.clock.monotonic()
         while True:
             now = owner.clock.monotonic()
-            if now >= due_at or self.known != owner.topics.version or not self._is_connected:
+            if now >= due_at or self.known != owner.version or not self._is_connected:
                 if await self._register():
                     pause_s = LOOK_S
                     due_at = owner.clock.monotonic() + owner.period_s
@@ -356,7 +375,7 @@ class _Link:
 
     async def _register(self) -> bool:
         owner = self._owner
-        version = owner.topics.version
+        version = owner.version
         known, self.known = self.known if self._is_connected else None, None
         changed, self.changed = self.changed, set()
         try:

@@ -156,7 +156,11 @@ class NamesrvRequests:
         if outcome.rival:
             self._warn_of_rival(identity, outcome)
         if outcome.is_ignored:
-            return Response(header=RegisterBrokerResponseHeader(rival_addr=outcome.rival))
+            return Response(
+                header=RegisterBrokerResponseHeader(
+                    rival_addr=outcome.rival, rival_state_version=outcome.rival_state_version
+                )
+            )
         if outcome.is_new:
             _log.info("broker %s at %s registered", identity.name, identity.address)
         self.gone.forget(identity)

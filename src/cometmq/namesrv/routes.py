@@ -13,8 +13,9 @@ Some rules are stricter than Apache's, which loses or mixes up topics and broker
 * a broker that asks whether its topics are known (request code 322) must register them again if some were removed here,
   or if another broker has replaced it in the routes.
 
-If two live brokers have the same name and ID, the one with the higher ``stateVersion`` remains, as in 5.x; if the
-versions are equal, the one that registered last remains.
+If two live brokers have the same name and ID, the one with the higher ``stateVersion`` remains, as in 5.x, and the
+other one is told that version; if the versions are equal, the one that registered last remains. ``stateVersion`` is the
+epoch of a set that elects its master.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ class Registered:
     """The address of another live broker with the same name and ID."""
     is_ignored: bool = False
     """True if the rival remains registered because its ``stateVersion`` is higher."""
+    rival_state_version: int = 0
+    """The rival's ``stateVersion``, if it remains registered."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -211,7 +214,9 @@ class RouteTable:
         if holder is not None and _state(holder.data_version) > _state(data_version):
             if previous is not None:
                 self._remove(previous.identity)
-            return Registered(rival=holder.identity.address, is_ignored=True)
+            return Registered(
+                rival=holder.identity.address, is_ignored=True, rival_state_version=_state(holder.data_version)
+            )
         if previous is not None and previous.identity.name != identity.name:
             self._remove(previous.identity)  # the broker at this address registers under a new name
         elif previous is not None:
@@ -228,7 +233,8 @@ class RouteTable:
             registration.listeners,
             lacks_topics=previous is not None and previous.lacks_topics and not is_known,
         )
-        rival = next(iter(self._addresses_of.of(_key(identity))), "")
+        others = self._addresses_of.of(_key(identity))
+        rival = next((one for one in others if not self._is_earlier(one, data_version)), "")
         self._addresses_of.add(_key(identity), identity.address)
         master = self._live.get(self._brokers[identity.name].addresses.get(MASTER_ID, ""))
         for _ in self._topics.add(identity.name, queues.usable, replace=not is_known):
@@ -239,6 +245,10 @@ class RouteTable:
         if identity.broker_id == MASTER_ID or master is None:
             return Registered(is_new=previous is None, skipped_topics=queues.skipped, rival=rival)
         return Registered(master.identity.address, master.ha_address, is_new=previous is None, rival=rival)
+
+    def _is_earlier(self, address: str, data_version: DataVersion) -> bool:
+        """Return whether the broker at an address is an earlier master of the same set, which knows that or will."""
+        return _state(self._live[address].data_version) < _state(data_version)
 
     def _check(self, identity: BrokerIdentity, usable: Mapping[str, QueueData], ha_address: str) -> None:
         identity.check()
@@ -385,11 +395,13 @@ class RouteTable:
 
     def rivals(self) -> list[RivalBrokers]:
         """Return the live brokers that share their name and ID with other brokers."""
-        return [
-            RivalBrokers(broker_name=name, broker_id=broker_id, broker_addrs=sorted(addresses))
-            for (name, broker_id), addresses in sorted(self._addresses_of.items())
-            if len(addresses) > 1
-        ]
+        found = []
+        for (name, broker_id), addresses in sorted(self._addresses_of.items()):
+            newest = max(_state(self._live[address].data_version) for address in addresses)
+            live = sorted(one for one in addresses if _state(self._live[one].data_version) == newest)
+            if len(live) > 1:
+                found.append(RivalBrokers(broker_name=name, broker_id=broker_id, broker_addrs=live))
+        return found
 
     def topics(self) -> list[str]:
         """Return every topic (request code 206)."""

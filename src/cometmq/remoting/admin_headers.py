@@ -292,6 +292,8 @@ class RegisterBrokerResponseHeader(Header):
     master_addr: str | None = None
     rival_addr: str | None = None
     """The address of another live broker with the same name and id (CometMQ's own field)."""
+    rival_state_version: Int64 | None = None
+    """Its ``stateVersion``, if it is higher, so that this registration is ignored (CometMQ's own field)."""
 
 
 class UnRegisterBrokerRequestHeader(Header):

@@ -298,6 +298,16 @@ class ProcessorTable:
         self._by_code[processor.code] = processor
         self._by_prefix[b'{"code":%d' % processor.code] = processor
 
+    def gate(self, codes: Iterable[int], refuse: Callable[[], Response | None]) -> None:
+        """Ask ``refuse`` before each request with one of these codes; its response, if any, is the answer."""
+
+        def gated(handler: Handler) -> Handler:
+            return lambda *request: refuse() or handler(*request)
+
+        for code in codes:
+            processor = self._by_code[int(code)]
+            self.register(code, processor.header_type, gated(processor.handler), processor.permission)
+
     def _in_task(self, handler: AsyncHandler) -> Handler:
         def begin(connection: Any, request: Request[Any], body: bytes) -> None:
             self._running.start(_answer(handler, connection, request, body), describe(request.code))

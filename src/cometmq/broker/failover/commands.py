@@ -20,13 +20,13 @@ def successor_for(me: Member, state: State, leader: Leader | None, name: str, no
     """
     if state is not State.MASTER or leader is None:
         raise CommandRefusedError(f"{me} is not the master, it is {state.value}", next_step="ask the master of the set")
-    successor = leader.best_successor(name, now)
-    if not successor:
+    successor = leader.in_sync.best_successor(name, now)
+    if successor is None:
         raise CommandRefusedError(
             f"{name or 'no other member'} is not in sync, so nobody can take over",
             next_step="wait until cometmq failover status shows another member in sync",
         )
-    return successor
+    return successor.name
 
 
 def check_force(me: Member, state: State, document: Document | None, presences: Mapping[str, Presence]) -> None:

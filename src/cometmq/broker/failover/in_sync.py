@@ -90,6 +90,15 @@ class InSyncSet:
         progress = self._progress.get(member)
         return progress is None or now >= progress.caught_up_at + self._lag_s
 
+    def best_successor(self, name: str, now: float) -> Member | None:
+        """Return the member that is furthest, or the named one; ``None`` if nobody can take over."""
+        ready = [
+            member
+            for member in self.certain
+            if member != self._me and name in ("", member.name) and not self.is_late(member, now)
+        ]
+        return max(ready, key=lambda member: (self.end_of(member), member.name), default=None)
+
     def propose(self, pending: frozenset[Member]) -> None:
         """Count the members of a change that is sent to the engine."""
         self.pending = pending

@@ -48,15 +48,6 @@ class Leader:
             return ""
         return f"{certain} members are in sync, fewer than minInSyncReplicas={self._min_in_sync}"
 
-    def best_successor(self, name: str, now: float) -> str:
-        """Return the name of the member that is furthest, or of the named one; empty if nobody can take over."""
-        ready = [
-            (self.in_sync.end_of(member), member.name)
-            for member in self.in_sync.certain
-            if member != self._me and name in ("", member.name) and not self.in_sync.is_late(member, now)
-        ]
-        return max(ready)[1] if ready else ""
-
     def begin_handover(self, successor: str, now: float) -> None:
         """Wait until a successor has everything."""
         self._successor = successor

@@ -446,10 +446,10 @@ class MemberMachine:
 
     def _lead(self, leader: Leader, document: Document) -> None:
         """Change the set if a replica has left or caught up; hand over if the disk fails."""
-        successor = leader.best_successor("", self._now) if self.disk_trouble else ""
-        if successor:
+        successor = leader.in_sync.best_successor("", self._now) if self.disk_trouble else None
+        if successor is not None:
             self._move(Change.HAND_OVER, f"the disk of {self.me} has failed: {self.disk_trouble}")
-            leader.begin_handover(successor, self._now)
+            leader.begin_handover(successor.name, self._now)
         elif self.view.pending is None:
             self._propose(leader, leader.next_document(document, self.view.presences, self._now))
 

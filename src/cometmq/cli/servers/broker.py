@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cometmq.cli.contexts import NAMESRV_VARIABLE
+from cometmq.cli.failures import WrongUseError
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
@@ -28,6 +28,10 @@ from cometmq.cli.servers.process import (
     until_stdin_ends_option,
     warn,
 )
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.controller import Broker
 
 
 @click.group(
@@ -59,6 +63,11 @@ from cometmq.cli.servers.process import (
 @set_option
 @begin_anew_option
 @click.option(
+    "--bootstrap",
+    is_flag=True,
+    help="Found a set with the messages of this store if the engine has no document of it (failover).",
+)
+@click.option(
     "--help-config", is_flag=True, help="Print every configuration key with its meaning, as a broker.conf file."
 )
 @until_stdin_ends_option
@@ -74,6 +83,7 @@ def command(
     data: Path | None,
     settings: tuple[str, ...],
     begin_anew: bool,
+    bootstrap: bool,
     help_config: bool,
     until_stdin_ends: bool,
 ) -> None:
@@ -84,7 +94,6 @@ def command(
     if ctx.invoked_subcommand is not None:
         return
     from cometmq.broker.config import BrokerConfig, load_broker_config
-    from cometmq.broker.controller import Broker
 
     if help_config:
         show_config_keys(BrokerConfig)
@@ -104,21 +113,41 @@ def command(
         loaded, warnings = load_broker_config(config, **overrides)
     for line in warnings:
         warn(line)
+    if bootstrap and not loaded.failover:
+        raise WrongUseError("--bootstrap founds a set that elects its master: set failover=etcd or failover=kubernetes")
 
     async def main(stopping: Stopping) -> None:
         if until_stdin_ends:
             stop_when_stdin_ends(stopping)
-        broker = Broker(loaded, begin_anew=begin_anew)
-        async with AsyncExitStack() as services:
-            await services.enter_async_context(run_service(broker, what="broker", port=loaded.listen_port))
-            if loaded.grpc_server_port and not broker.is_slave:
-                from cometmq.proxy.embedded import BrokerEndpoint
-
-                endpoint = BrokerEndpoint(broker)
-                services.push_async_callback(endpoint.stop)
-                await endpoint.start(loaded.grpc_server_port)
-            tune_memory()
-            announce(f"CometMQ broker {broker.config.broker_name} ready: {broker.address}")
-            await stopping.wait()
+        await _run(loaded, stopping, begin_anew=begin_anew, bootstraps=bootstrap)
 
     run_server(main)
+
+
+async def _run(config: BrokerConfig, stopping: Stopping, *, begin_anew: bool, bootstraps: bool) -> None:
+    """Run a broker, or the member of a set, until it is asked to stop."""
+    from cometmq.broker.controller import Broker
+    from cometmq.broker.member.lives import LifeOptions
+    from cometmq.broker.member.set_member import SetMember
+
+    service: Broker | SetMember
+    if config.failover:
+        service = SetMember(config, bootstraps=bootstraps, options=LifeOptions(begin_anew=begin_anew, extend=_add_grpc))
+    else:
+        service = Broker(config, begin_anew=begin_anew)
+    async with run_service(service, what="broker", port=config.listen_port):
+        if isinstance(service, Broker):
+            await _add_grpc(service)
+        tune_memory()
+        announce(f"CometMQ broker {service.config.broker_name} ready: {service.address}")
+        await stopping.wait()
+
+
+async def _add_grpc(broker: Broker) -> None:
+    """Start a master's endpoint for RocketMQ 5 clients, which stops with the broker."""
+    if broker.config.grpc_server_port and not broker.is_slave:
+        from cometmq.proxy.embedded import BrokerEndpoint
+
+        endpoint = BrokerEndpoint(broker)
+        broker.on_stop("gRPC endpoint", endpoint.stop)
+        await endpoint.start(broker.config.grpc_server_port)

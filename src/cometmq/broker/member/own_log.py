@@ -1,0 +1,66 @@
+"""Tells a member's state machine about its own log and disk."""
+
+from __future__ import annotations
+
+import logging
+
+from cometmq.broker.failover import events as e
+from cometmq.broker.member.driver import Driver
+from cometmq.broker.member.lives import Lives
+from cometmq.store.errors import StoreError
+
+_log = logging.getLogger(__name__)
+
+
+class OwnLog:
+    """The log of the present life: its ends, its flushes where they count, and failures of the disk."""
+
+    def __init__(self, driver: Driver, lives: Lives) -> None:
+        self._driver = driver
+        self._lives = lives
+        self._is_flushing = False
+        self._trouble = ""
+
+    def moved(self) -> None:
+        """Give the machine the ends of the log, if they have changed; flush the log if only flushed bytes count."""
+        lives, machine = self._lives, self._driver.machine
+        if not lives.is_open:
+            return
+        store, known = lives.broker.store, machine.log
+        end = store.max_physical_offset
+        if end != known.end or store.flushed_position != known.flushed:
+            self._driver.give(e.LogMoved(lives.log_state()))
+        if machine.counted_end < end and store.flushed_position < end and not self._is_flushing:
+            self._is_flushing = True
+            store.when_flushed(end, self._flushed)
+
+    def _flushed(self, error: StoreError | None) -> None:
+        self._is_flushing = False
+        if error is not None:
+            self.failed(str(error))
+            return
+        self.moved()
+        if self._lives.is_open and not self._lives.master_epoch:
+            self._lives.broker.slave.report()
+
+    def look(self) -> None:
+        """Ask the store whether it can be written, about once in a heartbeat."""
+        if not self._lives.is_open:
+            return
+        self.moved()
+        error = self._lives.broker.store.writable()
+        if error is not None:
+            self.failed(str(error))
+        elif self._trouble:
+            _log.info("the disk can be written again")
+            self._trouble = ""
+            self._driver.give(e.DiskHealed())
+
+    def failed(self, reason: str) -> None:
+        """Tell the machine that the log cannot be written."""
+        if reason == self._trouble:
+            return
+        if not self._trouble:
+            _log.error("the disk has failed: %s; this member cannot be the master until it can write", reason)
+        self._trouble = reason
+        self._driver.give(e.DiskFailed(reason))

@@ -1,0 +1,311 @@
+"""SetMember: one broker of a set that elects its master (``ReplicasManager``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from cometmq.broker.config import BrokerConfig, with_host
+from cometmq.broker.controller import Broker
+from cometmq.broker.failover import events as e
+from cometmq.broker.failover.changes import ChangeLog
+from cometmq.broker.failover.document import check_name
+from cometmq.broker.failover.engines.interface import Engine
+from cometmq.broker.failover.engines.opening import open_engine
+from cometmq.broker.failover.history import History
+from cometmq.broker.failover.identity import Identity, boot_id, next_identity, read_identity, write_identity
+from cometmq.broker.failover.machine import MemberMachine
+from cometmq.broker.failover.options import CommandRefusedError, MemberOptions
+from cometmq.broker.failover.states import State
+from cometmq.broker.member.driver import Actions, Driver
+from cometmq.broker.member.engine_tasks import EngineTasks
+from cometmq.broker.member.lives import LifeOptions, Lives
+from cometmq.broker.member.own_log import OwnLog
+from cometmq.broker.member.roles import Roles
+from cometmq.broker.member.sides import Sides
+from cometmq.broker.membership import Membership
+from cometmq.clock import wait_for
+from cometmq.loop import TaskSet
+from cometmq.periodic import Periodic
+from cometmq.remoting.codes import ResponseCode
+from cometmq.threads import in_thread
+
+_log = logging.getLogger(__name__)
+
+_STOP_SECONDS: Final = 3.0
+"""Maximum time for the handover of a master that stops."""
+_CONFIRM_SECONDS: Final = 1.0
+"""Maximum time for which a master that stops without a successor waits until its messages are confirmed."""
+_NOT_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class SetMember:
+    """A member of a set: its state machine, its engine, and the broker that is its present life.
+
+    It is the :class:`~cometmq.broker.failover.status.FailoverMember` of tools and metrics.
+
+    :param config: with ``failover``; other members' configurations differ in the addresses only.
+    :param engine: the engine; by default, the one in the configuration.
+    :param bootstraps: True to found the set with this store's messages, if the engine has no document of it.
+    :raises ConfigError: the engine's keys cannot be used.
+    :raises TlsError: a TLS file cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        engine: Engine | None = None,
+        bootstraps: bool = False,
+        options: LifeOptions | None = None,
+    ) -> None:
+        options = options or LifeOptions()
+        clock = self._clock = options.clock
+        self._bootstraps = bootstraps
+        self._heartbeat_s = config.failover_lease_ms / 4000
+        self._process = secrets.token_hex(8)
+        self.engine_name: Final = config.failover or "memory"
+        self.changes: Final = ChangeLog(clock.now_ms)
+        engine = open_engine(config, clock=clock) if engine is None else engine
+        self._driver: Final = Driver(clock=clock)
+        self._engine: Final = EngineTasks(engine, self._driver.give, heartbeat_s=self._heartbeat_s, clock=clock)
+        self._lives: Final = Lives(with_host(config), options)
+        self._own_log: Final = OwnLog(self._driver, self._lives)
+        self._roles: Final = Roles(self._driver, self._lives, self._own_log, clock=clock)
+        self._sides: Final = Sides(self._driver, self._lives, self._roles, self._own_log, self._process)
+        self._lives.member = Membership(self._sides, self)
+        self._looks = Periodic("look at the disk", self._heartbeat_s, self._own_log.look, clock=clock)
+        self._tasks: Final = TaskSet()
+        self._changes_role: asyncio.Task[None] | None = None
+        self._is_killed = False
+
+    # --- what tools see ---------------------------------------------------------------------------
+    @property
+    def machine(self) -> MemberMachine:
+        """The state machine."""
+        return self._driver.machine
+
+    @property
+    def broker(self) -> Broker:
+        """The broker that is the member's present life, or was its last one."""
+        return self._lives.broker
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration of the present life."""
+        return self.broker.config
+
+    @property
+    def address(self) -> str:
+        """This member's ``host:port`` for clients."""
+        return self.broker.address
+
+    @property
+    def is_serving(self) -> bool:
+        """Return whether this member is the master and serves clients."""
+        return self._roles.serves and self._sides.epoch > 0
+
+    def history(self) -> History:
+        """Return the epochs of the own log."""
+        return self._sides.history()
+
+    # --- start ------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Open the store as a slave, and begin to look for the set, which decides the role.
+
+        :raises StoreError: the store cannot be opened.
+        :raises IdentityError: the store's file with the member's identity is damaged.
+        :raises OSError: a port is in use.
+        """
+        lives, driver = self._lives, self._driver
+        await lives.open()
+        try:
+            identity = await self._begin_identity()
+            await lives.listen_for_members()
+            now = self._clock.monotonic()
+            driver.machine = MemberMachine(self._options(), identity, lives.log_state(), now, self._clock.now_ms)
+            await lives.serve()
+        except BaseException:
+            await lives.close()
+            raise
+        _log.info(
+            "%s is a member of the set %s, which %s keeps: generation %d, log up to %d in epoch %d",
+            *(self.machine.me, lives.config.broker_name, self.engine_name, identity.generation),
+            *(self.machine.log.end, self.machine.log.last_epoch),
+        )
+        self._roles.serves = True
+        self._changes_role = asyncio.get_running_loop().create_task(self._roles.run(), name="change the role")
+        self._engine.start()
+        self._looks.start()
+        actions: Actions = {
+            **self._roles.actions,
+            e.Read: self._engine.read,
+            e.Swap: self._engine.swap,
+            e.Announce: self._engine.announce,
+            e.SaveIdentity: self._do_save_identity,
+            e.Confirm: self._do_confirm,
+        }
+        driver.begin(actions, self._settle)
+
+    def _options(self) -> MemberOptions:
+        config = self._lives.config
+        default = _NOT_NAME.sub("-", f"{config.broker_ip1}-{config.listen_port}").lstrip("._-")
+        return MemberOptions(
+            check_name(config.failover_member or default),
+            self.broker.address,
+            self._lives.ha_address,
+            self._process,
+            secrets.token_hex(8),
+            lease_s=config.failover_lease_ms / 1000,
+            min_in_sync=config.min_in_sync_replicas,
+            priority=config.broker_election_priority,
+            flushes=config.sync_flush,
+            bootstraps=self._bootstraps,
+        )
+
+    # --- stop -------------------------------------------------------------------------------------
+    async def stop(self) -> None:
+        """Hand over if this member is the master, and stop; do nothing before ``start``."""
+        changes_role, self._changes_role = self._changes_role, None
+        if changes_role is None:
+            return
+        self._roles.stop()
+        if not self._is_killed:
+            await changes_role
+            if self.machine.state is State.MASTER:
+                await self._leave_office()
+        self._driver.stop()
+        await self._looks.stop()
+        await self._tasks.stop()
+        changes_role.cancel()
+        await asyncio.gather(
+            self._engine.stop(withdraws=not self._is_killed),
+            self._lives.close(leaves=True),
+            changes_role,
+            return_exceptions=True,
+        )
+        if not self._is_killed and not (self._lives.config.root / "abort").exists():  # everything is on the disk
+            write_identity(self._identity_path, replace(self.machine.identity, is_clean=True))
+
+    async def _leave_office(self) -> None:
+        """Hand over; if nobody can take over, wait until the messages are confirmed that were sent before."""
+        began = self._clock.monotonic()
+        try:
+            await wait_for(self._clock, _STOP_SECONDS, self.hand_over("", f"{self.machine.me} stops"))
+        except (CommandRefusedError, TimeoutError) as error:
+            _log.warning("%s stops without a handover: %s", self.machine.me, error)
+        else:
+            _log.info("%s has handed over in %.3f s", self.machine.me, self._clock.monotonic() - began)
+            return
+        broker = self.broker
+        self._roles.forbid("the broker stops")
+        broker.turn.end()
+        self._own_log.moved()
+        end = broker.store.max_physical_offset
+        try:
+            await wait_for(self._clock, _CONFIRM_SECONDS, self._driver.until(lambda: self.machine.confirmed >= end))
+        except TimeoutError:
+            _log.warning("%s stops before its set has all its messages", self.machine.me)
+        broker.confirms.give_up(ResponseCode.SERVICE_NOT_AVAILABLE)
+
+    async def cut_off(self) -> None:
+        """Close every connection immediately, as if the process had been killed; ``stop`` must still be called."""
+        self._is_killed = True
+        self._driver.stop()
+        if self._changes_role is not None:
+            self._changes_role.cancel()
+        await self._engine.stop(withdraws=False)
+        if self._lives.is_open:
+            await self.broker.cut_off()
+
+    # --- commands of people -----------------------------------------------------------------------
+    async def hand_over(self, to: str, why: str) -> None:
+        """Make another member the master: ``to``, or the one that is furthest. Return once the engine has it.
+
+        :raises CommandRefusedError: nobody can take over now, or the handover took too long.
+        """
+        machine = self.machine
+        epoch, in_sync = machine.epoch, machine.in_sync
+        successor = None if in_sync is None else in_sync.best_successor(to, self._clock.monotonic())
+        if successor is not None:
+            await self.broker.ha.copy_tables(successor)
+        self._driver.command(e.HandOver(to, why))
+        await self._driver.until(lambda: machine.epoch > epoch or machine.state in (State.MASTER, State.HALTED))
+        if machine.epoch == epoch:
+            raise CommandRefusedError(
+                "the handover was given up: the members or the engine were too slow",
+                next_step="see cometmq failover status, and try again",
+            )
+
+    async def force(self, why: str) -> None:
+        """Let this member stand for election although it may lack acknowledged messages.
+
+        :raises CommandRefusedError: the set has a master, or this member cannot stand.
+        """
+        self._driver.command(e.Force(why))
+
+    async def forget(self, name: str) -> None:
+        """Remove a replica that never comes back from the document.
+
+        :raises CommandRefusedError: this member is not the master, or the replica is still part of the set.
+        """
+        self._driver.command(e.Forget(name))
+
+    # --- identity ---------------------------------------------------------------------------------
+    @property
+    def _identity_path(self) -> Path:
+        return self._lives.config.root / "comet" / "failover.json"
+
+    async def _begin_identity(self) -> Identity:
+        identity = next_identity(await in_thread(read_identity, self._identity_path), boot_id())
+        await in_thread(write_identity, self._identity_path, identity)
+        return identity
+
+    def _do_save_identity(self, request: e.SaveIdentity) -> None:
+        self._tasks.start(self._save_identity(request.identity), "save the identity")
+
+    async def _save_identity(self, identity: Identity) -> None:
+        while True:
+            try:
+                await in_thread(write_identity, self._identity_path, identity)
+                break
+            except OSError as error:
+                self._own_log.failed(f"{self._identity_path} cannot be written: {error}")
+                await self._clock.sleep(self._heartbeat_s)
+        self._driver.give(e.IdentitySaved(identity))
+        self._own_log.moved()
+        if self._lives.is_open and not self._lives.master_epoch:
+            self.broker.slave.report()
+
+    # --- what follows from events -----------------------------------------------------------------
+    def _do_confirm(self, _: e.Confirm) -> None:
+        """Let consumers read what the set has, and acknowledge it."""
+        lives, readable = self._lives, self.machine.readable
+        if not lives.is_open or not readable:
+            return
+        broker = lives.broker
+        lives.is_confirmed = True
+        broker.store.confirm(readable)
+        if lives.master_epoch:
+            broker.confirms.confirm(readable)
+            broker.ha.confirmed()
+
+    def _settle(self) -> None:
+        """Look at everything that an event may have changed: what may be read, refusals, and the broker id."""
+        machine, lives = self.machine, self._lives
+        self.changes.observe(machine)
+        if not lives.is_open:
+            return
+        if machine.readable > lives.broker.store.readable_end or not lives.is_confirmed:
+            self._do_confirm(e.Confirm(machine.readable))
+        if lives.master_epoch:
+            self._roles.forbid(machine.refusal)
+        elif not lives.is_registered and self._roles.serves and machine.view.document is not None:
+            replica = machine.view.document.replica(machine.me.name)
+            if replica is not None:
+                lives.register(replica.broker_id)

@@ -1,0 +1,153 @@
+"""A member, as replication sees it: events of connections go to the state machine."""
+
+from __future__ import annotations
+
+from cometmq.broker.failover import events as e
+from cometmq.broker.failover.document import Member
+from cometmq.broker.failover.history import History
+from cometmq.broker.failover.states import LEADING, State
+from cometmq.broker.member.driver import Driver
+from cometmq.broker.member.lives import Lives
+from cometmq.broker.member.own_log import OwnLog
+from cometmq.broker.member.roles import Roles
+
+
+class Sides:
+    """Implements :class:`~cometmq.broker.membership.MemberSides`.
+
+    :param process: a random number, chosen at the start of the process.
+    """
+
+    def __init__(self, driver: Driver, lives: Lives, roles: Roles, log: OwnLog, process: str) -> None:
+        self._driver = driver
+        self._lives = lives
+        self._roles = roles
+        self._log = log
+        self.process = process
+
+    # --- both sides -------------------------------------------------------------------------------
+    @property
+    def me(self) -> Member:
+        """This member."""
+        return self._driver.machine.me
+
+    @property
+    def set_id(self) -> str:
+        """The id of the set to which this store belongs."""
+        return self._driver.machine.identity.set_id
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Interval of heartbeats and repeated reports in seconds."""
+        return self._driver.machine.options.heartbeat_s
+
+    @property
+    def readable(self) -> int:
+        """Log offset up to which messages may be read."""
+        return self._driver.machine.readable if hasattr(self._driver, "machine") else 0
+
+    def epoch_seen(self, epoch: int) -> None:
+        """Another member, or a nameserver, has named an epoch."""
+        self._driver.give(e.EpochSeen(epoch))
+
+    # --- the master's side ------------------------------------------------------------------------
+    @property
+    def epoch(self) -> int:
+        """The epoch in which this member serves as master, or 0 if it does not."""
+        machine = self._driver.machine
+        serves = machine.state in LEADING and self._lives.master_epoch == machine.epoch
+        return machine.epoch if serves else 0
+
+    @property
+    def known_epoch(self) -> int:
+        """The highest epoch that this member knows."""
+        return self._driver.machine.epoch
+
+    @property
+    def confirmed(self) -> int:
+        """Log offset up to which all counted members have the log."""
+        return self._driver.machine.confirmed
+
+    def history(self) -> History:
+        """Return the epochs of this member's log."""
+        return self._lives.epochs.history()
+
+    def is_in_sync(self, member: Member) -> bool:
+        """Return whether a member is in the confirmed in-sync set."""
+        in_sync = self._driver.machine.in_sync
+        return in_sync is not None and member in in_sync.confirmed
+
+    def signed_in(self, member: Member, address: str, ha_address: str) -> None:
+        """A follower's log has been compared."""
+        self._driver.give(e.SignedIn(member, self._driver.machine.epoch, address, ha_address))
+
+    def reported(self, member: Member, end: int) -> None:
+        """A follower has the log up to ``end``."""
+        self._driver.give(e.Reported(member, self._driver.machine.epoch, end))
+
+    def lost(self, member: Member) -> None:
+        """A follower's last connection is closed."""
+        self._driver.give(e.ReplicaLost(member))
+
+    def round_ended(self) -> None:
+        """Something may have been stored in this round of the event loop."""
+        self._log.moved()
+
+    # --- the follower's side ----------------------------------------------------------------------
+    @property
+    def address(self) -> str:
+        """This member's ``host:port`` for requests."""
+        return self._driver.machine.options.address
+
+    @property
+    def ha_address(self) -> str:
+        """This member's ``host:port`` for followers."""
+        return self._driver.machine.options.ha_address
+
+    @property
+    def counted_end(self) -> int:
+        """The end of the log that may be reported."""
+        return self._driver.machine.counted_end
+
+    async def compared(self, epoch: int, masters: History) -> int | None:
+        """Return the log offset from which to copy; ``None`` if the log must be cut first, or the epoch has ended.
+
+        :raises HistoryError: this log cannot continue with the master's.
+        """
+        mine = self._lives.epochs.history()
+        offset = self._roles.compare(e.MasterHistory(epoch, mine, masters))
+        if offset is None:
+            return None
+        if offset < mine.end:
+            self._roles.cut(offset, masters.last_epoch)
+            return None
+        if offset > mine.end:
+            self._lives.epochs.adopt(masters)
+        return offset
+
+    def copies(self, epoch: int) -> bool:
+        """Return whether bytes from the master of an epoch may be appended and reported."""
+        return self._driver.machine.copies(epoch)
+
+    def log_moved(self) -> None:
+        """The log has grown, or was flushed."""
+        self._log.moved()
+
+    def heard(self, epoch: int, confirmed: int) -> None:
+        """Bytes or a heartbeat have come from the master."""
+        self._driver.give(e.Heard(epoch, confirmed))
+
+    def link_lost(self, epoch: int, *, is_refused: bool) -> None:
+        """The connection to the master was lost, or could not be made."""
+        self._driver.give(e.LinkLost(epoch, is_refused))
+
+    # --- clients ----------------------------------------------------------------------------------
+    @property
+    def client_refusal(self) -> str:
+        """The reason why requests that read messages are refused, or an empty text."""
+        machine = self._driver.machine
+        if machine.state is State.HALTED:
+            return f"this member waits for a person: {machine.reason}"
+        if self._lives.is_confirmed:
+            return ""
+        return f"this member is {machine.state.value}, and does not know yet what its set has"

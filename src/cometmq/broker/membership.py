@@ -1,0 +1,80 @@
+"""The interfaces between a broker's parts and the member of a set whose present life the broker is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cometmq.auth.guard import AccessGuard
+from cometmq.broker.config import SYNC_MASTER, BrokerConfig
+from cometmq.broker.failover.status import FailoverMember
+from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.replication.members import FollowerSide, MasterSide
+from cometmq.broker.turn.confirm_service import ConfirmService
+from cometmq.broker.turn.group_transfer import GroupTransferService
+from cometmq.broker.turn.in_sync_set import InSyncSet
+from cometmq.broker.turn.waiters import Transfers
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.processors import Response
+from cometmq.remoting.tls.server import ServerTls
+from cometmq.store.message_store import MessageStore
+
+CLIENT_CODES: Final = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.LITE_PULL_MESSAGE,
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_EARLIEST_MSG_STORETIME,
+    RequestCode.QUERY_CORRECTION_OFFSET,
+    RequestCode.QUERY_CONSUME_QUEUE,
+)
+"""The requests that a member refuses while it does not know what may be read."""
+
+
+class MemberSides(MasterSide, FollowerSide, Protocol):
+    """A member, as replication, the store and the registration see it."""
+
+    @property
+    def readable(self) -> int:
+        """Return the log offset up to which messages may be read."""
+
+    @property
+    def client_refusal(self) -> str:
+        """Return the reason why requests that read messages are refused, or an empty text."""
+
+    def round_ended(self) -> None:
+        """Take note of what the master has stored in this round of the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a broker knows of its member."""
+
+    sides: MemberSides
+    operated: FailoverMember
+
+    def refuse_client(self) -> Response | None:
+        """Return the response to a request that reads messages, or ``None`` if it may be answered."""
+        reason = self.sides.client_refusal
+        if not reason:
+            return None
+        return Response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {reason}")
+
+
+def open_replication(
+    config: BrokerConfig, store: MessageStore, tls: ServerTls, guard: AccessGuard | None, member: Membership | None
+) -> tuple[HAService, Transfers | None]:
+    """Create the port for slaves, and what sends wait for: the members of a set, slaves, or nobody."""
+    timeout_s = config.slave_timeout / 1000
+    if member is not None:
+        return HAService(config, store, None, tls, guard, member.sides), ConfirmService(
+            clock=store.clock, timeout_s=timeout_s
+        )
+    in_sync = InSyncSet(config.slaves_required, config.ha_slave_fallbehind_max)
+    transfers = GroupTransferService(clock=store.clock, timeout_s=timeout_s, in_sync=in_sync)
+    return HAService(config, store, transfers, tls, guard), transfers if config.broker_role == SYNC_MASTER else None

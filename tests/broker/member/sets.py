@@ -1,0 +1,118 @@
+"""Sets of members in this process, with an engine in memory and a nameserver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.broker.wire import Wire
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.failover.engines.memory import MemoryEngine, MemoryStore
+from cometmq.broker.member.lives import LifeOptions
+from cometmq.broker.member.set_member import SetMember
+from cometmq.client.instance import ClientInstance
+from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.server import NameServer
+from cometmq.options import parse_value, spellings_of
+from cometmq.testing.cluster import HOST, SMALL_STORE
+from cometmq.testing.ports import free_port
+
+LEASE_MS = 2_000
+
+
+@dataclass
+class MemberSet:
+    """A set whose members a test starts and kills by name."""
+
+    root: Path
+    namesrv: str
+    keys: Mapping[str, str]
+    clock: Clock = SYSTEM_CLOCK
+    store: MemoryStore = field(default_factory=MemoryStore)
+    members: dict[str, SetMember] = field(default_factory=dict)
+    engines: dict[str, MemoryEngine] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+
+    def config(self, name: str, **further: str) -> BrokerConfig:
+        known = spellings_of(BrokerConfig)
+        port = self.ports.setdefault(name, free_port(HOST))
+        keys = {
+            **SMALL_STORE,
+            "brokerName": "set",
+            "brokerIP1": HOST,
+            "bindAddress": HOST,
+            "listenPort": str(port),
+            "namesrvAddr": self.namesrv,
+            "storePathRootDir": str(self.root / name),
+            "failover": "etcd",
+            "failoverMember": name,
+            "failoverLeaseMs": str(LEASE_MS),
+            **self.keys,
+            **further,
+        }
+        return BrokerConfig(**{known[key].name: parse_value(known[key], text) for key, text in keys.items()})
+
+    async def start(self, name: str, *, bootstraps: bool = False, **further: str) -> SetMember:
+        engine = self.engines[name] = MemoryEngine(self.store, lease_s=LEASE_MS / 1000, clock=self.clock)
+        member = SetMember(
+            self.config(name, **further), engine=engine, bootstraps=bootstraps, options=LifeOptions(clock=self.clock)
+        )
+        await member.start()
+        self.members[name] = member
+        return member
+
+    async def kill(self, name: str) -> None:
+        """End a member as SIGKILL does."""
+        member = self.members.pop(name)
+        await member.cut_off()
+        await member.stop()
+
+    async def stop(self, name: str) -> None:
+        await self.members.pop(name).stop()
+
+    @property
+    def master(self) -> SetMember | None:
+        return next((member for member in self.members.values() if member.is_serving), None)
+
+    @property
+    def in_sync(self) -> set[str]:
+        document = self.store.document
+        return set() if document is None else {member.name for member in document.in_sync}
+
+    def instance(self) -> ClientInstance:
+        return ClientInstance(self.namesrv, clock=self.clock)
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait until a condition is true."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "the condition did not become true"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def member_set(root: Path, count: int = 3, **keys: str) -> AsyncIterator[MemberSet]:
+    """Start a set, and wait until all members are in sync."""
+    namesrv = NameServer(
+        NamesrvConfig(listen_port=0, bind_address=HOST, kv_config_path=str(root / "kv.json")), clock=SYSTEM_CLOCK
+    )
+    await namesrv.start()
+    members = MemberSet(root, namesrv.address, keys)
+    try:
+        for name in "abcde"[:count]:
+            await members.start(name)
+        await until(lambda: members.master is not None and members.in_sync == set("abcde"[:count]))
+        yield members
+    finally:
+        for name in list(members.members):
+            await members.stop(name)
+        await namesrv.stop()
+
+
+__all__ = ["MemberSet", "Wire", "member_set", "until"]

@@ -1,0 +1,112 @@
+"""Members of a set with real stores and sockets: elections, handovers, and what clients notice of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Self
+
+from tests.broker.member.sets import MemberSet, member_set, until
+
+from cometmq.broker.member.set_member import SetMember
+from cometmq.client.producer.producer import Producer
+from cometmq.client.send_result import SendStatus
+from cometmq.message.message import Message
+
+
+async def test_a_set_is_founded_and_all_members_get_in_sync(tmp_path: Path) -> None:
+    async with member_set(tmp_path) as members:
+        assert members.master is not None
+
+
+class Load:
+    """Sends numbered messages one after the other, and remembers which were acknowledged."""
+
+    def __init__(self, members: MemberSet, *, senders: int = 4) -> None:
+        self.acknowledged: list[bytes] = []
+        self.failures: list[Exception] = []
+        self._producer = Producer("load", instance=members.instance())
+        self._senders = senders
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_over = False
+
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        self._tasks = [asyncio.create_task(self._send(sender)) for sender in range(self._senders)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_over = True
+        await asyncio.gather(*self._tasks)
+        await self._producer.close()
+
+    async def _send(self, sender: int) -> None:
+        number = 0
+        while not self._is_over:
+            body = b"%d-%d" % (sender, number)
+            number += 1
+            try:
+                result = await self._producer.send(Message("T", body))
+            except Exception as error:
+                self.failures.append(error)
+            else:
+                if result.status is SendStatus.SEND_OK:
+                    self.acknowledged.append(body)
+
+    async def goes_on(self, count: int = 50) -> None:
+        """Wait until so many more messages are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        await until(lambda: len(self.acknowledged) >= wanted)
+
+
+def bodies(member: SetMember) -> Counter[bytes]:
+    """The bodies of all messages of the topic that a member's consumers can read."""
+    store = member.broker.store
+    found: Counter[bytes] = Counter()
+    for queue in store.queues().get("T", {}).values():
+        for offset in range(queue.min_offset(), queue.max_offset()):
+            unit = queue.unit(offset)
+            assert unit is not None
+            record = store.decoded_at(unit[0])
+            assert record is not None
+            found[record.body] += 1
+    return found
+
+
+def lost(load: Load, member: SetMember) -> set[bytes]:
+    return set(load.acknowledged) - bodies(member).keys()
+
+
+async def test_a_master_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    async with member_set(tmp_path) as members:
+        async with Load(members) as load:
+            await load.goes_on()
+            old = next(name for name, member in members.members.items() if member.is_serving)
+            await members.kill(old)
+            await load.goes_on()
+            assert members.master is not None
+            assert old not in members.in_sync
+            await members.start(old)
+            await until(lambda: members.in_sync == {"a", "b", "c"})
+            await load.goes_on()
+        assert not lost(load, members.master)
+        end = members.master.broker.store.max_physical_offset
+        await until(lambda: all(member.broker.store.readable_end == end for member in members.members.values()))
+        for member in members.members.values():
+            assert bodies(member) == bodies(members.master)
+
+
+async def test_a_handover_fails_no_send_and_loses_nothing(tmp_path: Path) -> None:
+    async with member_set(tmp_path) as members, Load(members) as load:
+        for _ in range(3):
+            await load.goes_on()
+            master = members.master
+            assert master is not None
+            await master.hand_over("", "a test asks for it")
+            await load.goes_on()
+            assert members.master not in (None, master)
+            await until(lambda: members.in_sync == {"a", "b", "c"})
+        assert not load.failures
+        assert members.master is not None
+        assert not lost(load, members.master)
