@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import small_config
 
+import cometmq.broker.limits
 from cometmq.broker.admin.failover import FailoverAdmin
 from cometmq.broker.controller import Broker
 from cometmq.namesrv.config import NamesrvConfig
@@ -75,3 +76,10 @@ def _is_of_slaves(broker: Broker, code: int) -> bool:
 def test_a_nameserver_answers_the_codes_of_the_page(tmp_path: Path) -> None:
     nameserver = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kv.json"), **USERS))
     assert set(nameserver.processors.codes()) == codes("a nameserver")
+
+
+def test_the_page_has_the_limits_of_the_port_for_slaves() -> None:
+    section = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8").split("## The port for slaves")[1]
+    rows = {name: int(value.replace(",", "")) for name, value in re.findall(r"^\| `(\w+)` \| ([\d,]+) ", section, re.M)}
+    assert len(rows) == 6
+    assert rows == {name: getattr(cometmq.broker.limits, name) for name in rows}

@@ -14,8 +14,8 @@ starting at that offset. If a master of CometMQ checks accounts, the slave signs
                       a frame of remoting      a signed request without an answer, with the field ``REPORT_FIELD``
 
 A member of a set always signs in, with another request, and the master answers it
-(:mod:`cometmq.broker.replication.member_sign_in`). Then the member sends the log offset from which to copy, and the
-frames have one more number and two more values::
+(:mod:`cometmq.broker.replication.member_sign_in`). Its first report is the log offset from which to copy. From then on,
+two values have another meaning, and each transfer also has the confirmed end::
 
     member → master   int64 maxPhyOffset       -1: the member has copied the tables (``TABLES_COPIED``)
     master → member   int64 phyOffset

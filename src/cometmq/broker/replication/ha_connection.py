@@ -89,7 +89,7 @@ class HAConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._goes_on = False
-        self._is_admitted = self._is_refused = False
+        self._is_admitted = False
         self.peer_ip = ""
         self.account: Caller | None = None
         """The slave's account, which the guard sets."""
@@ -134,8 +134,6 @@ class HAConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read the slave's reports."""
-        if self._is_refused:
-            return
         self.read_at = self._service.clock.monotonic()
         try:
             report = self._reports.feed(data)
@@ -147,10 +145,8 @@ class HAConnection(asyncio.Protocol):
             if self._reports.tables_copied and self.tables_copied is not None and not self.tables_copied.done():
                 self.tables_copied.set_result(None)
         except SignInRefusedError:  # logged by the service; the answer with the reason is sent
-            self._is_refused = True
             self.close()
         except ReplicationError as error:
-            self._is_refused = True
             _log.error("closing the connection of slave %s: %s", self.address, error)
             self.abort()
 

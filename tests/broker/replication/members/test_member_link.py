@@ -235,6 +235,17 @@ async def test_a_port_that_refuses_proves_nothing_before_a_connection_was_accept
     assert follower.side.losses == [False]
 
 
+async def test_a_master_that_closes_without_an_answer_and_then_refuses_proves_nothing(
+    follower: Follower, raw: RawMaster, clock: VirtualClock
+) -> None:
+    """This member has nothing of the epoch: a relay may have answered."""
+    raw.epoch = 0
+    await follow(follower, raw)
+    await raw.stop()
+    await clock.run_for(3)
+    assert follower.side.losses == [False]
+
+
 async def test_a_port_that_refuses_proves_nothing_about_the_master_of_another_epoch(
     follower: Follower, raw: RawMaster, clock: VirtualClock
 ) -> None:
