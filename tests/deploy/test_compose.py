@@ -19,15 +19,19 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.helpers.waiting import wait_for
+from tests.failover.etcd_servers import etcd
+from tests.helpers.waiting import until, wait_for
+from tests.interop.builds import ToolMissingError
+from tests.interop.conftest import unavailable
 
-from cometmq.client import Admin, Message, Producer
+from cometmq.client import Admin, Message, Producer, ProducerConfig, SendStatus
 from cometmq.testing import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65_534
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 OURS = {name: service for name, service in COMPOSE["services"].items() if service["image"] == "cometmq"}
+MEMBERS = ("broker-a-1", "broker-a-2", "broker-a-3")
 JOBS = ("console-user", "monitoring-files")
 PASSWORD = "correct horse battery"
 
@@ -44,8 +48,9 @@ def as_nobody() -> list[str]:
 class Containers:
     """Starts the commands of services; ``outside`` are the ports that clients on the host use."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, etcd: str) -> None:
         self.directory = directory
+        self.etcd = etcd
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.ports = {name: free_port() for name in OURS if name not in JOBS}
         self.outside = {name: free_port() for name in ("namesrv-a", "namesrv-b")}
@@ -71,6 +76,7 @@ class Containers:
             r"^--advertise=outside=localhost:\d+$", f"--advertise=outside=localhost:{self.ports.get(name)}", word
         )
         word = re.sub(r"^--advertise=broker-a.*$", "--advertise=127.0.0.1", word)
+        word = word.replace("http://etcd:2379", self.etcd)
         word = word.replace("outside=19876", f"outside={self.outside.get(name)}")
         word = word.replace("/run/secrets/console-password", str(self.secret))
         return word.replace("/data", str(self.data(name)))
@@ -117,11 +123,15 @@ def containers() -> Iterator[Containers]:
     """All services of compose.yaml; not below pytest's directory, which other users cannot read."""
     with tempfile.TemporaryDirectory(prefix="cometmq-compose-") as directory:
         os.chmod(directory, 0o755)
-        yield from running(Path(directory))
+        try:
+            with etcd(Path(directory)) as cluster:
+                yield from running(Path(directory), str(cluster.endpoints[0]))
+        except ToolMissingError as problem:
+            unavailable(problem)
 
 
-def running(directory: Path) -> Iterator[Containers]:
-    made = Containers(directory)
+def running(directory: Path, engine: str) -> Iterator[Containers]:
+    made = Containers(directory, engine)
     os.chmod(made.secret, 0o644)
     order = sorted(
         OURS, key=lambda name: (name.startswith(("broker", "console", "proxy")), name == "console", len(name))
@@ -155,12 +165,31 @@ def test_clients_inside_and_on_the_host_send_through_the_addresses_that_they_get
                 await producer.send(Message("Orders", b"from here"))
                 [data] = (await admin.cluster_info()).broker_addr_table.values()
                 host = ("127.0.0.1", "localhost")[number]
-                assert data.broker_addrs == {
-                    0: f"{host}:{containers.ports['broker-a']}",
-                    1: f"{host}:{containers.ports['broker-a-slave']}",
-                }
+                assert 0 in data.broker_addrs, "the set has a master"
+                assert sorted(data.broker_addrs.values()) == sorted(
+                    f"{host}:{containers.ports[member]}" for member in MEMBERS
+                )
 
     asyncio.run(send())
+
+
+def test_another_member_takes_over_when_the_container_of_the_master_is_killed(containers: Containers) -> None:
+    async def go_over() -> None:
+        address = f"127.0.0.1:{containers.ports['namesrv-a']}"
+        config = ProducerConfig(send_timeout_s=30)
+        async with Producer("senders", address, config=config) as producer, Admin(address) as admin:
+            await producer.send(Message("Orders", b"before"))
+            [data] = (await admin.cluster_info()).broker_addr_table.values()
+            ports = {f"127.0.0.1:{containers.ports[member]}": member for member in MEMBERS}
+            master = ports[data.broker_addrs[0]]
+            containers.running[master].kill()
+            containers.running[master].wait()
+            result = await producer.send(Message("Orders", b"after"))
+            assert result.status is SendStatus.SEND_OK
+            containers.start(master)
+            await until(lambda: containers.is_healthy(master))
+
+    asyncio.run(go_over())
 
 
 def test_prometheus_asks_every_server_and_grafana_reads_what_the_job_exports(containers: Containers) -> None:

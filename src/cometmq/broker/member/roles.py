@@ -1,4 +1,5 @@
-"""Brings a member's broker to the role that its state machine has: follows, freezes, takes office, steps down.
+"""Brings a member's broker to the role that its state machine has: follows, freezes, takes office, steps down
+(``changeToMaster``, ``changeToSlave``).
 
 Freezing, following and the fence of a master that steps down happen at once. A change of the life takes longer; one
 task does it, and looks at the machine again when it is done. So a role that has changed twice in the meantime is
