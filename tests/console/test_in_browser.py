@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import pytest
 from tests.helpers.consoles import console_of
+from tests.helpers.member_brokers import broker_set
 
 from cometmq.archive.commits import BodyColumn, QueueTotals
 from cometmq.auth.policies import EntryInfo, PolicyInfo
 from cometmq.auth.user_admin import UserInfo
+from cometmq.broker.failover import events as e
 from cometmq.client import ProducerConfig, PushConfig
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.push_consumer import PushConsumer
@@ -230,6 +232,22 @@ def test_pages_about_users_fit_the_screen_and_can_be_read(tab: Any, tmp_path: Pa
             tab.fill("input[name=again]", "secret-of-bob")
             tab.keyboard.press("Enter")
             tab.wait_for_selector("th:has-text('bob')")
+
+
+def test_sets_that_elect_their_master_fit_the_screen_and_can_be_read(tab: Any, tmp_path: Path) -> None:
+    """Also with a dead member and with one that waits for a person."""
+    members = ("eu-central-1a-10.0.0.1-10911", "b", "c")
+    with SyncCluster() as cluster, broker_set(cluster, tmp_path / "set", "orders-of-the-shop", members) as brokers:
+        brokers.members[members[0]].append(123_456_789)
+        with console_of(cluster, tmp_path / "console") as server:
+            for state in ("whole", "halted"):
+                if state == "halted":
+                    brokers.kill("c")
+                    brokers.members["b"].give(e.DocumentRead(10**6, None, "", {}))
+                tab.context.clear_cookies()
+                tab.goto(f"{server.url}/")
+                tab.wait_for_selector(f"td:has-text('{'halted' if state == 'halted' else 'follower'}')", timeout=30_000)
+                look_at(tab, server.url, ["/"])
 
 
 def look_at(tab: Any, url: str, pages: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.helpers.stand_ins import StandIn
 
@@ -13,6 +14,7 @@ from cometmq.broker.config import SLAVE, BrokerConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.controller import Broker
 from cometmq.broker.failover.engines.memory import MemoryStore
+from cometmq.remoting.codes import RequestCode
 from cometmq.testing.ports import free_port
 from cometmq.testing.sync import SyncCluster
 
@@ -24,7 +26,12 @@ class MemberBroker(Broker):
 
     def _build(self, host: bytes) -> BrokerContext:
         context = super()._build(host)
-        self.processors.add(FailoverAdmin(context, self.stand_in))
+        admin = FailoverAdmin(context, self.stand_in)
+        self.processors.add(admin)
+        runtime_info = self.processors.get(RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert runtime_info is not None
+        of_broker: Any = runtime_info.handler.__self__  # type: ignore[attr-defined]
+        of_broker._reporters = (*of_broker._reporters, admin)
         return context
 
 

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from cometmq.client.admin import Admin
+from cometmq.client.admin.broker_sets import BrokerSet, find_sets
 from cometmq.client.admin.broker_status import BrokerStatus
 from cometmq.client.admin.cluster_health import examine_cluster
 from cometmq.client.admin.finding import Finding
@@ -62,6 +64,8 @@ class Sample:
     """Name of each absent broker, with the reason."""
     failure: str = ""
     """Reason for missing data: no nameserver answers, or access is denied."""
+    sets: tuple[BrokerSet, ...] = ()
+    """The sets that elect their master; only the newest sample keeps them."""
 
     def total(self, figure: str) -> float | None:
         """Return the sum of a figure over all masters, or ``None`` if no master reports it."""
@@ -112,7 +116,16 @@ async def take_sample(admin: Admin, now_ms: int) -> Sample:
         for broker_id, address in sorted(data.broker_addrs.items())
     }
     lines = await gathered({place: _line(admin, *place, address) for place, address in places.items()})
-    return Sample(now_ms, tuple(lines.values()), _away(info))
+    members = [one.address for one in lines.values() if one.status is not None and one.status.failover_state]
+    return Sample(now_ms, tuple(lines.values()), _away(info), sets=await _sets(admin, members))
+
+
+async def _sets(admin: Admin, members: Sequence[str]) -> tuple[BrokerSet, ...]:
+    if not members:
+        return ()
+    with suppress(CometMQError):  # they may have died since, or deny it
+        return tuple((await find_sets(admin, servers=members))[0])
+    return ()
 
 
 def _away(info: ClusterInfo) -> tuple[tuple[str, str], ...]:
@@ -167,7 +180,10 @@ class Sampler:
     async def _sample(self) -> None:
         try:
             async with self._connections.admin() as admin:
-                self.samples.append(await take_sample(admin, self._clock.now_ms()))
+                sample = await take_sample(admin, self._clock.now_ms())
+            if self.samples:
+                self.samples[-1] = replace(self.samples[-1], sets=())
+            self.samples.append(sample)
         finally:
             self._next.set()
             self._next = asyncio.Event()

@@ -116,18 +116,15 @@ def test_halted_members_say_why_and_what_to_do(cometmq: CommandLine, brokers: Br
     assert "--bootstrap" in shown.err
 
 
-def test_a_set_whose_in_sync_members_are_lost_names_the_longest_log(cometmq: CommandLine, brokers: BrokerSet) -> None:
-    brokers.kill("c")
-    brokers.kill("b")
-    document = brokers.members["a"].machine.view.document
-    assert document is not None
-    assert {str(one) for one in document.in_sync} == {"a#1"}
-    brokers.members["b"] = brokers.brokers["b"].stand_in  # it returns, but is not in sync
-    view = brokers.members["b"].machine.view
-    view.document, view.presences = document, {}
-    brokers.kill("a")
-    shown = CommandLine("127.0.0.1:1")("failover", "status", "--server", brokers.address("b"))
-    assert shown.code != 0
+def test_a_twin_and_the_member_whose_name_it_has_are_both_shown(
+    cometmq: CommandLine, cluster: SyncCluster, brokers: BrokerSet, tmp_path: Path
+) -> None:
+    with broker_set(cluster, tmp_path / "twin", "orders", ("a",)) as twin:
+        twin.members["a"].give(e.DocumentRead(10**6, None, "", {}))
+        shown = cometmq("failover", "status", "--server", brokers.address("a"), "--server", twin.address("a"))
+        assert re.search(r"orders +a +master", shown.out)
+        assert re.search(r"orders +a +halted", shown.out)
+        assert shown.code == 3
 
 
 def test_a_cluster_without_failover_says_what_to_set(cometmq: CommandLine) -> None:

@@ -23,7 +23,7 @@ def successor_for(me: Member, state: State, leader: Leader | None, name: str, no
     successor = leader.in_sync.best_successor(name, now)
     if successor is None:
         raise CommandRefusedError(
-            f"{name or 'no other member'} is not in sync, so nobody can take over",
+            f"{f'{name} is not' if name else 'no other member is'} in sync, so nobody can take over",
             next_step="wait until cometmq failover status shows another member in sync",
         )
     return successor.name

@@ -81,14 +81,32 @@ class BrokerSet:
         return max(standing, key=lambda one: one.rank, default=None)
 
     def member(self, name: str) -> SetMember | None:
-        """Return a member by its name."""
-        return next((one for one in self.members if one.name == name), None)
+        """Return a member by its name; of two with one name, the one that has not halted."""
+        named = [one for one in self.members if one.name == name]
+        return min(named, key=lambda one: one.status is None or one.status.state == HALTED, default=None)
 
     def behind(self, member: SetMember) -> int | None:
         """Return the number of bytes that a member lacks of the master's log, or of the longest known log."""
         ends = [one.end for one in self.members if one.end is not None]
         whole = self.master.end if self.master is not None else max(ends, default=None)
         return None if whole is None or member.end is None else max(whole - member.end, 0)
+
+    @property
+    def unconfirmed(self) -> int | None:
+        """The number of bytes that the master has not confirmed yet; ``None`` without a master."""
+        said = None if self.master is None else self.master.status
+        return None if said is None else max(said.end - said.confirmed, 0)
+
+    @property
+    def min_in_sync(self) -> int | None:
+        """The number of members that must be in sync before the set accepts messages."""
+        said = self.master or next((one for one in self.members if one.status is not None), None)
+        return None if said is None or said.status is None else said.status.min_in_sync
+
+    @property
+    def engine(self) -> str:
+        """The kind of engine that keeps the document."""
+        return next((one.status.engine for one in self.members if one.status is not None), "")
 
     @property
     def engine_trouble(self) -> str:
@@ -99,8 +117,9 @@ class BrokerSet:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the set has a master, and all its members answer and are in sync."""
-        return self.master is not None and all(one.in_sync and one.status is not None for one in self.members)
+        """Return whether the set has a master, and all its members answer, work and are in sync."""
+        works = (one.in_sync and _state(one) not in ("", HALTED) for one in self.members)
+        return self.master is not None and all(works)
 
     def to_do(self) -> list[str]:
         """Return what a person must do, or should know, the most urgent first."""
@@ -135,7 +154,9 @@ class BrokerSet:
         if electable:
             return f"{self.name} has no master at the moment: {', '.join(electable)} can be elected, within seconds"
         lost = [name for name in self.document.in_sync if name not in here]
-        why = "; ".join(self._whereabouts(name) for name in lost) or "none of the in-sync set can stand"
+        if not lost:
+            return f"{self.name} has no master, and waits for a person: {', '.join(self.document.in_sync)} have halted"
+        why = "; ".join(self._whereabouts(name) for name in lost)
         longest = self.longest
         step = f"start {' or '.join(name.rpartition('#')[0] for name in lost)}"
         if longest is not None:
@@ -238,23 +259,27 @@ def _combined(
     cluster: str, name: str, answers: Mapping[str, FailoverStatus | str], known: Mapping[str, str]
 ) -> BrokerSet:
     statuses = {
-        one.member.rpartition("#")[0]: (address, one)
+        address: one
         for address, one in answers.items()
         if isinstance(one, FailoverStatus) and (one.cluster, one.broker_name) == (cluster, name)
     }
-    documents = [one.document for _, one in statuses.values() if one.document is not None]
+    documents = [one.document for one in statuses.values() if one.document is not None]
     document = max(documents, key=lambda one: (one.epoch, one.serial), default=None)
-    members = {name: SetMember(name, address, one) for name, (address, one) in statuses.items()}
+    members = [SetMember(one.member.rpartition("#")[0], address, one) for address, one in statuses.items()]
+    shown = {one.name for one in members}
     for replica in document.replicas if document is not None else []:
-        reason = answers.get(replica.address)
-        problem = reason if isinstance(reason, str) else "another broker answers at its address"
-        members.setdefault(replica.name, SetMember(replica.name, replica.address, problem=problem))
-    shown = {one.address for one in members.values()}
-    for address, answer in answers.items():
-        if isinstance(answer, str) and known.get(address) == name and address not in shown:
-            members[address] = SetMember(address, address, problem=answer)
+        if replica.name not in shown:
+            reason = answers.get(replica.address)
+            problem = reason if isinstance(reason, str) else "another broker answers at its address"
+            members.append(SetMember(replica.name, replica.address, problem=problem))
+    places = {one.address for one in members}
+    members += [
+        SetMember(address, address, problem=answer)
+        for address, answer in answers.items()
+        if isinstance(answer, str) and known.get(address) == name and address not in places
+    ]
     in_sync = set() if document is None else set(document.in_sync)
-    combined = BrokerSet(cluster, name, tuple(members.values()), document, _changes(statuses.values()))
+    combined = BrokerSet(cluster, name, tuple(members), document, _changes(statuses.values()))
     reports = [] if combined.master is None or combined.master.status is None else combined.master.status.progress
     reported = {one.member.rpartition("#")[0]: one for one in reports}
     filled = [
@@ -265,11 +290,11 @@ def _combined(
             else any(entry.rpartition("#")[0] == one.name for entry in in_sync),
             reported=reported.get(one.name),
         )
-        for one in members.values()
+        for one in members
     ]
     return replace(combined, members=tuple(sorted(filled, key=lambda one: (one.status is None, one.name))))
 
 
-def _changes(statuses: Iterable[tuple[str, FailoverStatus]]) -> tuple[FailoverChange, ...]:
-    found = {(change.epoch, change.serial): change for _, status in statuses for change in status.changes}
+def _changes(statuses: Iterable[FailoverStatus]) -> tuple[FailoverChange, ...]:
+    found = {(change.epoch, change.serial): change for status in statuses for change in status.changes}
     return tuple(found[order] for order in sorted(found, reverse=True)[:CHANGES_SHOWN])

@@ -23,6 +23,8 @@ class BrokerStatus:
     """Percentage of the log's disk that is used."""
     dispatch_behind_bytes: int | None
     """Number of bytes in the log that have no queue entries yet."""
+    failover_state: str | None
+    """The state of a member of a set that elects its master."""
 
     @classmethod
     def of(cls, table: Mapping[str, str]) -> BrokerStatus:
@@ -39,6 +41,7 @@ class BrokerStatus:
             log_bytes=None if low is None or high is None else high - low,
             disk_used_percent=None if ratio is None else round(ratio * 100, 1),
             dispatch_behind_bytes=_whole(table, "dispatchBehindBytes"),
+            failover_state=table.get("failoverState"),
         )
 
 

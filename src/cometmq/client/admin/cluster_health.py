@@ -15,12 +15,13 @@ from cometmq.client.admin.broker_health import (
     check_store,
     check_versions,
 )
+from cometmq.client.admin.broker_sets import find_sets
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.admin.group_progress import groups_with_members, sums_of
 from cometmq.client.admin.group_summary import users_groups
 from cometmq.client.admin.members import Member, contradictions, subscriptions_of
 from cometmq.client.admin.several import asked_masters, gathered, users_topics
-from cometmq.client.errors import BrokerError, RemotingError
+from cometmq.client.errors import BrokerError, ClientError, RemotingError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import MASTER_ID
 from cometmq.quantity import duration_text, quantity, size_text
@@ -94,6 +95,9 @@ async def examine_cluster(
             if broker_id == MASTER_ID:
                 yield _check_retention(what, state, config)
     yield check_versions([state for state in states.values() if isinstance(state, BrokerState)])
+    members = [places[place] for place, state in states.items() if _is_member(state)]
+    for finding in await _check_sets(admin, members):
+        yield finding
     masters = {name: address for (name, broker_id), address in places.items() if broker_id == MASTER_ID}
     reachable = {name: address for name, address in masters.items() if isinstance(states[name, MASTER_ID], BrokerState)}
     for name, address in reachable.items():
@@ -190,6 +194,33 @@ def _check_answer(what: str, address: str, state: BrokerState | str) -> Finding:
         f"{address}, or configure a nameserver listener for them"
     )
     return Finding(f"{what} answers", PROBLEM, f"not at {address}: {state}", todo)
+
+
+def _is_member(state: BrokerState | str) -> bool:
+    """Return whether a broker is a member of a set that elects its master."""
+    return isinstance(state, BrokerState) and "failoverState" in state.table
+
+
+async def _check_sets(admin: Admin, members: Sequence[str]) -> list[Finding]:
+    """Check that each set has a master, and all its members in sync."""
+    if not members:
+        return []
+    try:
+        sets, _ = await find_sets(admin, servers=members)
+    except (BrokerError, ClientError, RemotingError):
+        return []  # they have died since; the check of their answers is next time
+    findings = []
+    for one in sets:
+        in_sync = sum(member.in_sync and member.status is not None for member in one.members)
+        found = f"{in_sync} of {quantity(len(one.members), 'member')} answer and are in sync"
+        if one.master is None:
+            findings.append(Finding(f"failover of {one.name}", PROBLEM, "no master", one.to_do()[0]))
+        elif one.is_whole and not one.to_do():
+            findings.append(Finding(f"failover of {one.name}", OK, found))
+        else:
+            todo = "run cometmq failover status to see why, and what to do"
+            findings.append(Finding(f"failover of {one.name}", ADVICE, found, todo))
+    return findings
 
 
 async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None:
