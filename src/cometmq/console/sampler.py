@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cometmq.client.admin import Admin
-from cometmq.client.admin.broker_sets import BrokerSet, find_sets
 from cometmq.client.admin.broker_status import BrokerStatus
 from cometmq.client.admin.cluster_health import examine_cluster
+from cometmq.client.admin.failover.sets import BrokerSet, find_sets
 from cometmq.client.admin.finding import Finding
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RemotingError

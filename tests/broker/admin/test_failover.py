@@ -20,10 +20,10 @@ from cometmq.client.admin import Admin
 from cometmq.client.errors import BrokerError
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
-from cometmq.remoting.failover_bodies import (
+from cometmq.remoting.failover.bodies import FailoverStatus
+from cometmq.remoting.failover.headers import (
     CleanBrokerDataRequestHeader,
     ElectMasterRequestHeader,
-    FailoverStatus,
     ForceMasterRequestHeader,
     GetReplicaInfoRequestHeader,
 )

@@ -19,23 +19,25 @@ from cometmq.broker.limits import MAX_FAILOVER_MEMBERS, MAX_FAILOVER_REASON_CHAR
 from cometmq.message.names import MASTER_ID
 from cometmq.remoting.bodies import BodyError, decode_request, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.failover_bodies import (
+from cometmq.remoting.failover.bodies import (
     BrokerMemberGroup,
     BrokerReplicasInfo,
+    EpochEntry,
+    EpochEntryCache,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSet,
+)
+from cometmq.remoting.failover.headers import (
     CleanBrokerDataRequestHeader,
     ElectMasterRequestHeader,
     ElectMasterResponseHeader,
-    EpochEntry,
-    EpochEntryCache,
     FailoverEpochResponseHeader,
     ForceMasterRequestHeader,
     GetMetaDataResponseHeader,
     GetReplicaInfoRequestHeader,
     GetReplicaInfoResponseHeader,
     HandOverRequestHeader,
-    ReplicaIdentity,
-    ReplicasInfo,
-    SyncStateSet,
 )
 from cometmq.remoting.headers import NoHeader
 from cometmq.remoting.permissions import Action, needs_cluster

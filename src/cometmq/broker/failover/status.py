@@ -8,7 +8,7 @@ from cometmq.broker.failover.changes import ChangeLog
 from cometmq.broker.failover.document import Document
 from cometmq.broker.failover.history import History
 from cometmq.broker.failover.machine import MemberMachine
-from cometmq.remoting.failover_bodies import (
+from cometmq.remoting.failover.bodies import (
     FailoverChange,
     FailoverDocument,
     FailoverPresence,

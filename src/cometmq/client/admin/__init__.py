@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.client.admin.failover import FailoverAdmin
+from cometmq.client.admin.failover.requests import FailoverAdmin
 from cometmq.client.admin.groups import ConsumeProgress, GroupAdmin, QueueProgress
 from cometmq.client.admin.messages import END_OF_TIME_MS, MessageAdmin
 from cometmq.client.admin.topics import TIMEOUT_S

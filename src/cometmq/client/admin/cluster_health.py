@@ -15,7 +15,7 @@ from cometmq.client.admin.broker_health import (
     check_store,
     check_versions,
 )
-from cometmq.client.admin.broker_sets import find_sets
+from cometmq.client.admin.failover.sets import find_sets
 from cometmq.client.admin.finding import ADVICE, OK, PROBLEM, Finding
 from cometmq.client.admin.group_progress import groups_with_members, sums_of
 from cometmq.client.admin.group_summary import users_groups

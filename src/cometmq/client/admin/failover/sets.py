@@ -10,7 +10,7 @@ from cometmq.client.admin import Admin
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, ClientError, RemotingError
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.failover_bodies import FailoverChange, FailoverDocument, FailoverProgress, FailoverStatus
+from cometmq.remoting.failover.bodies import FailoverChange, FailoverDocument, FailoverProgress, FailoverStatus
 
 MASTER: Final = "master"
 HALTED: Final = "halted"

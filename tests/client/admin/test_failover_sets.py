@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.admin.broker_sets import BrokerSet, SetMember
-from cometmq.remoting.failover_bodies import FailoverDocument, FailoverReplica, FailoverStatus
+from cometmq.client.admin.failover.sets import BrokerSet, SetMember
+from cometmq.remoting.failover.bodies import FailoverDocument, FailoverReplica, FailoverStatus
 
 DOCUMENT = FailoverDocument(
     4,

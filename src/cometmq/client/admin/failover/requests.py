@@ -5,11 +5,12 @@ from __future__ import annotations
 from cometmq.client.admin.quotas import QuotaAdmin
 from cometmq.remoting.bodies import decode_body
 from cometmq.remoting.codes import RequestCode
-from cometmq.remoting.failover_bodies import FailoverStatus, ForceMasterRequestHeader, HandOverRequestHeader
+from cometmq.remoting.failover.bodies import FailoverStatus
+from cometmq.remoting.failover.headers import ForceMasterRequestHeader, HandOverRequestHeader
 
 
 class FailoverAdmin(QuotaAdmin):
-    """Asks single members; :mod:`cometmq.client.admin.broker_sets` finds them and combines their answers."""
+    """Asks single members; :mod:`cometmq.client.admin.failover.sets` finds them and combines their answers."""
 
     async def failover_status(self, address: str) -> FailoverStatus:
         """Return a member's view of its set.
