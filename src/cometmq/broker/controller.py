@@ -238,7 +238,7 @@ class Broker:
             self._stops.add("check advertised addresses", self.advertised_check.stop)
         else:
             warn_of_no_nameserver()
-        if self.monitor is not None:
+        if self.monitor is not None and self._member is None:
             self.monitor.not_ready = ""
 
     def on_stop(self, name: str, work: Callable[[], Awaitable[object] | None]) -> None:

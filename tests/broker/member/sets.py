@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.broker.wire import Wire
-
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.failover.engines.memory import MemoryEngine, MemoryStore
 from cometmq.broker.member.lives import LifeOptions
@@ -77,7 +75,9 @@ class MemberSet:
 
     @property
     def master(self) -> SetMember | None:
-        return next((member for member in self.members.values() if member.is_serving), None)
+        """The master of the highest epoch that serves clients."""
+        serving = [member for member in self.members.values() if member.is_serving]
+        return max(serving, key=lambda member: member.machine.epoch, default=None)
 
     @property
     def in_sync(self) -> set[str]:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Self
 
 from tests.broker.member.sets import MemberSet, member_set, until
+from tests.broker.replication.following import connect
 
+from cometmq.broker.failover.states import LEADING
 from cometmq.broker.member.set_member import SetMember
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import SendStatus
 from cometmq.message.message import Message
+from cometmq.remoting.codes import ResponseCode
 
 
 async def test_a_set_is_founded_and_all_members_get_in_sync(tmp_path: Path) -> None:
@@ -110,3 +113,32 @@ async def test_a_handover_fails_no_send_and_loses_nothing(tmp_path: Path) -> Non
         assert not load.failures
         assert members.master is not None
         assert not lost(load, members.master)
+
+
+async def test_a_master_that_is_cut_off_acknowledges_nothing_and_cuts_what_only_it_has(tmp_path: Path) -> None:
+    async with member_set(tmp_path, slaveTimeout="500") as members:
+        old = members.master
+        assert old is not None
+        name = old.machine.me.name
+        async with Load(members, senders=1) as load:
+            await load.goes_on()
+            members.engines[name].is_cut = True
+            old.broker.ha.cut_off()
+            wire = await connect(old.broker)
+            answers = [(await wire.send("T", b"only here %d" % number)).code for number in range(3)]
+            assert ResponseCode.SUCCESS not in answers
+            assert ResponseCode.FLUSH_SLAVE_TIMEOUT in answers
+            await until(lambda: members.master not in (None, old))
+            await load.goes_on()
+            assert old.machine.state in LEADING
+            members.engines[name].is_cut = False
+            await until(lambda: members.in_sync == {"a", "b", "c"})
+            await wire.close()
+        assert members.master is not None
+        assert not lost(load, members.master)
+        end = members.master.broker.store.max_physical_offset
+        await until(lambda: old.broker.store.readable_end == end)
+        assert bodies(old) == bodies(members.master)
+        assert not any(body.startswith(b"only here") for body in bodies(old))
+        (parted,) = (tmp_path / name / "parted").iterdir()
+        assert b"only here" in parted.read_bytes()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from cometmq.broker.config import SLAVE, SYNC_MASTER, BrokerConfig
@@ -18,6 +17,7 @@ from cometmq.broker.membership import Membership
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import format_address
 from cometmq.message.names import MASTER_ID
+from cometmq.remoting.codes import ResponseCode
 from cometmq.store.cut import cut_log
 from cometmq.store.disk import Disk
 
@@ -145,11 +145,24 @@ class Lives:
         except Exception:
             _log.exception("cannot register with the nameservers")
 
+    def give_up(self) -> None:
+        """Answer waiting sends with an error, and let nothing wait any more for what is not confirmed."""
+        if self.is_open and self.master_epoch:
+            self.broker.confirms.give_up(ResponseCode.SERVICE_NOT_AVAILABLE)
+            self.broker.store.give_up()
+
+    async def leave(self) -> None:
+        """Leave the nameservers, because this member serves nobody until a person has acted."""
+        if self._registration is not None:
+            await asyncio.gather(self._registration, return_exceptions=True)
+            await self.broker.registration.stop()
+
     async def close(self, *, leaves: bool = False) -> None:
         """Close the present life.
 
         :param leaves: True to leave the nameservers; otherwise another life registers instead.
         """
+        self.give_up()
         self.is_open = False
         if self._registration is not None:
             self._registration.cancel()
@@ -160,9 +173,12 @@ class Lives:
         self._config = replace(changed, listen_port=ports[0], ha_listen_port=ports[1])
         await self.broker.stop(leaves=leaves)
 
-    def cut(self, offset: int, epoch: int) -> Path | None:
-        """Set aside and remove the log's bytes from an offset on; the life is closed. Blocking."""
-        return cut_log(self._config, offset, epoch)
+    def cut(self, offset: int, epoch: int) -> None:
+        """Set aside and remove the log's bytes from an offset on; the life is closed. Blocking.
+
+        :raises StoreError: the bytes cannot be copied or cut.
+        """
+        cut_log(self._config, offset, epoch, clock=self._options.clock, disk=self._options.disk)
 
     def log_state(self) -> LogState:
         """Return the ends of the log."""

@@ -105,10 +105,9 @@ class Roles:
     def _do_step_down(self, request: e.StepDown) -> None:
         """Answer waiting sends with an error, store nothing more, and close the connections of this epoch."""
         if self._lives.is_open and self._lives.master_epoch:
-            broker = self._lives.broker
             self.forbid(request.reason)
-            broker.confirms.give_up(ResponseCode.SERVICE_NOT_AVAILABLE)
-            broker.ha.cut_off()
+            self._lives.give_up()
+            self._lives.broker.ha.cut_off()
         self._wakes.set()
 
     def _do_halt(self, request: e.Halt) -> None:
@@ -166,12 +165,14 @@ class Roles:
             elif lives.master_epoch or not lives.is_open or self._cut is not None or not self.serves:
                 await self._become_slave()
             else:
+                if machine.state is State.HALTED:
+                    await lives.leave()
                 return
 
     async def _close(self) -> None:
         self.serves = False
         self._refusal = None
-        await self._lives.close()
+        await self._lives.close(leaves=self._driver.machine.state is State.HALTED)
 
     async def _take_office(self, epoch: int) -> None:
         """Open the store as the master, and append the epoch's marker."""
@@ -219,10 +220,8 @@ class Roles:
         if lives.is_open:
             await self._close()
         if self._cut is not None:
-            parted = await in_thread(lives.cut, *self._cut)
+            await in_thread(lives.cut, *self._cut)
             self._cut = None
-            if parted is not None:
-                _log.warning("messages that were never confirmed were set aside in %s", parted)
         await lives.open()
         await lives.listen_for_members()
         self._own_log.moved()

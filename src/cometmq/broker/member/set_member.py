@@ -32,7 +32,6 @@ from cometmq.broker.membership import Membership
 from cometmq.clock import wait_for
 from cometmq.loop import TaskSet
 from cometmq.periodic import Periodic
-from cometmq.remoting.codes import ResponseCode
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -211,7 +210,6 @@ class SetMember:
             await wait_for(self._clock, _CONFIRM_SECONDS, self._driver.until(lambda: self.machine.confirmed >= end))
         except TimeoutError:
             _log.warning("%s stops before its set has all its messages", self.machine.me)
-        broker.confirms.give_up(ResponseCode.SERVICE_NOT_AVAILABLE)
 
     async def cut_off(self) -> None:
         """Close every connection immediately, as if the process had been killed; ``stop`` must still be called."""
@@ -305,7 +303,22 @@ class SetMember:
             self._do_confirm(e.Confirm(machine.readable))
         if lives.master_epoch:
             self._roles.forbid(machine.refusal)
-        elif not lives.is_registered and self._roles.serves and machine.view.document is not None:
-            replica = machine.view.document.replica(machine.me.name)
+        elif machine.state not in (State.STARTING, State.HALTED) and not lives.is_registered and self._roles.serves:
+            replica = None if machine.view.document is None else machine.view.document.replica(machine.me.name)
             if replica is not None:
                 lives.register(replica.broker_id)
+        if lives.broker.monitor is not None and self._roles.serves:
+            lives.broker.monitor.not_ready = self._unready()
+
+    def _unready(self) -> str:
+        """Return the reason why this member is not ready: it is neither a master that serves nor in sync with it."""
+        machine = self.machine
+        if self._lives.master_epoch:
+            return "" if machine.state is State.MASTER else machine.refusal
+        if machine.state is not State.FOLLOWER:
+            return self._sides.client_refusal or machine.refusal
+        document = machine.view.document
+        assert document is not None
+        if machine.me not in document.in_sync or not machine.link.is_copying:
+            return f"this member catches up with the master {document.master}: it is not in sync yet"
+        return self._sides.client_refusal
