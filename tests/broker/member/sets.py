@@ -113,6 +113,3 @@ async def member_set(root: Path, count: int = 3, **keys: str) -> AsyncIterator[M
         for name in list(members.members):
             await members.stop(name)
         await namesrv.stop()
-
-
-__all__ = ["MemberSet", "Wire", "member_set", "until"]

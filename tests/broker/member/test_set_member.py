@@ -129,7 +129,7 @@ async def test_a_master_that_is_cut_off_acknowledges_nothing_and_cuts_what_only_
             assert ResponseCode.SUCCESS not in answers
             assert ResponseCode.FLUSH_SLAVE_TIMEOUT in answers
             await until(lambda: members.master not in (None, old))
-            await load.goes_on()
+            await load.goes_on()  # the old master refuses messages once nothing is confirmed for the time of a lease
             assert old.machine.state in LEADING
             members.engines[name].is_cut = False
             await until(lambda: members.in_sync == {"a", "b", "c"})

@@ -34,7 +34,8 @@ class Driver:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._actions: Actions = {}
-        self._settle: Callable[[], None] = lambda: None
+        self.settle: Callable[[], None] = lambda: None
+        """Looks at everything that an event may have changed."""
         self._waiting: deque[e.Event] = deque()
         self._is_busy = False
         self._is_stopped = False
@@ -50,7 +51,7 @@ class Driver:
         :param actions: the function for each kind of request.
         :param settle: called after the requests of each event were done.
         """
-        self._actions, self._settle = actions, settle
+        self._actions, self.settle = actions, settle
         self._do(self.machine.start())
         self._end_event()
 
@@ -108,7 +109,7 @@ class Driver:
     def _end_event(self) -> None:
         """Look at everything that an event may have changed."""
         self._log_state()
-        self._settle()
+        self.settle()
         self._changed.set()
         self._plan_tick()
 

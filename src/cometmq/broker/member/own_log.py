@@ -7,6 +7,7 @@ import logging
 from cometmq.broker.failover import events as e
 from cometmq.broker.member.driver import Driver
 from cometmq.broker.member.lives import Lives
+from cometmq.clock import Clock
 from cometmq.store.errors import StoreError
 
 _log = logging.getLogger(__name__)
@@ -15,11 +16,16 @@ _log = logging.getLogger(__name__)
 class OwnLog:
     """The log of the present life: its ends, its flushes where they count, and failures of the disk."""
 
-    def __init__(self, driver: Driver, lives: Lives) -> None:
+    def __init__(self, driver: Driver, lives: Lives, *, clock: Clock) -> None:
         self._driver = driver
         self._lives = lives
+        self._clock = clock
         self._is_flushing = False
         self._trouble = ""
+        self._confirmed = 0
+        self._confirmed_at = clock.monotonic()
+        self.standstill = ""
+        """The reason to refuse messages while the set confirms none; empty if it does."""
 
     def moved(self) -> None:
         """Give the machine the ends of the log, if they have changed; flush the log if only flushed bytes count."""
@@ -48,6 +54,7 @@ class OwnLog:
         if not self._lives.is_open:
             return
         self.moved()
+        self._look_at_confirmed()
         error = self._lives.broker.store.writable()
         if error is not None:
             self.failed(str(error))
@@ -55,6 +62,21 @@ class OwnLog:
             _log.info("the disk can be written again")
             self._trouble = ""
             self._driver.give(e.DiskHealed())
+
+    def _look_at_confirmed(self) -> None:
+        """Notice whether the set confirms nothing for the time of a lease.
+
+        Messages that are appended meanwhile can only be cut later, and clients that get an error find another master.
+        """
+        machine, now = self._driver.machine, self._clock.monotonic()
+        if machine.confirmed > self._confirmed or machine.confirmed >= machine.log.end:
+            self._confirmed, self._confirmed_at = machine.confirmed, now
+        standing_s = now - self._confirmed_at
+        before, self.standstill = self.standstill, ""
+        if self._lives.master_epoch and standing_s >= machine.options.lease_s:
+            self.standstill = f"the members in sync have confirmed nothing for {machine.options.lease_s:g} s"
+        if self.standstill != before:
+            self._driver.settle()
 
     def failed(self, reason: str) -> None:
         """Tell the machine that the log cannot be written."""

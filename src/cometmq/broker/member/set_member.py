@@ -74,7 +74,7 @@ class SetMember:
         self._driver: Final = Driver(clock=clock)
         self._engine: Final = EngineTasks(engine, self._driver.give, heartbeat_s=self._heartbeat_s, clock=clock)
         self._lives: Final = Lives(with_host(config), options)
-        self._own_log: Final = OwnLog(self._driver, self._lives)
+        self._own_log: Final = OwnLog(self._driver, self._lives, clock=clock)
         self._roles: Final = Roles(self._driver, self._lives, self._own_log, clock=clock)
         self._sides: Final = Sides(self._driver, self._lives, self._roles, self._own_log, self._process)
         self._lives.member = Membership(self._sides, self)
@@ -302,7 +302,7 @@ class SetMember:
         if machine.readable > lives.broker.store.readable_end or not lives.is_confirmed:
             self._do_confirm(e.Confirm(machine.readable))
         if lives.master_epoch:
-            self._roles.forbid(machine.refusal)
+            self._roles.forbid(machine.refusal or self._own_log.standstill)
         elif machine.state not in (State.STARTING, State.HALTED) and not lives.is_registered and self._roles.serves:
             replica = None if machine.view.document is None else machine.view.document.replica(machine.me.name)
             if replica is not None:
