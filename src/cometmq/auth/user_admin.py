@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -52,7 +51,6 @@ class UserAdmin:
 
     def __init__(self, table: UserTable) -> None:
         self._table = table
-        self._lock = asyncio.Lock()
 
     async def _change(self, connection: ServerConnection, name: str, what: str, work: Callable[[], None]) -> Response:
         """Change a user. Only a super user can change a super user.
@@ -60,7 +58,7 @@ class UserAdmin:
         :raises RpcRejectedError: the change is impossible or not permitted.
         """
         by_super = _by_super()
-        async with self._lock:
+        async with self._table.lock:
             try:
                 user = self._table.users.get(name)
                 if user is not None and user.kind == SUPER and not by_super:

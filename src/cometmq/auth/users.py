@@ -7,6 +7,7 @@ old or the new table, never a mixture.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import logging
@@ -119,6 +120,8 @@ class UserTable:
         """
         self.path: Final = path
         self.version = 0
+        self.lock: Final = asyncio.Lock()
+        """Is held during each change."""
         self._cipher = None if key is None else Cipher(key)
         self._seen = self._look()
         self.users: dict[str, User] = self._read()
@@ -199,7 +202,7 @@ class UserTable:
 
     # --- the file -----------------------------------------------------------------------------
     def _save(self, users: dict[str, User]) -> None:
-        stored = StoredUsers([self._stored(user) for user in users.values()])
+        stored = StoredUsers([_stored(user, self._cipher) for user in users.values()])
         data = msgspec.json.format(msgspec.json.encode(stored), indent=2)
         try:
             replace_file(self.path, data, private=True)
@@ -209,13 +212,23 @@ class UserTable:
         self.users = users
         self.version += 1
 
-    def _stored(self, user: User) -> StoredUser:
-        stored = StoredUser(user.name, user.kind, user.status, policies=policy_infos(user.policies))
-        if self._cipher is None:
-            stored.password = user.password
-        else:
-            stored.encrypted = self._cipher.encrypt(user.name, user.password)
-        return stored
+    def exported(self, key: bytes) -> bytes:
+        """Return all users for another server, with passwords that are encrypted with ``key``."""
+        cipher = Cipher(key)
+        return msgspec.json.encode(StoredUsers([_stored(user, cipher) for user in self.users.values()]))
+
+    def take_over(self, data: bytes, key: bytes) -> bool:
+        """Replace all users by those that another server has exported; return whether something has changed.
+
+        :raises AuthError: they are invalid, or the file cannot be written; nothing has changed.
+        """
+        users = self._decode(data, Cipher(key), "the list of users")
+        if not users:
+            raise AuthError("the list of users is empty")
+        if users == self.users:
+            return False
+        self._save(users)
+        return True
 
     def _read(self) -> dict[str, User]:
         try:
@@ -228,17 +241,22 @@ class UserTable:
             return {}
         except OSError as error:
             raise AuthError(f"{self.path} cannot be read: {reason_of(error)}") from None
+        return self._decode(data, self._cipher, str(self.path))
+
+    def _decode(self, data: bytes, cipher: Cipher | None, source: str) -> dict[str, User]:
         try:
             stored = msgspec.json.decode(data, type=StoredUsers)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise AuthError(f"{self.path} is not a valid user file") from None
-        return {one.username: self._user(one) for one in stored.users}
+            raise AuthError(f"{source} is not a valid user file") from None
+        if len(stored.users) > MAX_USERS:
+            raise AuthError(f"{source} has more than {MAX_USERS:,} users")
+        return {one.username: self._user(one, cipher) for one in stored.users}
 
-    def _user(self, stored: StoredUser) -> User:
+    def _user(self, stored: StoredUser, cipher: Cipher | None) -> User:
         if stored.encrypted is not None:
-            if self._cipher is None:
+            if cipher is None:
                 raise AuthError(f"the passwords in {self.path} are encrypted: set authKeyPath or ${KEY_VARIABLE}")
-            password = self._cipher.decrypt(stored.username, stored.encrypted)
+            password = cipher.decrypt(stored.username, stored.encrypted)
         else:
             password = stored.password or ""
         _check(stored.username, password)
@@ -264,6 +282,15 @@ class UserTable:
             _log.error("the users were not reloaded: %s", error)
         else:
             self.version += 1
+
+
+def _stored(user: User, cipher: Cipher | None) -> StoredUser:
+    stored = StoredUser(user.name, user.kind, user.status, policies=policy_infos(user.policies))
+    if cipher is None:
+        stored.password = user.password
+    else:
+        stored.encrypted = cipher.encrypt(user.name, user.password)
+    return stored
 
 
 def _check_name(name: str) -> None:

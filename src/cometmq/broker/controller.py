@@ -314,7 +314,8 @@ class Broker:
         of_master: list[object] = []
         filters = PullFilters(context, self.filters)
         if self.is_slave:
-            self.slave = Slave(context, self._access.own, None if self._member is None else self._member.sides)
+            users = None if self.access is None else self.access.users
+            self.slave = Slave(context, self._access.own, None if self._member is None else self._member.sides, users)
         else:
             detours, of_master = self._build_master(context, filters)
             self._tables.take_as_own()
@@ -335,7 +336,7 @@ class Broker:
             *of_master,
         ):
             self.processors.add(part)
-        for part in account_handlers(context, self.access):
+        for part in account_handlers(context, self.access, in_set=self._member is not None):
             self.processors.add(part)
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)

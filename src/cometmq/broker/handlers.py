@@ -22,6 +22,7 @@ from cometmq.broker.pull.query_message import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
 from cometmq.broker.replication.store_files import StoreFileProcessor
 from cometmq.broker.replication.table_changes import TableChangesProcessor
+from cometmq.broker.replication.user_copy import SetUsersProcessor
 from cometmq.broker.send.reply_message import ReplyMessageProcessor
 
 
@@ -51,9 +52,14 @@ def common_handlers(
     yield TableChangesProcessor(context)
 
 
-def account_handlers(context: BrokerContext, access: AccessControl | None) -> Iterator[object]:
-    """Yield the handlers for changes of accounts, if accounts are checked."""
+def account_handlers(context: BrokerContext, access: AccessControl | None, *, in_set: bool) -> Iterator[object]:
+    """Yield the handlers for changes of accounts, if accounts are checked.
+
+    :param in_set: True if this broker is a member of a set, whose other members copy the users.
+    """
     if access is not None and access.files is not None:
         yield PlainAccountAdmin(context, access.files)
     if access is not None and access.users is not None:
         yield UserAdmin(access.users)
+        if in_set:
+            yield SetUsersProcessor(access.users)

@@ -212,6 +212,8 @@ class RequestCode(IntEnum):
     """A person makes another member of a set the master; CometMQ's own code."""
     FORCE_MASTER = 30044
     """A person makes a member the master although messages may be lost; CometMQ's own code."""
+    GET_SET_USERS = 30045
+    """A member of a set copies its master's users; CometMQ's own code."""
     PUT_QUOTA = 30050
     """A tool sets a quota for an account, address or group; CometMQ's own code."""
     GET_QUOTAS = 30051

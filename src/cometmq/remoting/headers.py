@@ -203,6 +203,13 @@ class GetTableChangesResponseHeader(Header):
     """True if the body contains all rows, not only the changed ones."""
 
 
+class SetUsersHeader(Header):
+    """Request and response header for GET_SET_USERS (30045), a CometMQ extension for the members of a set."""
+
+    version: str = ""
+    """A value that changes with each change of a user: in the request, that of the last copy."""
+
+
 class PullMessageRequestHeader(Header):
     """Request header for PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
 

@@ -66,6 +66,7 @@ BY_THEMSELVES: Final = frozenset(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         RequestCode.GET_STORE_FILE,
         RequestCode.GET_TABLE_CHANGES,
+        RequestCode.GET_SET_USERS,
         RequestCode.GET_TIMER_CHECK_POINT,
         RequestCode.GET_TIMER_METRICS,
     }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from cometmq.auth.users import UserTable
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.document import Replica
 from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES
@@ -14,6 +15,7 @@ from cometmq.broker.replication.ha_client import HAClient, MasterAddress
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.members import FollowerSide
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
+from cometmq.broker.replication.user_copy import UserCopy
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
@@ -114,15 +116,23 @@ class Slave:
     """Follows the master until it is stopped, and replaces a master's request handlers.
 
     :param member: the member of a set that this process is; ``None`` for a slave that was made by hand.
+    :param users: the users of this broker, if it has any; those of the set's master replace them.
     """
 
-    def __init__(self, broker: BrokerContext, security: Security, member: FollowerSide | None = None) -> None:
+    def __init__(
+        self,
+        broker: BrokerContext,
+        security: Security,
+        member: FollowerSide | None = None,
+        users: UserTable | None = None,
+    ) -> None:
         self.master: Final = MasterAddress(broker.config.ha_master_address)
         self._client = RemotingClient(clock=broker.clock, security=security, max_frame_bytes=MAX_TABLE_ANSWER_BYTES)
         self.link: Final = None if member is None else MemberLink(broker, member, self._client, self._know_topics)
         """The connection to the master of a set."""
         self.follower: Final = self.link or HAClient(broker, self.master, self._client, self._know_topics)
-        self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower)
+        copy = None if member is None or users is None else UserCopy(users, self._client)
+        self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower, copy)
         self._last_copy: asyncio.Task[None] | None = None
         if self.link is not None:
             self.master.elected(None)

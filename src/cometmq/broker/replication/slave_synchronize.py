@@ -40,6 +40,7 @@ from cometmq.broker.replication.queue_ends import QueueEnds
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.table_changes import GROUPS, OFFSETS, TOPICS, MasterTables
 from cometmq.broker.replication.timer_copy import TimerCopy
+from cometmq.broker.replication.user_copy import UserCopy
 from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
@@ -102,8 +103,18 @@ class SlaveSynchronize:
     """Copies the tables of a master until it is stopped."""
 
     def __init__(
-        self, broker: BrokerContext, master: MasterAddress, client: RemotingClient, follower: HAClient | MemberLink
+        self,
+        broker: BrokerContext,
+        master: MasterAddress,
+        client: RemotingClient,
+        follower: HAClient | MemberLink,
+        users: UserCopy | None = None,
     ) -> None:
+        """Create the copies, which :meth:`start` begins.
+
+        :param users: copies the master's users, in a set.
+        """
+        self._users = users
         self._is_member = isinstance(follower, MemberLink)
         store = self._store = broker.store
         self._topics = broker.topics
@@ -167,6 +178,8 @@ class SlaveSynchronize:
         for file in self._files:
             file.begin_with_master()
         self._timer.begin_with_master()
+        if self._users is not None:
+            self._users.begin_with_master()
 
     def copy_soon(self) -> None:
         """Copy the tables within a second, because messages for unknown topics have arrived."""
@@ -230,6 +243,7 @@ class SlaveSynchronize:
             ("ends of queues", self._copy_ends, True),
             ("consumer offsets", self._copy_offsets, True),
             ("groups", self._copy_groups, True),
+            ("users", self._copy_users, self._users is not None),
             ("the state of this slave", self._ask_whether_in_sync, True),
             ("message request modes", self._copy_modes, is_all_due),
             ("files", self._copy_files, is_all_due and is_placed),
@@ -347,6 +361,10 @@ class SlaveSynchronize:
             gone = before - self._groups.table.keys()
         for group in gone:
             self._deletions.end_group(group)
+
+    async def _copy_users(self, master: str) -> None:
+        assert self._users is not None
+        await self._users.copy(master)
 
     async def _ask_whether_in_sync(self, master: str) -> None:
         """Remember the last time at which this slave had everything that the master had answered as stored.

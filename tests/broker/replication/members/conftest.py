@@ -14,6 +14,7 @@ from cometmq.broker.controller import Broker
 from cometmq.broker.failover.epochs import EpochLog
 from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.replication.slave import Slave
+from cometmq.broker.replication.user_copy import SetUsersProcessor
 from cometmq.testing import VirtualClock
 
 FILE_BYTES = 64 * 1024
@@ -57,6 +58,8 @@ async def master_of(broker: Broker, *, begins: bool = True, **side: Any) -> Mast
     fake = FakeMaster(broker.store, **side)
     guard = None if broker.access is None else broker.access.guard
     broker.ha = HAService(broker.config, broker.store, None, broker._access.tls, guard, fake)
+    if broker.access is not None and broker.access.users is not None:
+        broker.processors.add(SetUsersProcessor(broker.access.users))
     if begins:
         await EpochLog(broker.store).begin(fake.epoch)
     await started(broker)
@@ -67,7 +70,8 @@ async def follower_of(broker: Broker, **side: Any) -> Follower:
     """Open a broker as a follower."""
     await broker.open()
     fake = FakeFollower(broker.store, **side)
-    broker.slave = Slave(broker._context, broker._access.own, fake)
+    users = None if broker.access is None else broker.access.users
+    broker.slave = Slave(broker._context, broker._access.own, fake, users)
     broker.processors.add(broker.slave, replaces=True)
     await started(broker)
     return Follower(broker, fake)
