@@ -60,7 +60,7 @@ from cometmq.broker.turn.store_turn import Late, WhenStored
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.periodic import Alarm
-from cometmq.store.errors import StoreError
+from cometmq.store.errors import StoreClosedError, StoreError
 from cometmq.store.queue.consume_queue import UNIT, ConsumeQueue
 from cometmq.store.retention import LogPin
 from cometmq.store.timer.log import FOREVER_MS, TimerLog
@@ -158,6 +158,8 @@ class TimerMessageService:
             position = await self._write()
             if position is not None:
                 await self._save(position)
+        except StoreClosedError as error:
+            _log.info("the timer log is completed from the log: %s", error)
         except (OSError, StoreError) as error:
             _log.error("cannot complete the timer log; the commit log will be read again at the next start: %s", error)
         self._worker.shutdown()
@@ -362,6 +364,8 @@ class TimerMessageService:
                 self._again = False
                 try:
                     await self._round()
+                except StoreClosedError:
+                    self._again = False
                 except Exception as error:
                     foreseen = isinstance(error, (OSError, StoreError))
                     trace = None if foreseen else error

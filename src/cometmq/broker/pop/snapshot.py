@@ -34,7 +34,7 @@ from cometmq.checksum import crc32
 from cometmq.durable import replace_file
 from cometmq.message.names import POP_LOG_TOPIC
 from cometmq.message.record import RecordError, decode_record
-from cometmq.store.errors import StoreError
+from cometmq.store.errors import StoreClosedError, StoreError
 from cometmq.store.message_store import MessageStore
 from cometmq.threads import in_thread
 
@@ -181,6 +181,8 @@ class PopSnapshot:
         try:
             await self._store.wait_kept(self._store.max_physical_offset)
             await in_thread(self._write, Saved(_VERSION, position, queues))
+        except StoreClosedError as error:
+            _log.info("popped messages are read from the log at the next start: %s", error)
         except (StoreError, OSError) as error:
             _log.warning("cannot save the popped messages in %s: %s", self._path, error)
         else:
