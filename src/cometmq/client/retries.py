@@ -23,7 +23,9 @@ from cometmq.remoting.codes import ResponseCode
 _MAX_DOUBLINGS: Final = 16
 
 BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
-NOT_NOW: Final = frozenset({BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.SERVICE_NOT_AVAILABLE})
+BUSY_CODES: Final = frozenset({BUSY, int(ResponseCode.FLOW_CONTROL)})
+"""The codes of a broker that is the right one, but has too much to do."""
+NOT_NOW: Final = BUSY_CODES | {ResponseCode.SERVICE_NOT_AVAILABLE}
 LESS_SAFE: Final = frozenset(
     {ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE}
 )

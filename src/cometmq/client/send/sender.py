@@ -25,6 +25,7 @@ from typing import Final
 
 from cometmq.client.errors import (
     AccessDeniedError,
+    BrokerError,
     ClientError,
     DelayNotSupportedError,
     IllegalMessageError,
@@ -36,7 +37,7 @@ from cometmq.client.errors import (
 )
 from cometmq.client.hooks import CommunicationMode, SendForbiddenError, SendObservation
 from cometmq.client.instance import ClientInstance
-from cometmq.client.retries import Pauses
+from cometmq.client.retries import BUSY_CODES, Pauses
 from cometmq.client.route import queue_or_fail
 from cometmq.client.send.config import ProducerConfig
 from cometmq.client.send.delivery import Delivery, certainly_unsent
@@ -56,6 +57,8 @@ from cometmq.remoting.errors import RemotingTimeoutError
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 MAX_BACKOFF_S: Final = 1.0
 """Maximum pause between two attempts, which is also the maximum delay before a recovered broker is noticed."""
+REFRESH_S: Final = 0.5
+"""Maximum time for which a repeated attempt waits for the nameserver's route."""
 
 
 class Sender:
@@ -437,19 +440,31 @@ class Sender:
     async def _try_again(self, delivery: Delivery) -> None:
         topic = delivery.message.topic
         failed = {broker for broker, _ in delivery.attempts or ()}
-        self._instance.spawn(self._refresh(topic))
         try:
             route = await self._routes.get_for_send(topic, self.config.default_topic_queue_nums)
             pinned = delivery.target is not None or delivery.selector is not None
             if pinned or all(queue.broker_name in failed for queue in route.write_queues):
                 await self.clock.sleep(self._pauses.after(len(delivery.attempts or ())))
+                await self._refresh_soon(delivery, topic)
                 route = self._routes.known(topic) or route
+            else:
+                self._instance.spawn(self._refresh(topic))
             self._check_time(delivery)
             self._transmit(delivery, queue_or_fail(route))
         except (MasterNotFoundError, RemotingTooMuchRequestError) as error:
             self._failed(delivery, "", error, True)
         except BaseException as error:
             self._finish(delivery, error)
+
+    async def _refresh_soon(self, delivery: Delivery, topic: str) -> None:
+        """Refresh a route. Wait a moment for it if another broker may have become the master during the pause."""
+        refreshing = self._instance.spawn(self._refresh(topic))
+        error = delivery.attempts[-1][1] if delivery.attempts else None
+        if isinstance(error, BrokerError) and error.code in BUSY_CODES:
+            return
+        left = delivery.deadline - self.clock.monotonic()
+        with suppress(TimeoutError):
+            await wait_for(self.clock, min(REFRESH_S, left / 2), asyncio.shield(refreshing))
 
     async def _refresh(self, topic: str) -> None:
         try:
