@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.failover.document import Document
 from cometmq.broker.failover.engines.memory import MemoryEngine, MemoryStore
 from cometmq.broker.member.lives import LifeOptions
 from cometmq.broker.member.set_member import SetMember
 from cometmq.client.instance import ClientInstance
+from cometmq.client.producer.producer import Producer
+from cometmq.client.send_result import SendStatus
 from cometmq.clock import SYSTEM_CLOCK, Clock
+from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import parse_value, spellings_of
@@ -84,6 +89,11 @@ class MemberSet:
         document = self.store.document
         return set() if document is None else {member.name for member in document.in_sync}
 
+    def edit(self, document: Document) -> None:
+        """Change the document as a person does with the engine's tools."""
+        self.store.document = document
+        self.store._document_version = self.store._changed()
+
     def instance(self) -> ClientInstance:
         return ClientInstance(self.namesrv, clock=self.clock)
 
@@ -113,3 +123,24 @@ async def member_set(root: Path, count: int = 3, **keys: str) -> AsyncIterator[M
         for name in list(members.members):
             await members.stop(name)
         await namesrv.stop()
+
+
+def bodies(member: SetMember) -> Counter[bytes]:
+    """The bodies of all messages of the topic that a member's consumers can read."""
+    store = member.broker.store
+    found: Counter[bytes] = Counter()
+    for queue in store.queues().get("T", {}).values():
+        for offset in range(queue.min_offset(), queue.max_offset()):
+            unit = queue.unit(offset)
+            assert unit is not None
+            record = store.decoded_at(unit[0])
+            assert record is not None
+            found[record.body] += 1
+    return found
+
+
+async def send(members: MemberSet, body: bytes) -> None:
+    """Send a message as an application does; it is acknowledged when the call returns."""
+    async with Producer("tests", instance=members.instance()) as producer:
+        result = await producer.send(Message("T", body))
+    assert result.status is SendStatus.SEND_OK

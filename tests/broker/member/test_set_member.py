@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from typing import Self
 
-from tests.broker.member.sets import MemberSet, member_set, until
+from tests.broker.member.sets import MemberSet, bodies, member_set, until
 from tests.broker.replication.following import connect
 
 from cometmq.broker.failover.states import LEADING
@@ -61,20 +60,6 @@ class Load:
         """Wait until so many more messages are acknowledged."""
         wanted = len(self.acknowledged) + count
         await until(lambda: len(self.acknowledged) >= wanted)
-
-
-def bodies(member: SetMember) -> Counter[bytes]:
-    """The bodies of all messages of the topic that a member's consumers can read."""
-    store = member.broker.store
-    found: Counter[bytes] = Counter()
-    for queue in store.queues().get("T", {}).values():
-        for offset in range(queue.min_offset(), queue.max_offset()):
-            unit = queue.unit(offset)
-            assert unit is not None
-            record = store.decoded_at(unit[0])
-            assert record is not None
-            found[record.body] += 1
-    return found
 
 
 def lost(load: Load, member: SetMember) -> set[bytes]:

@@ -1,0 +1,108 @@
+"""What goes wrong around a set: engines that answer nonsense, documents that do not fit, members that look the same.
+
+Each member stops or refuses with a sentence that names the next step, and loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.broker.member.sets import MemberSet, bodies, member_set, send, until
+
+from cometmq.broker.failover.document import DocumentError
+from cometmq.broker.failover.engines.interface import Snapshot
+from cometmq.broker.failover.states import State
+
+
+def logged(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
+    """Whether one line of the log has all these words."""
+    return any(all(word in record.getMessage() for word in words) for record in caplog.records)
+
+
+@pytest.fixture(autouse=True)
+def lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[MemberSet]:
+    async with member_set(tmp_path, 2) as members:
+        await send(members, b"before")
+        yield members
+
+
+async def test_a_document_that_nobody_can_read_stops_no_master(
+    pair: MemberSet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def read() -> Snapshot:
+        raise DocumentError("the engine's document of this set is not valid: epoch is 0", next_step="do not edit it")
+
+    for engine in pair.engines.values():
+        monkeypatch.setattr(engine, "read", read)
+    await asyncio.sleep(1.5)
+    await send(pair, b"meanwhile")
+    assert pair.master is not None
+    assert pair.master.machine.state is State.MASTER
+    assert logged(caplog, "is not valid", "do not edit it", "change nothing until then")
+    monkeypatch.undo()
+    await send(pair, b"after")
+    assert set(bodies(pair.master)) == {b"before", b"meanwhile", b"after"}
+
+
+async def test_an_older_document_halts_every_member_that_knows_better(
+    pair: MemberSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = pair.store.document
+    assert document is not None
+    older = replace(document, serial=1, in_sync=frozenset({document.master}))
+    pair.edit(older)
+    await until(lambda: all(member.machine.state is State.HALTED for member in pair.members.values()))
+    assert logged(caplog, "the engine has epoch 1, change 1, and has had", "restored from a backup", "--bootstrap")
+    pair.edit(document)  # the operator restores the newest one, and starts the members again
+    for name in list(pair.members):
+        await pair.stop(name)
+    for name in ("a", "b"):
+        await pair.start(name)
+    await until(lambda: pair.master is not None)
+    assert pair.master is not None
+    assert bodies(pair.master)[b"before"] == 1
+
+
+async def test_a_store_of_another_set_is_refused(pair: MemberSet, caplog: pytest.LogCaptureFixture) -> None:
+    follower = next(name for name, member in pair.members.items() if not member.is_serving)
+    await pair.stop(follower)
+    document = pair.store.document
+    assert document is not None
+    pair.edit(replace(document, set_id="0123456789abcdef"))
+    await pair.start(follower)
+    await until(lambda: pair.members[follower].machine.state is State.HALTED)
+    assert logged(caplog, "belongs to set 0123456789abcdef", "two clusters must not share a prefix")
+
+
+async def test_two_members_with_one_name_are_told_apart(pair: MemberSet, caplog: pytest.LogCaptureFixture) -> None:
+    master = pair.master
+    assert master is not None
+    name = master.machine.me.name
+    twin = await pair.start(f"twin-of-{name}", failoverMember=name)
+    await until(lambda: twin.machine.state is State.HALTED or logged(caplog, "two members are called"), 40)
+    assert logged(caplog, f"two members are called {name}", "give each member of a set its own name")
+    assert master.machine.state is State.MASTER
+    await send(pair, b"after")
+    assert set(bodies(master)) == {b"before", b"after"}
+
+
+async def test_more_members_are_required_than_there_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with member_set(tmp_path, 2, minInSyncReplicas="3") as members:
+        assert members.master is not None
+        with pytest.raises(Exception, match="2 members are in sync, fewer than minInSyncReplicas=3"):
+            await send(members, b"refused")
+        assert not bodies(members.master)
+        await members.start("c")
+        await until(lambda: members.in_sync == {"a", "b", "c"})
+        await send(members, b"stored")
+        assert set(bodies(members.master)) == {b"stored"}
