@@ -16,6 +16,7 @@ from cometmq.backup import create
 from cometmq.backup.directory import DirectoryBackup
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.controller import Broker
+from cometmq.broker.failover.identity import IDENTITY_FILE, Identity, boot_id, read_identity, write_identity
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.clock import Clock
@@ -91,3 +92,18 @@ async def test_deletions_that_only_the_journal_has_are_in_the_backup_and_removed
     assert not (copy / "comet" / "removed").exists()
     await wire.close()
     await broker.stop()
+
+
+async def test_a_restored_store_is_a_new_member_of_its_set(tmp_path: Path, clock: VirtualClock) -> None:
+    """It is older than the store from which the backup was made, so it must not be elected as that member."""
+    broker = Broker(small_config(tmp_path), clock=clock)
+    await broker.start()
+    wire = Wire(*await asyncio.open_connection("127.0.0.1", broker.server.port))
+    assert (await wire.send("First")).code == 0
+    await wire.close()
+    store = tmp_path / "store"
+    write_identity(store / "comet" / IDENTITY_FILE, Identity(7, boot_id(), is_clean=True, is_solid=True))
+    await asyncio.to_thread(create.create_backup, create.Options(store, DirectoryBackup(tmp_path / "backup")))
+    await broker.stop()
+    copy = tmp_path / "backup" / "store"
+    assert read_identity(copy / "comet" / IDENTITY_FILE) is None

@@ -25,6 +25,7 @@ from cometmq import __version__
 from cometmq.backup.log_end import end_of_records, is_begun, segments_of
 from cometmq.backup.manifest import BackupError, Manifest, StoredFile
 from cometmq.backup.place import BackupPlace
+from cometmq.broker.failover.identity import IDENTITY_FILE
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.errors import reason_of
 from cometmq.paths import take_local_paths
@@ -35,6 +36,8 @@ _LOG: Final = "commitlog"
 _QUEUES: Final = ("consumequeue", "consumequeue_ext")
 _INDEX: Final = "index"
 _NOT_COPIED: Final = frozenset({_LOG, *_QUEUES, _INDEX, "lock"})
+_LEFT_OUT: Final = frozenset({("comet", REMOVED), ("comet", IDENTITY_FILE)})
+"""Directories and names of files that a restored store must not have."""
 _TRIES: Final = 5
 """Number of attempts to copy the tables, since a table may be replaced during the copy."""
 _MADE_AHEAD: Final = 2
@@ -180,7 +183,7 @@ def _bases_of(directory: Path) -> dict[str, bytes]:
 
 def _files_below(directory: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
     for path in sorted(directory.iterdir()):
-        if path.name in without or path.is_symlink() or (path.parent.name, path.name) == ("comet", REMOVED):
+        if path.name in without or path.is_symlink() or (path.parent.name, path.name) in _LEFT_OUT:
             continue
         if path.is_dir():
             yield from _files_below(path)

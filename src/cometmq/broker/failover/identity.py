@@ -26,6 +26,8 @@ from cometmq.broker.limits import MAX_FAILOVER_IDENTITY_BYTES
 from cometmq.durable import replace_file
 from cometmq.errors import CometMQError
 
+IDENTITY_FILE: Final = "failover.json"
+"""Name of the file below ``comet``. Backups leave it out: a store that was restored from one has lost bytes."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_BITS: Final = 40
 """Size of a new store's generation: one of 10¹² numbers."""

@@ -18,7 +18,14 @@ from cometmq.broker.failover.document import check_name
 from cometmq.broker.failover.engines.interface import Engine
 from cometmq.broker.failover.engines.opening import open_engine
 from cometmq.broker.failover.history import History
-from cometmq.broker.failover.identity import Identity, boot_id, next_identity, read_identity, write_identity
+from cometmq.broker.failover.identity import (
+    IDENTITY_FILE,
+    Identity,
+    boot_id,
+    next_identity,
+    read_identity,
+    write_identity,
+)
 from cometmq.broker.failover.machine import MemberMachine
 from cometmq.broker.failover.options import CommandRefusedError, MemberOptions
 from cometmq.broker.failover.states import State
@@ -257,7 +264,7 @@ class SetMember:
     # --- identity ---------------------------------------------------------------------------------
     @property
     def _identity_path(self) -> Path:
-        return self._lives.config.root / "comet" / "failover.json"
+        return self._lives.config.root / "comet" / IDENTITY_FILE
 
     async def _begin_identity(self) -> Identity:
         identity = next_identity(await in_thread(read_identity, self._identity_path), boot_id())
