@@ -273,7 +273,7 @@ class HAService:
             if len(self._refusals) >= MAX_SLAVES:
                 self._refusals.clear()
             self._refusals[slave.peer_ip] = str(error)
-            _log.warning("refusing the member at %s: %s", slave.address, error)
+            _log.log(error.log_level, "refusing the member at %s: %s", slave.address, error)
 
     def _check_account(self, slave: HAConnection, frame: Frame, code: int, *, is_signed: bool) -> None:
         """:raises ReplicationError: the slave's account does not belong to a server in the cluster."""

@@ -148,7 +148,8 @@ class MemberLink:
         trouble = f"{reason_of(error) if isinstance(error, OSError) else error}"
         if trouble != self.trouble:
             self.trouble = trouble
-            _log.warning("cannot follow master %s at %s: %s; will retry", master.name, master.ha_address, trouble)
+            level = error.log_level if isinstance(error, SignInRefusedError) else logging.WARNING
+            _log.log(level, "cannot follow master %s at %s: %s; will retry", master.name, master.ha_address, trouble)
 
     async def _follow(self, epoch: int, master: Replica) -> bool:
         """Follow the master until the connection ends; return False if this member must not connect again.

@@ -17,6 +17,7 @@ file.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -86,6 +87,11 @@ class SignInRefusedError(ReplicationError):
     def __init__(self, message: str, *, next_step: str | None = None, known_epoch: int = 0) -> None:
         super().__init__(message, next_step=next_step)
         self.known_epoch = known_epoch
+
+    @property
+    def log_level(self) -> int:
+        """Return INFO for a refusal that ends by itself, as one side has not heard of an election yet."""
+        return logging.INFO if self.known_epoch else logging.WARNING
 
 
 # --- the member -----------------------------------------------------------------------------------
