@@ -419,8 +419,8 @@ MAX_SHOWN_REFUSAL_CHARS: Final = 512
 MEMBER_RETRY_SECONDS: Final = 0.2
 """Pause before a member connects to its master again."""
 MEMBER_FIRST_RETRY_SECONDS: Final = 0.05
-"""Pause before a member connects again after the master has closed the connection, so that it soon knows whether the
-master's process is dead."""
+"""Pause before a member connects again to a master that has just been elected, or that has just closed the connection,
+so that the member soon knows whether the master's process is dead."""
 MEMBER_CHANGES_SECONDS: Final = 0.5
 """Interval at which a member copies changed rows from its master, so that offsets are at most one second old."""
 CONFIRMED_NEWS_SECONDS: Final = 0.05

@@ -135,7 +135,7 @@ async def test_a_user_that_was_deleted_while_a_member_was_down_does_not_come_bac
         assert access.users is not None
         return set(access.users.users)
 
-    async with member_set(tmp_path, **keys) as members:
+    async with member_set(tmp_path, 3, **keys) as members:
         first = master(members)
         assert first.broker.access is not None
         users = first.broker.access.users

@@ -4,8 +4,9 @@ A member signs in, receives the master's epochs, and compares them with its own.
 only this log has; then the member requests the rest, appends it and reports it, as every slave does. A connection
 belongs to one epoch. After :meth:`MemberLink.leave` returns, nothing of that epoch is appended or reported any more.
 
-The member connects again after 0.2 seconds, whatever ended the connection. If the master closed it and then its port
-refuses, its process is dead: the set does not wait for its lease. A port that refuses without that proves nothing.
+The member connects again after 0.2 seconds, whatever ended the connection, or sooner if the master is new. If the
+master closed it and then its port refuses, its process is dead: the set does not wait for its lease. A port that
+refuses without that proves nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 _CONNECT_HEARTBEATS: Final = 0.75
 """Time limit for a connection, as part of a heartbeat: a machine that is gone must not look slow."""
+_HURRY_HEARTBEATS: Final = 1
+"""Number of heartbeats in which a master that has just been elected is expected to take office."""
 _SILENT_HEARTBEATS: Final = 2
 """Number of heartbeats without a byte from the master after which the connection is considered lost."""
 
@@ -60,6 +63,8 @@ class MemberLink:
         """True once the master of this epoch has accepted a connection."""
         self._was_closed = False
         """True if the master has closed an accepted connection, and has not been reached since."""
+        self._hurries_until = 0.0
+        """The time until which the master of this epoch is expected to take office."""
         self._told: bool | None = None
         """The last ``is_refused`` that the member was told; ``None`` while the connection is not lost."""
         self.on_tables_wanted: Callable[[], None] = lambda: None
@@ -84,6 +89,7 @@ class MemberLink:
     def follow(self, epoch: int, master: Replica) -> None:
         """Follow the master of an epoch, on the running loop, until :meth:`leave`."""
         self.leave()
+        self._hurries_until = self.clock.monotonic() + _HURRY_HEARTBEATS * self._side.heartbeat_s
         self._task = asyncio.get_running_loop().create_task(self._run(epoch, master), name="follow the master")
 
     def leave(self) -> None:
@@ -127,21 +133,24 @@ class MemberLink:
     # --- connections ------------------------------------------------------------------------------
     async def _run(self, epoch: int, master: Replica) -> None:
         while True:
-            pause_s = MEMBER_RETRY_SECONDS
+            is_hopeless = False
             try:
                 if not await self._follow(epoch, master):
                     return
-            except HistoryError as error:  # only a person can change this
-                pause_s = self._side.heartbeat_s
-                self._log_failure(master, error)
             except (CometMQError, OSError, ValueError) as error:
+                is_hopeless = isinstance(error, HistoryError)
                 self._log_failure(master, error)
             except Exception as error:
                 _log.exception("cannot follow the master")
                 self._log_failure(master, error)
-            if self._was_closed and not self._told:
-                pause_s = MEMBER_FIRST_RETRY_SECONDS
-            await self.clock.sleep(pause_s)
+            await self.clock.sleep(self._side.heartbeat_s if is_hopeless else self._pause_s)
+
+    @property
+    def _pause_s(self) -> float:
+        """Return the pause before the next attempt in seconds."""
+        is_new = not self._is_accepted and self.clock.monotonic() < self._hurries_until
+        is_dying = self._was_closed and not self._told
+        return MEMBER_FIRST_RETRY_SECONDS if is_new or is_dying else MEMBER_RETRY_SECONDS
 
     def _log_failure(self, master: Replica, error: Exception) -> None:
         """Log the reason for a failure, but only once while it recurs."""

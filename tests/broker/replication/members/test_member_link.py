@@ -246,6 +246,19 @@ async def test_a_master_that_closes_without_an_answer_and_then_refuses_proves_no
     assert follower.side.losses == [False]
 
 
+async def test_a_master_that_has_just_been_elected_is_found_within_50_ms(
+    follower: Follower, clock: VirtualClock
+) -> None:
+    port = free_port()
+    follower.broker.slave.follow(2, replica(port))
+    await clock.run_for(0.71)
+    master = RawMaster(epoch=2)
+    await master.start(port)
+    await clock.run_for(0.06)
+    assert master.reports == [0, 0]
+    await master.stop()
+
+
 async def test_a_port_that_refuses_proves_nothing_about_the_master_of_another_epoch(
     follower: Follower, raw: RawMaster, clock: VirtualClock
 ) -> None:
