@@ -33,13 +33,13 @@ GET_SYNC_STATE_DATA: Final = 1006
 class ReplicaSet:
     """The members of a set, and who decides about it.
 
-    :param electors: addresses of servers that answer questions about the set.
+    :param controller: Apache's; a set of ours has none, its master answers.
     """
 
-    def __init__(self, namesrv: Server, members: list[Server], electors: list[str]) -> None:
+    def __init__(self, namesrv: Server, members: list[Server], controller: Server | None) -> None:
         self.namesrv = namesrv
         self.members = members
-        self._electors = electors
+        self._controller = controller
 
     def master(self) -> Server:
         """The member that the nameserver has as master; wait for one."""
@@ -59,11 +59,13 @@ class ReplicaSet:
 
     def in_sync(self) -> int:
         """The number of members in the in-sync set, by whoever knows it."""
-        for elector in self._electors:
-            with suppress(OSError, ValueError, KeyError):
-                answer = json.loads(probe.invoke(elector, GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()))
-                return len(answer["replicasInfoTable"][NAME]["inSyncReplicas"])
+        with suppress(OSError, ValueError, KeyError):
+            answer = json.loads(probe.invoke(self._elector(), GET_SYNC_STATE_DATA, json.dumps([NAME]).encode()))
+            return len(answer["replicasInfoTable"][NAME]["inSyncReplicas"])
         return 0
+
+    def _elector(self) -> str:
+        return (self._controller or self.master()).address
 
     def wait_until_in_sync(self) -> None:
         """Wait until all members are in sync."""
@@ -81,9 +83,8 @@ class ReplicaSet:
             "designateElect": "true",
             "invokeTime": "0",
         }
-        for elector in self._electors:
-            with suppress(OSError):
-                probe.invoke(elector, ELECT_MASTER, b"", **fields)
+        with suppress(OSError):
+            probe.invoke(self._elector(), ELECT_MASTER, b"", **fields)
 
 
 @contextmanager
@@ -95,17 +96,16 @@ def replica_set(system: System, replicas: int = 2, keys: Mapping[str, str] | Non
         if system is System.COMETMQ:
             endpoints = undo.enter_context(etcd(directory)).endpoints
             keys = {"failover": "etcd", "etcdEndpoints": ";".join(map(str, endpoints)), **(keys or {})}
-            electors: list[str] = []
+            controller = None
         else:
             controller = undo.enter_context(start_controller(system, directory / "controller", None, SMALL))
             role = {"enableControllerMode": "true", "brokerRole": "SLAVE", "brokerId": "-1"}
             keys = {"controllerAddr": controller.address, **role, **BOTH_HAVE_IT, **(keys or {})}
-            electors = [controller.address]
         members: list[Server] = []
         for number in range(replicas):
             of = directory / f"member-{number}"
             members.append(undo.enter_context(start_broker(system, of, namesrv.address, keys, None, JAVA)))
-        found = ReplicaSet(namesrv, members, electors or [one.address for one in members])
+        found = ReplicaSet(namesrv, members, controller)
         with SyncProducer("benchmark", namesrv.address) as producer:
             producer.send(Message(TOPIC, b"first"))
         found.wait_until_in_sync()

@@ -279,16 +279,16 @@ def start_broker(
 def broker_keys(server: Server, broker_conf: Mapping[str, str]) -> dict[str, str]:
     """The keys of a broker's file: what all need, what is quick and quiet in tests, and `broker_conf`."""
     store = server.directory / "store"
+    role = {} if "failover" in broker_conf else {"brokerId": "0", "brokerRole": "ASYNC_MASTER"}  # else the set decides
     return {
         "brokerClusterName": CLUSTER_NAME,
         "brokerName": "broker-a",
-        "brokerId": "0",
         "brokerIP1": "127.0.0.1",
         "listenPort": str(server.port),
         "haListenPort": str(server.port + 1),
         "storePathRootDir": str(store),
         "storePathCommitLog": str(store / "commitlog"),
-        "brokerRole": "ASYNC_MASTER",
+        **role,
         "flushDiskType": "ASYNC_FLUSH",
         **FILES,
         **(APACHE_PATIENCE if server.system.apache_version is not None else {}),
