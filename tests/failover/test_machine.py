@@ -264,6 +264,20 @@ def test_messages_take_the_short_way_and_a_member_that_has_left_is_noticed_all_t
     assert driver.last(e.Swap).document.in_sync == {A}
 
 
+def test_a_followers_messages_take_the_short_way_and_it_reads_no_further_than_its_log() -> None:
+    driver = Driver()
+    driver.answer(replace(DOCUMENT, master=B, in_sync=frozenset({A, B})), "5", there(B, 1))
+    driver.give(e.MasterHistory(1, History((), 0), History(((1, 0),), 5)))
+    driver.give(e.LogMoved(e.LogState(9, 0, 1)))
+    assert driver.was_short()
+    assert driver.give(e.Heard(1, 20)) == []
+    assert driver.was_short()
+    assert (driver.machine.confirmed, driver.machine.readable) == (20, 9)
+    driver.give(e.Heard(2, 30))
+    assert not driver.was_short()
+    assert driver.machine.confirmed == 20
+
+
 def test_reports_of_a_member_that_joins_do_not_take_the_short_way() -> None:
     driver = Driver()
     driver.lead(DOCUMENT, there(B))

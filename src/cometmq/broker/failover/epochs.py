@@ -64,16 +64,21 @@ class EpochLog:
 
         A marker may be before the log's begin, if retention has deleted it.
         """
-        store, queue = self._store, self._queue
-        if self._read != (queue.life, queue.committed):
-            self._read = queue.life, queue.committed
-            self._epochs = self._read_epochs()
-        return History(self._epochs, store.max_physical_offset, store.min_physical_offset)
+        store = self._store
+        return History(self._known(), store.max_physical_offset, store.min_physical_offset)
 
     @property
     def last_epoch(self) -> int:
         """The epoch of the last marker, or 0."""
-        return self.history().last_epoch
+        epochs = self._known()
+        return epochs[-1][0] if epochs else 0
+
+    def _known(self) -> tuple[tuple[int, int], ...]:
+        queue = self._queue
+        if self._read != (queue.life, queue.committed):
+            self._read = queue.life, queue.committed
+            self._epochs = self._read_epochs()
+        return self._epochs
 
     def _read_epochs(self) -> tuple[tuple[int, int], ...]:
         queue = self._queue

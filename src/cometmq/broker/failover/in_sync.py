@@ -52,6 +52,8 @@ class InSyncSet:
         self._confirmed_end = 0
         self.counted = confirmed
         """The members that an acknowledgement waits for."""
+        self.is_alone = False
+        """True if nobody else counts."""
         self._others: list[_Progress] = []
         """The progress of the counted members except this one."""
         self._count()
@@ -61,6 +63,7 @@ class InSyncSet:
 
     def _count(self) -> None:
         self.counted = self._needed()
+        self.is_alone = self.counted == {self._me}
         for member, progress in self._progress.items():
             progress.counts = member in self.counted
         self._others = [self._progress.get(member) or _Progress() for member in self.counted - {self._me}]

@@ -101,7 +101,7 @@ class MemberMachine:
         getattr(self, _HANDLERS[type(event)])(event)
         self._settle()
         in_sync = self.in_sync if self.state is State.MASTER and not self.disk_trouble else None
-        self._short_way.open_if_steady(in_sync, self._solid, self.epoch, is_alone=self._is_alone)
+        self._short_way.open_if_steady(in_sync, self.link, self._solid, self.epoch)
         return self._out
 
     @property
@@ -304,7 +304,7 @@ class MemberMachine:
             self._see(event.epoch)
             return
         self.link.heard_at = self._now
-        self.confirmed = max(self.confirmed, event.confirmed)
+        self._confirm(event.confirmed)
 
     def _on_link_lost(self, event: e.LinkLost) -> None:
         if event.epoch != self.epoch or self.state is not State.FOLLOWER:
@@ -417,7 +417,7 @@ class MemberMachine:
 
     @property
     def _is_alone(self) -> bool:
-        return self.in_sync is not None and self.in_sync.counted == {self.me}
+        return self._leader is not None and self._leader.in_sync.is_alone
 
     def _was_paused(self) -> None:
         """Judge nobody by the time in which this process did not run."""
@@ -442,7 +442,7 @@ class MemberMachine:
     def _confirm(self, end: int) -> None:
         if end > self.confirmed:
             self.confirmed = end
-            self._out.append(e.Confirm(end))
+            self._out += [] if self._leader is None else [e.Confirm(end)]
 
     def _lead(self, leader: Leader, document: Document) -> None:
         """Change the set if a replica has left or caught up; hand over if the disk fails."""

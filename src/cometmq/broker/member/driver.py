@@ -36,6 +36,7 @@ class Driver:
         self._actions: Actions = {}
         self.settle: Callable[[], None] = lambda: None
         """Looks at everything that an event may have changed."""
+        self._advanced: Callable[[], None] = lambda: None
         self._waiting: deque[e.Event] = deque()
         self._is_busy = False
         self._is_stopped = False
@@ -45,13 +46,14 @@ class Driver:
         self._since = clock.monotonic()
         self._changed = asyncio.Event()
 
-    def begin(self, actions: Actions, settle: Callable[[], None]) -> None:
+    def begin(self, actions: Actions, settle: Callable[[], None], advanced: Callable[[], None]) -> None:
         """Do what the machine, which was set before, asks for first.
 
         :param actions: the function for each kind of request.
         :param settle: called after the requests of each event were done.
+        :param advanced: called instead of it if the event can have moved only ends of logs, and the confirmed end.
         """
-        self._actions, self.settle = actions, settle
+        self._actions, self.settle, self._advanced = actions, settle, advanced
         self._do(self.machine.start())
         self._end_event()
 
@@ -96,6 +98,7 @@ class Driver:
         finally:
             self._is_busy = False
             if is_short:
+                self._advanced()
                 self._changed.set()
             else:
                 self._end_event()

@@ -156,7 +156,7 @@ class SetMember:
             e.SaveIdentity: self._do_save_identity,
             e.Confirm: self._do_confirm,
         }
-        driver.begin(actions, self._settle)
+        driver.begin(actions, self._settle, self._advanced)
 
     def _options(self) -> MemberOptions:
         config = self._lives.config
@@ -300,14 +300,21 @@ class SetMember:
             broker.confirms.confirm(readable)
             broker.ha.confirmed()
 
+    def _advanced(self) -> None:
+        """Let consumers of a follower read what the set has."""
+        lives = self._lives
+        if lives.is_open and self.machine.readable > lives.broker.store.readable_end:
+            self._do_confirm(e.Confirm(self.machine.readable))
+
     def _settle(self) -> None:
         """Look at everything that an event may have changed: what may be read, refusals, and the broker id."""
         machine, lives = self.machine, self._lives
         self.changes.observe(machine)
         if not lives.is_open:
             return
-        if machine.readable > lives.broker.store.readable_end or not lives.is_confirmed:
+        if not lives.is_confirmed:
             self._do_confirm(e.Confirm(machine.readable))
+        self._advanced()
         if lives.master_epoch:
             self._roles.forbid(machine.refusal or self._own_log.standstill)
         elif machine.state not in (State.STARTING, State.HALTED) and not lives.is_registered and self._roles.serves:

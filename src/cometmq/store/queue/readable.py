@@ -58,6 +58,8 @@ class ReadableEnd:
         self.offset = 0
         """The log offset up to which messages may be read."""
         self._held: deque[_Held] = deque()
+        self._held_from = 0
+        """A log offset up to which nothing is held."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._is_given_up = False
         self._is_unknown = log.position > log.min_offset
@@ -86,11 +88,13 @@ class ReadableEnd:
         held = self._held
         moved: dict[ConsumeQueue, None] = {}
         while held and held[0].end <= offset:
-            for queue, life, end in held.popleft().queues:
+            self._held_from, queues = held.popleft()
+            for queue, life, end in queues:
                 if queue.life == life and end > queue.readable:
                     queue.readable = end
                     moved[queue] = None
-        if held:  # a part of a commit
+        if held and offset > self._held_from:  # a part of a commit
+            self._held_from = offset
             for queue, life, end in held[0].queues:
                 if queue.life == life and (end := _end_of_records_before(queue, end, offset)) > queue.readable:
                     queue.readable = end
@@ -148,6 +152,7 @@ class ReadableEnd:
                     first[queue] = record.queue_offset
         self._is_unknown = False
         self._held.clear()
+        self._held_from = offset
         if first:
             self.stored(log.position, first)
         for queue in self._all():
