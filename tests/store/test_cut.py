@@ -114,6 +114,24 @@ def test_a_cut_store_is_opened_without_a_finding_and_goes_on(stores: Stores) -> 
     }
 
 
+def test_a_log_that_lost_flushed_bytes_says_so_and_a_cut_log_does_not(stores: Stores) -> None:
+    store = MessageStore.open(stores.long.config, is_slave=True)
+    assert not store.has_lost_end
+    store.close_now()
+    cut_log(stores.long.config, stores.offset, 7)
+    store = MessageStore.open(stores.long.config, is_slave=True)
+    assert not store.has_lost_end
+    store.close_now()
+    os.truncate(stores.long.log_files[-1], 100)
+    store = MessageStore.open(stores.long.config, is_slave=True)
+    assert store.has_lost_end
+    assert store.max_physical_offset < stores.offset
+    store.close_now()
+    store = MessageStore.open(stores.long.config, is_slave=True)
+    assert not store.has_lost_end, "it was said once"
+    store.close_now()
+
+
 def test_a_log_that_ends_there_is_not_changed(stores: Stores) -> None:
     before = files_of(stores.long.root)
     assert cut_log(stores.long.config, stores.end, 7) is None

@@ -71,6 +71,8 @@ class MessageStore:
         """Log offset at which the log ended when it was opened, if its real end was lost; otherwise ``None``. Offsets
         after it in other files are no longer valid.
         """
+        self.has_lost_end = opened.has_lost_end
+        """True if the log has lost flushed bytes at its end, on a slave, too, whose master sends them again."""
         self.sync_flush: bool = opened.config.sync_flush
         self._log = opened.log
         self._index = opened.index

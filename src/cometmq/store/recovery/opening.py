@@ -44,6 +44,8 @@ class OpenedStore:
     known_files: KnownFiles
     lost_from: int | None
     """Log offset at which the log ended when it was opened, if its real end was lost; otherwise ``None``."""
+    has_lost_end: bool
+    """True if the log ended before the position in ``comet/position.json``, which was flushed."""
 
 
 def open_store(
@@ -132,6 +134,7 @@ def _recover(
         marks=recovery.marks,
         known_files=known.files,
         lost_from=recovery.lost_from,
+        has_lost_end=recovery.has_lost_end,
     )
 
 

@@ -57,6 +57,8 @@ class Recovery:
         """The position file, if it belongs to the log and the log may have lost its end."""
         self.lost_from: int | None = None
         """Log offset at which the log ended when it was opened, if its real end was lost; otherwise ``None``."""
+        self.has_lost_end = False
+        """True if the log ended before the position in the position file, which was flushed."""
 
     @property
     def marks(self) -> dict[int, int]:
@@ -89,6 +91,7 @@ class Recovery:
             self._findings.add(f"{self._steps.rejected} records have an impossible queue offset; they are skipped")
         end = EndOfLog(log, self._disk, self._findings)
         end.truncate()
+        self.has_lost_end = known.position is not None and known.position.offset > log.position
         self._replace_lost_ends(shortened, end, replay.last_message)
         self._damages.fill_recreated(segment for segment in recreated if segment.end <= log.position)
         queues.truncate_at_ends()
