@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from cometmq.testing import Cluster, SyncCluster
 
 _MARKER_LINE: Final = (
-    "cometmq(brokers=1, slaves=0, queues=4, broker_keys={}, real_time=None, links=False, tls=False, accounts=None): "
-    "the cluster of a test"
+    "cometmq(brokers=1, replicas=0, slaves=0, queues=4, broker_keys={}, real_time=None, links=False, tls=False, "
+    "accounts=None): the cluster of a test"
 )
-_OPTIONS: Final = frozenset({"brokers", "queues", "broker_keys", "real_time", "links", "slaves", "tls", "accounts"})
-_OF_CLUSTER: Final = ("slaves", "broker_keys", "links", "tls", "accounts")
+_OF_CLUSTER: Final = ("slaves", "broker_keys", "links", "tls", "accounts", "replicas")
 """The marker's options that have the same names in :class:`~cometmq.testing.Cluster`."""
+_OPTIONS: Final = frozenset({"brokers", "queues", "real_time", *_OF_CLUSTER})
 _NAME_CHARS: Final = 60
 _numbers = itertools.count(1)
 
@@ -141,6 +141,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
         "brokers": int(request.config.getini("cometmq_brokers")),
         "queues": int(request.config.getini("cometmq_queues")),
         "slaves": 0,
+        "replicas": 0,
         "broker_keys": {},
         "real_time": None,
         "links": False,

@@ -2,7 +2,8 @@
 
 * :class:`Cluster` runs a nameserver and brokers on the test's own event loop, with a clock that the test may move
   (:class:`VirtualClock`). It kills a broker as SIGKILL does, pauses it, disturbs the :class:`Link` to it, and checks
-  with :meth:`Cluster.inbox` which messages arrive, and when.
+  with :meth:`Cluster.inbox` which messages arrive, and when. ``Cluster(replicas=3)`` has brokers of three members each,
+  which elect their master (:class:`ReplicaSet`).
 * :class:`SyncCluster` is the same cluster in a thread, for tests that have no event loop.
 * :class:`ProcessCluster` runs nameserver and brokers as real processes.
 """
@@ -18,6 +19,7 @@ from cometmq.testing.inbox import ExpectationError, Inbox
 from cometmq.testing.link import Direction, Link
 from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ProcessCluster, ServerProcess
+from cometmq.testing.replica_set import ReplicaSet
 from cometmq.testing.stall import StalledClockError
 from cometmq.testing.sync import SyncCluster, SyncInbox
 
@@ -29,6 +31,7 @@ __all__ = [
     "Link",
     "NeverIdleError",
     "ProcessCluster",
+    "ReplicaSet",
     "ServerProcess",
     "StalledClockError",
     "SyncCluster",

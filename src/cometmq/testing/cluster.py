@@ -27,11 +27,12 @@ from cometmq.namesrv.server import NameServer
 from cometmq.options import ConfigError, parse_value, spellings_of
 from cometmq.proxy.embedded import BrokerEndpoint
 from cometmq.remoting.security import Security
-from cometmq.testing.clock import StoppableClock, VirtualClock
+from cometmq.testing.clock import StoppableClock, VirtualClock, wait_until
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.killed import stop_as_killed
 from cometmq.testing.link import Link
 from cometmq.testing.ports import free_port
+from cometmq.testing.replica_set import NAMES, Place, ReplicaSet
 from cometmq.testing.secured import secure_cluster
 from cometmq.testing.stall import StalledClockError, StallWatch
 
@@ -58,6 +59,10 @@ Messages are rejected only if a write fails because the disk is full.
 
 SEND_SECONDS: Final = 60.0
 """Seconds by which a virtual clock is moved after a rejected send: longer than all retries take."""
+
+
+START_SECONDS: Final = 60.0
+"""Seconds within which a set elects its first master, and a handover ends; both take much less."""
 
 
 def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
@@ -93,6 +98,8 @@ class Cluster:
     :param accounts: entries of ``plain_acl.yml``; all servers then check signatures and permissions (ACL 1.0). An
         account for :attr:`security` is added.
     :param grpc: each broker has an endpoint for clients of RocketMQ 5 (:attr:`grpc_address`).
+    :param replicas: number of members that each broker has and that elect their master; 0 if there is no failover. A
+        member's name is a letter (``a``, ``b``, …).
     """
 
     def __init__(
@@ -107,11 +114,16 @@ class Cluster:
         tls: bool = False,
         accounts: Sequence[Mapping[str, Any]] | None = None,
         grpc: bool = False,
+        replicas: int = 0,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster needs at least one broker, not {brokers}")
-        if slaves and links:
-            raise ValueError("a cluster cannot have both slaves and links")
+        if (slaves or replicas) and links:
+            raise ValueError(f"a cluster cannot have both {'slaves' if slaves else 'replicas'} and links")
+        if replicas and slaves:
+            raise ValueError("a cluster has slaves, which a test promotes, or replicas, which elect their master")
+        if not 0 <= replicas <= len(NAMES):
+            raise ValueError(f"a broker has at most {len(NAMES)} replicas, not {replicas}")
         self.clock = clock
         self._temporary = TemporaryDirectory(prefix="cometmq-") if data is None else None
         self.data = Path(self._temporary.name) if self._temporary is not None else data or Path()
@@ -127,6 +139,8 @@ class Cluster:
             for index in range(brokers)
             for number in range(1, slaves + 1)
         }
+        self._replicas = NAMES[:replicas]
+        self._sets: list[ReplicaSet] = []
         self._namesrv: NameServer | None = None
         self._producer: Producer | None = None
         """The producer behind :meth:`send`."""
@@ -176,11 +190,11 @@ class Cluster:
         """
         if not self._grpc_ports:
             raise ValueError("the cluster has no gRPC endpoint: create it with grpc=True (marker: grpc=True)")
-        return f"{HOST}:{self._grpc_ports[0]}"
+        return self.endpoint(0).address if self._replicas else f"{HOST}:{self._grpc_ports[0]}"
 
     def endpoint(self, index: int) -> BrokerEndpoint:
-        """Return a broker's gRPC endpoint; raise KeyError if the broker has none."""
-        return self._endpoints[index]
+        """Return a broker's gRPC endpoint; raise KeyError if the broker has none, or no master."""
+        return self._sets[index].endpoint if self._replicas else self._endpoints[index]
 
     @property
     def security(self) -> Security:
@@ -189,12 +203,16 @@ class Cluster:
 
     @property
     def brokers(self) -> Sequence[Broker]:
-        """The running brokers, in order."""
+        """The running brokers, in order; with replicas, those that are masters now."""
+        if self._replicas:
+            return [one.broker for one in self._sets if one.master is not None]
         return [self._running[index] for index in sorted(self._running)]
 
     def broker(self, index: int) -> Broker:
-        """Return the broker with this index; raise KeyError if it is stopped."""
-        return self._running[index]
+        """Return the broker with this index; with replicas, its master. Raise KeyError if it is stopped, or there is no
+        master.
+        """
+        return self._sets[index].broker if self._replicas else self._running[index]
 
     @property
     def size(self) -> int:
@@ -263,7 +281,7 @@ class Cluster:
         if self._with_links:
             await self._start_links()
         for index in range(len(self._ports)):
-            await self.start_broker(index)
+            await (self._start_set(index) if self._replicas else self.start_broker(index))
         for index, number in self._slaves:
             await self.start_slave(index, number)
 
@@ -279,6 +297,8 @@ class Cluster:
                     await self.stop_slave(index, number)
             for index in sorted(self._running):
                 await self.stop_broker(index)
+            for replica_set in self._sets:
+                await replica_set.stop_all()
             for link in (*self._links, *self._namesrv_links):
                 await link.stop()
             if self._producer is not None:  # no broker is left to answer, so it does not wait
@@ -350,7 +370,7 @@ class Cluster:
         if self._with_links:
             self.link(index).cut()
             self.resume_broker(index)
-        await stop_as_killed(broker, self.store_root(index))
+        await stop_as_killed(broker.stop, self.store_root(index))
 
     # --- slaves -------------------------------------------------------------------------------
     def slave(self, index: int = 0, number: int = 1) -> Broker:
@@ -379,7 +399,7 @@ class Cluster:
         broker = self.slave(index, number)
         self._slaves[index, number].broker = None
         await broker.cut_off()
-        await stop_as_killed(broker, self._slaves[index, number].root)
+        await stop_as_killed(broker.stop, self._slaves[index, number].root)
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
         """Remove a stopped slave's store, so that the slave copies everything from its master when it starts."""
@@ -414,6 +434,48 @@ class Cluster:
         self._ports[index], slave.port = slave.port, self._ports[index]
         self._roots[index], slave.root = slave.root, self._roots[index]
         return await self.start_broker(index)
+
+    # --- replicas -----------------------------------------------------------------------------
+    def replica_set(self, index: int = 0) -> ReplicaSet:
+        """Return the members of a broker and their engine.
+
+        :raises ValueError: the cluster has no replicas.
+        """
+        if not self._replicas:
+            raise ValueError("the cluster has no replicas: create it with replicas=3 (marker: replicas=3)")
+        return self._sets[index]
+
+    async def kill_master(self, index: int = 0) -> str:
+        """Kill a broker's master like SIGKILL, and return its name; see :meth:`ReplicaSet.kill_master`."""
+        return await self.replica_set(index).kill_master()
+
+    async def start_member(self, name: str, index: int = 0) -> None:
+        """Start a member that was stopped or killed; it follows the master, and is in sync again soon."""
+        await self.replica_set(index).start(name)
+
+    async def hand_over(self, to: str = "", index: int = 0) -> None:
+        """Make another member a broker's master, as ``cometmq failover handover`` does."""
+        moved = self.replica_set(index).hand_over(to)
+        await (self.clock.run_until(moved, START_SECONDS) if isinstance(self.clock, VirtualClock) else moved)
+
+    def is_in_sync(self, index: int = 0) -> bool:
+        """Return whether a broker has a master, and all of its running members are in sync.
+
+        Wait for it with :func:`~cometmq.testing.wait_until`.
+        """
+        return self.replica_set(index).is_in_sync()
+
+    async def _start_set(self, index: int) -> None:
+        places = {}
+        for name in self._replicas:
+            root = self.data / f"broker-{index}-{name}"
+            config = self._configured(index, free_port(HOST), root, {"failoverMember": name})
+            places[name] = Place(config, root, free_port(HOST) if self._grpc_ports else 0)
+        self._sets.append(ReplicaSet(places, clock=self.clock))
+        for name in places:
+            await self._sets[-1].start(name)
+        if not await wait_until(self.clock, self._sets[-1].is_in_sync, START_SECONDS):
+            raise TimeoutError(f"the replicas of broker {index} were not in sync within {START_SECONDS:g} s")
 
     # --- links --------------------------------------------------------------------------------
     async def _start_links(self) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cometmq.broker.controller import Broker
 
-
-async def stop_as_killed(broker: Broker, root: Path) -> None:
-    """Stop a broker whose connections are cut, then restore its directory to the state before the stop."""
+async def stop_as_killed(stop: Callable[[], Awaitable[None]], root: Path) -> None:
+    """Call ``stop`` of a broker whose connections are cut, then restore its directory to the state before that."""
     left = root.with_name(f"{root.name}.killed")
     try:
         # No request is answered from here on, but worker threads finish the work that they have begun. A kill ends all
@@ -23,7 +22,7 @@ async def stop_as_killed(broker: Broker, root: Path) -> None:
                 break
             shutil.rmtree(left)
     finally:
-        await broker.stop()
+        await stop()
     shutil.rmtree(root)
     left.rename(root)
 

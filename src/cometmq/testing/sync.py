@@ -57,6 +57,7 @@ class SyncCluster:
         links: bool = False,
         tls: bool = False,
         accounts: Sequence[Mapping[str, Any]] | None = None,
+        replicas: int = 0,
     ) -> None:
         self.clock = clock
         self.cluster: Final = Cluster(
@@ -68,6 +69,7 @@ class SyncCluster:
             links=links,
             tls=tls,
             accounts=accounts,
+            replicas=replicas,
         )
         """The cluster itself; use it only on its own loop, through :meth:`call` or :meth:`run`."""
         self._loop = asyncio.new_event_loop()  # not uvloop's, which cannot be asked whether it is idle
@@ -153,6 +155,16 @@ class SyncCluster:
     start_slave = run_on_loop(Cluster.start_slave)
     kill_slave = run_on_loop(Cluster.kill_slave)
     promote_slave = run_on_loop(Cluster.promote_slave)
+    start_member = run_on_loop(Cluster.start_member)
+    hand_over = run_on_loop(Cluster.hand_over)
+
+    def kill_master(self, index: int = 0) -> str:
+        """Kill a broker's master like SIGKILL, and return its name; see :meth:`Cluster.kill_master`."""
+        return self.call(self.cluster.kill_master(index))
+
+    def is_in_sync(self, index: int = 0) -> bool:
+        """Return whether a broker has a master, and all of its running members are in sync."""
+        return self.run(lambda cluster: cluster.is_in_sync(index))
 
     def empty_slave(self, index: int = 0, number: int = 1) -> None:
         """Remove a stopped slave's store."""

@@ -66,7 +66,7 @@ async def test_no_damage_costs_a_message_that_the_log_has(
     assert all_bodies(first, "Later") == [b"00"]
     store = tmp_path / "store"
     if is_killed:
-        await stop_as_killed(first, store)
+        await stop_as_killed(first.stop, store)
     else:
         await first.stop()
     for index in (store / "comet" / "timer").glob("*.index"):

@@ -16,6 +16,9 @@ from pathlib import Path
 from tests.failover.nemesis.faults import FAULTS
 from tests.failover.nemesis.members import running_set
 from tests.failover.nemesis.story import Story
+from tests.helpers import forks
+
+from cometmq.testing.processes import ServerProcess
 
 CONFIGURATIONS: tuple[dict[str, str], ...] = (
     {},
@@ -39,6 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     faults = [fault for fault in FAULTS if not options.only or fault.name in options.only]
     keep = options.keep or Path(tempfile.mkdtemp(prefix="cometmq-nemesis-"))
+    ServerProcess.popen = staticmethod(forks.start)
     begun, seed = time.monotonic(), options.seed
     while time.monotonic() < begun + options.seconds:
         left = begun + options.seconds - time.monotonic()

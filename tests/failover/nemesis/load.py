@@ -39,13 +39,12 @@ from cometmq.remoting.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 
-TOPIC: Final = "Nemesis"
+TOPIC: Final = "Stories"
 GROUP: Final = "nemesis-readers"
 ANSWER_S: Final = 5.0
 """A client gives up after this time; then the outcome is not known."""
 RETRIES: Final = 2
 _REFUSED: Final = {
-    ResponseCode.SERVICE_NOT_AVAILABLE,
     ResponseCode.NO_PERMISSION,
     ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.MESSAGE_ILLEGAL,
@@ -68,7 +67,7 @@ class LoadOptions:
     name_of: Callable[[str], str]
     seed: int = 1
     prefix: str = ""
-    queues: int = 4
+    queues: int = 8
     producers: int = 3
     own_producers: int = 1
     pollers: int = 2

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,10 +19,11 @@ from tests.failover.checker.queues import check_queues, totals
 from tests.failover.checker.register import check_documents
 from tests.failover.checker.replicas import check_replicas, epochs_of, read_log
 from tests.failover.nemesis.faults import FAULTS, Fault, end_all
-from tests.failover.nemesis.load import Load, LoadOptions, read_all
+from tests.failover.nemesis.load import TOPIC, Load, LoadOptions, read_all
 from tests.failover.nemesis.members import NAMES, RunningSet
 from tests.helpers.waiting import block_for, wait_for
 
+from cometmq.client.admin import Admin
 from cometmq.errors import CometMQError
 
 HEALTHY_S: Final = 60.0
@@ -29,6 +31,11 @@ HEALTHY_S: Final = 60.0
 OFFSETS_BEHIND_S: Final = 20.0
 """An old master that is cut off may take offsets for the length of a fault; they are lost."""
 MOST_AT_ONCE: Final = 3
+
+
+async def _create_topic(namesrvs: Sequence[str], queues: int) -> None:
+    async with Admin(";".join(namesrvs)) as admin:
+        await admin.create_topic(TOPIC, queues=queues)
 
 
 @dataclass
@@ -53,16 +60,33 @@ class Story:
     def run(self, seconds: float, faults: Sequence[Fault] = FAULTS) -> None:
         """Tell a random story of this length, and judge it."""
         rng = random.Random(self.seed)
-        ends = time.monotonic() + seconds
-        with Load(self.history, self.options()).running() as load:
-            self._is_healthy(load)
+        with self.loaded() as load:
+            ends = time.monotonic() + seconds
             while time.monotonic() < ends and not self.findings:
                 self._chapter(rng, faults, ends)
                 if rng.random() < 0.5:
-                    self._is_healthy(load)
-            end_all(self.members, rng)
-            self._is_healthy(load)
+                    self.heal(load)
+            self.heal(load)
         self.judge()
+
+    @contextmanager
+    def loaded(self) -> Iterator[Load]:
+        """Put the set under load inside the block; all members are in sync at its beginning."""
+        self._begin()
+        with Load(self.history, self.options()).running() as load:
+            self.heal(load)
+            yield load
+
+    def _begin(self) -> None:
+        """Wait for the first master, and create the topic."""
+
+        def is_created() -> bool:
+            with suppress(CometMQError):
+                asyncio.run(_create_topic(self.members.namesrv_addresses, self.options().queues))
+                return True
+            return False
+
+        wait_for(is_created, "the set has a master", HEALTHY_S)
 
     def _chapter(self, rng: random.Random, faults: Sequence[Fault], ends: float) -> None:
         """Begin up to three faults, wait, and end them."""
@@ -82,8 +106,10 @@ class Story:
             end_all(self.members, rng)
             block_for(rng.uniform(0, 2))
 
-    def _is_healthy(self, load: Load) -> None:
-        """Wait until all members are in sync, and a message that is sent from now on is acknowledged."""
+    def heal(self, load: Load) -> None:
+        """End all faults; wait until all members are in sync, and a message sent from now on is acknowledged."""
+        if self.findings:
+            return
         end_all(self.members, random.Random(self.seed))
         begun = time.monotonic()
 

@@ -1,0 +1,28 @@
+"""A set of real processes, which the cases of one file share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.failover.nemesis.members import RunningSet, running_set
+from tests.failover.nemesis.story import Story
+from tests.interop.builds import ToolMissingError
+from tests.interop.conftest import unavailable
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[RunningSet]:
+    """Three members, three nameservers and etcd."""
+    try:
+        with running_set(tmp_path / "set") as running:
+            yield running
+    except ToolMissingError as problem:
+        unavailable(problem)
+
+
+@pytest.fixture
+def story(members: RunningSet) -> Story:
+    """A history with these members, which the test tells and judges."""
+    return Story(members, seed=1)
