@@ -53,7 +53,7 @@ class MemberSides(MasterSide, FollowerSide, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a broker knows of its member."""
+    """The member of a set, for the broker that is its present life."""
 
     sides: MemberSides
     operated: FailoverMember

@@ -17,6 +17,7 @@ from tests.broker.member.sets import MemberSet, bodies, member_set, send, until
 from cometmq.broker.failover.document import DocumentError
 from cometmq.broker.failover.engines.interface import Snapshot
 from cometmq.broker.failover.states import State
+from cometmq.store.errors import StoreFullError
 
 
 def logged(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
@@ -44,11 +45,10 @@ async def test_a_document_that_nobody_can_read_stops_no_master(
 
     for engine in pair.engines.values():
         monkeypatch.setattr(engine, "read", read)
-    await asyncio.sleep(1.5)
+    await until(lambda: logged(caplog, "is not valid", "do not edit it", "change nothing until then"))
     await send(pair, b"meanwhile")
     assert pair.master is not None
     assert pair.master.machine.state is State.MASTER
-    assert logged(caplog, "is not valid", "do not edit it", "change nothing until then")
     monkeypatch.undo()
     await send(pair, b"after")
     assert set(bodies(pair.master)) == {b"before", b"meanwhile", b"after"}
@@ -106,3 +106,59 @@ async def test_more_members_are_required_than_there_are(tmp_path: Path, caplog: 
         await until(lambda: members.in_sync == {"a", "b", "c"})
         await send(members, b"stored")
         assert set(bodies(members.master)) == {b"stored"}
+
+
+async def test_a_store_with_an_older_log_is_a_new_member_that_copies_the_rest(
+    pair: MemberSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = pair.master
+    assert master is not None
+    follower = next(name for name, member in pair.members.items() if member is not master)
+    before = pair.members[follower].machine.me
+    await pair.stop(follower)
+    (log,) = (tmp_path / follower / "commitlog").iterdir()
+    older = log.read_bytes()
+    await pair.start(follower)
+    await until(lambda: pair.in_sync == {"a", "b"})
+    await send(pair, b"acknowledged")
+    await pair.stop(follower)
+    log.write_bytes(older)
+    member = await pair.start(follower)
+    assert member.machine.me.generation == before.generation + 1
+    assert logged(caplog, "this store has lost messages, so it is a new member")
+    await until(lambda: pair.in_sync == {"a", "b"})
+    document = pair.store.document
+    assert document is not None
+    assert member.machine.me in document.in_sync
+    await until(lambda: bodies(member)[b"acknowledged"] == 1)
+
+
+async def test_an_engine_that_is_away_stops_nobody(pair: MemberSet, caplog: pytest.LogCaptureFixture) -> None:
+    master = pair.master
+    assert master is not None
+    for engine in pair.engines.values():
+        engine.is_cut = True
+    await asyncio.sleep(3)  # longer than the lease
+    await send(pair, b"meanwhile")
+    assert master.machine.state is State.MASTER
+    assert logged(caplog, "the engine does not answer", "will retry, and change nothing until then")
+    for engine in pair.engines.values():
+        engine.is_cut = False
+    await until(lambda: logged(caplog, "the engine answers again"))
+    await send(pair, b"after")
+    assert set(bodies(master)) == {b"before", b"meanwhile", b"after"}
+    assert pair.in_sync == {"a", "b"}
+
+
+async def test_a_master_whose_disk_fails_hands_over_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with member_set(tmp_path, 3) as members:
+        await send(members, b"before")
+        old = members.master
+        assert old is not None
+        old.broker.store._maintenance.retention.refusal = StoreFullError("no space left on device")
+        await until(lambda: members.master not in (None, old))
+        assert logged(caplog, "the disk has failed: no space left on device")
+        assert members.master is not None
+        await send(members, b"after")
+        await until(lambda: members.in_sync == {"a", "b", "c"})  # its next life finds space
+        assert set(bodies(members.master)) == {b"before", b"after"}

@@ -8,8 +8,10 @@ A replica keeps its generation as long as no byte that somebody relies on can ha
 * ``solid``: everything that this replica has reported or acknowledged was flushed before. The file says False before
   the first unflushed byte counts.
 
-Otherwise the generation rises. A store without the file, for example on a new disk, begins with a random generation:
-a number counted from the document could be that of an entry that is still on its way to the engine.
+Otherwise the generation rises. So it does when the log ends before the end of the last clean stop, when the store knows
+that it has lost the log's end, or when it begins anew without its log. A store without the file, for example on a new
+disk, begins with a random generation: a number counted from the document could be that of an entry that is still on its
+way to the engine.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class Identity:
     is_solid: bool = False
     set_id: str = ""
     """The set to which the store belongs; empty until it has read a document."""
+    end: int = 0
+    """The end of the log at a clean stop; an older log, for example from another disk, ends before it."""
 
     def member(self, name: str) -> Member:
         """Return the member that a replica is with this identity."""
@@ -60,20 +64,26 @@ class _Wire(msgspec.Struct, rename="camel"):
     clean: bool
     solid: bool
     set_id: str
+    end: int = 0
 
 
-def next_identity(saved: Identity | None, boot_id: str, first_generation: int | None = None) -> Identity:
+def next_identity(
+    saved: Identity | None, boot_id: str, first_generation: int | None = None, *, has_lost: bool = False
+) -> Identity:
     """Return the identity with which a process starts. It must be saved before the member does anything else.
 
+    :param has_lost: True if the store knows that it has lost messages, whatever the file says.
     :param saved: the file's content, or ``None`` if the store has none.
     :param first_generation: the generation of a store without a file; random by default.
     """
     if saved is None:
         first = first_generation if first_generation is not None else secrets.randbits(_FIRST_BITS)
         return Identity(first + 1, boot_id)
-    is_complete = saved.is_clean or saved.is_solid or saved.boot_id == boot_id
+    is_complete = not has_lost and (saved.is_clean or saved.is_solid or saved.boot_id == boot_id)
     generation = saved.generation if is_complete else saved.generation + 1
-    return replace(saved, generation=generation, boot_id=boot_id, is_clean=False)
+    return replace(
+        saved, generation=generation, boot_id=boot_id, is_clean=False, is_solid=saved.is_solid and not has_lost, end=0
+    )
 
 
 def boot_id() -> str:
@@ -107,7 +117,7 @@ def read_identity(path: Path) -> Identity | None:
             f"{path} is damaged: {error}",
             next_step="rename the file: the broker then starts as a new member, which copies what it lacks",
         ) from error
-    return Identity(wire.generation, wire.boot_id, wire.clean, wire.solid, wire.set_id)
+    return Identity(wire.generation, wire.boot_id, wire.clean, wire.solid, wire.set_id, wire.end)
 
 
 def write_identity(path: Path, identity: Identity) -> None:
@@ -115,5 +125,6 @@ def write_identity(path: Path, identity: Identity) -> None:
 
     :raises OSError: the file cannot be written.
     """
-    wire = _Wire(1, identity.generation, identity.boot_id, identity.is_clean, identity.is_solid, identity.set_id)
+    clean, solid = identity.is_clean, identity.is_solid
+    wire = _Wire(1, identity.generation, identity.boot_id, clean, solid, identity.set_id, identity.end)
     replace_file(path, msgspec.json.encode(wire))

@@ -72,7 +72,7 @@ class SetMember:
     ) -> None:
         options = options or LifeOptions()
         clock = self._clock = options.clock
-        self._bootstraps = bootstraps
+        self._bootstraps, self._begins_anew = bootstraps, options.begin_anew
         self._heartbeat_s = config.failover_lease_ms / 4000
         self._process = secrets.token_hex(8)
         self.engine_name: Final = config.failover or "memory"
@@ -196,7 +196,8 @@ class SetMember:
             return_exceptions=True,
         )
         if not self._is_killed and not (self._lives.config.root / "abort").exists():  # everything is on the disk
-            write_identity(self._identity_path, replace(self.machine.identity, is_clean=True))
+            end = self.broker.store.max_physical_offset
+            write_identity(self._identity_path, replace(self.machine.identity, is_clean=True, end=end))
 
     async def _leave_office(self) -> None:
         """Hand over; if nobody can take over, wait until the messages are confirmed that were sent before."""
@@ -267,7 +268,15 @@ class SetMember:
         return self._lives.config.root / "comet" / IDENTITY_FILE
 
     async def _begin_identity(self) -> Identity:
-        identity = next_identity(await in_thread(read_identity, self._identity_path), boot_id())
+        saved = await in_thread(read_identity, self._identity_path)
+        store = self.broker.store
+        is_older = saved is not None and store.max_physical_offset < saved.end
+        has_lost = is_older or store.lost_from is not None or self._begins_anew
+        identity = next_identity(saved, boot_id(), has_lost=has_lost)
+        if has_lost and saved is not None:
+            _log.warning(
+                "this store has lost messages, so it is a new member of its set: generation %d", identity.generation
+            )
         await in_thread(write_identity, self._identity_path, identity)
         return identity
 
