@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.broker.member.sets import MemberSet, bodies, member_set, send, until
+from tests.broker.replication.following import connect
 
+from cometmq.broker.controller import Broker
 from cometmq.broker.failover.document import DocumentError
 from cometmq.broker.failover.engines.interface import Snapshot
 from cometmq.broker.failover.states import State
+from cometmq.clock import SystemClock
+from cometmq.message.message import Message
+from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreFullError
+from cometmq.testing import Cluster
 
 
 def logged(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
@@ -162,3 +169,61 @@ async def test_a_master_whose_disk_fails_hands_over_at_once(tmp_path: Path, capl
         await send(members, b"after")
         await until(lambda: members.in_sync == {"a", "b", "c"})  # its next life finds space
         assert set(bodies(members.master)) == {b"before", b"after"}
+
+
+async def test_a_store_with_messages_of_another_cluster_is_not_taken_for_a_copy(
+    pair: MemberSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = pair.master
+    assert master is not None
+    single = Broker(pair.config("stranger", failover="", namesrvAddr=""))
+    await single.start()
+    wire = await connect(single)
+    assert (await wire.send("T", b"of another cluster")).code == ResponseCode.SUCCESS
+    await wire.close()
+    await single.stop()
+    end = single.store.max_physical_offset
+    stranger = await pair.start("stranger")
+    await until(lambda: logged(caplog, "they may not be the master's", "start with an empty store"))
+    assert stranger.broker.store.max_physical_offset == end
+    assert not (tmp_path / "stranger" / "parted").exists()
+    assert pair.in_sync == {"a", "b"}
+
+
+async def test_a_pair_that_was_made_by_hand_becomes_a_set(tmp_path: Path) -> None:
+    async with Cluster(slaves=1, data=tmp_path / "pair") as cluster:
+        await cluster.send(Message("T", b"before"))
+        await until(cluster.has_replicated)
+    async with member_set(tmp_path, 0) as members:
+        for name, root in (("a", "broker-0"), ("b", "broker-0-slave-1")):
+            shutil.copytree(tmp_path / "pair" / root, tmp_path / name)
+        await members.start("a", bootstraps=True)
+        await until(lambda: members.master is not None)
+        await members.start("b")
+        await until(lambda: members.in_sync == {"a", "b"})
+        await members.kill("a")
+        await until(lambda: members.master is not None)
+        assert members.master is not None
+        assert bodies(members.master) == {b"before": 1}
+
+
+class AheadClock(SystemClock):
+    """A clock whose date is an hour ahead."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 3_600_000
+
+
+async def test_clocks_an_hour_apart_change_nothing(tmp_path: Path) -> None:
+    async with member_set(tmp_path, 1) as members:
+        await send(members, b"one")
+        await members.start("b", clock=AheadClock())
+        await until(lambda: members.in_sync == {"a", "b"})
+        for body, killed in ((b"two", "a"), (b"three", "b")):
+            await send(members, body)
+            await members.kill(killed)
+            await until(lambda: members.master is not None)
+            await members.start(killed)
+            await until(lambda: members.in_sync == {"a", "b"})
+        assert members.master is not None
+        assert set(bodies(members.master)) == {b"one", b"two", b"three"}

@@ -115,6 +115,8 @@ class Sides:
         :raises HistoryError: this log cannot continue with the master's.
         """
         mine = self._lives.epochs.history()
+        if not mine.epochs and mine.end > mine.begin:
+            await self._lives.broker.slave.compare_log()
         offset = self._roles.compare(e.MasterHistory(epoch, mine, masters))
         if offset is None:
             return None

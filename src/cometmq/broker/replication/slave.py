@@ -10,18 +10,20 @@ from typing import Any, Final
 from cometmq.auth.users import UserTable
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.document import Replica
+from cometmq.broker.failover.history import HistoryError
 from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES
-from cometmq.broker.replication.ha_client import HAClient, MasterAddress
+from cometmq.broker.replication.ha_client import HAClient, MasterAddress, check_common_log
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.members import FollowerSide
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
 from cometmq.broker.replication.user_copy import UserCopy
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.errors import CometMQError
 from cometmq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from cometmq.message.properties import REAL_TOPIC, property_mark
 from cometmq.remoting.admin_bodies import HAClientRuntimeInfo, HARuntimeInfo
-from cometmq.remoting.bodies import encode_body
+from cometmq.remoting.bodies import BodyError, encode_body
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import NoHeader
@@ -222,6 +224,22 @@ class Slave:
         """Report the end of the log that counts, which may have grown."""
         assert self.link is not None
         self.link.report()
+
+    async def compare_log(self) -> None:
+        """Check that this log, which has no epochs because its broker was never a member of a set, is the master's.
+
+        :raises HistoryError: it is another log, or the master cannot be asked now.
+        """
+        assert self.master.remoting is not None
+        try:
+            await check_common_log(self._store, self._client, self.master.remoting)
+        except (CometMQError, BodyError) as error:
+            raise HistoryError(
+                f"this store has messages that were stored before it was a member of the set, and they may not be the "
+                f"master's: {error}",
+                next_step="if the store belongs to another set or cluster, correct brokerName and the engine's keys; "
+                "otherwise start with an empty store, which is filled from the master",
+            ) from error
 
     def _copy_tables(self) -> None:
         """Copy the tables because the master hands over to this member."""
