@@ -277,3 +277,21 @@ async def test_without_a_set_everything_is_readable_at_once(bench: StoreBench) -
     await store.wait_kept(end)
     store.give_up()
     assert store.kept_end == end
+
+
+def test_who_has_read_further_at_another_member_waits_and_is_not_sent_back(tmp_path: Path) -> None:
+    """A slave hears what is confirmed a little later than the master's consumers do."""
+    reader = Reader(tmp_path, 0)
+    for size in (10, 10, 10):
+        reader.put(("A", 0), 1, size)
+    queue = reader.store.queue("A", 0)
+    for readable in (0, 1):
+        reader.store.confirm(reader.records[0][1] if readable else 0)
+        for offset in range(readable + 1, 4):
+            found = reader.store.get_message(queue, offset, 32)
+            assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, offset)
+        beyond = reader.store.get_message(queue, 4, 32)
+        assert beyond.status is not GetMessageStatus.OFFSET_OVERFLOW_ONE
+    reader.store.confirm(reader.records[2][1])
+    assert reader.store.get_message(queue, 2, 32).count == 1
+    reader.store.close_now()

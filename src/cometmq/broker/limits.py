@@ -416,6 +416,8 @@ MAX_HISTORY_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a master's answer to a member's sign-in; MAX_FAILOVER_EPOCHS need about 2 MB."""
 MAX_SHOWN_REFUSAL_CHARS: Final = 512
 """Maximum length of the reason for which a master refuses a member's sign-in."""
+MAX_MEMBER_HEARTBEAT_MS: Final = 3_600_000
+"""Maximum interval of heartbeats that a member or its master may name."""
 MEMBER_RETRY_SECONDS: Final = 0.2
 """Pause before a member connects to its master again."""
 MEMBER_FIRST_RETRY_SECONDS: Final = 0.05

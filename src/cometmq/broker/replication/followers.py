@@ -150,7 +150,8 @@ class Followers:
         for slave in list(self._connections.values()):
             if was_paused:  # their reports may wait to be read
                 slave.read_at = now
-            if now - slave.read_at > _SILENT_HEARTBEATS * heartbeat_s:
+            assert slave.follower is not None
+            if now - slave.read_at > _SILENT_HEARTBEATS * max(heartbeat_s, slave.follower.heartbeat_s):
                 _log.warning("closing the connection of member %s: silent for %g s", slave, now - slave.read_at)
                 slave.abort()
             else:

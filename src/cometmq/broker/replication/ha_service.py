@@ -214,7 +214,8 @@ class HAService:
         if len(self._openings):
             self._openings.abort_oldest()
             return True
-        silent = next((slave for slave in self.slaves if not slave.has_begun), None)
+        waiting = [slave for slave in self.slaves if not slave.has_begun]
+        silent = min(waiting, key=lambda slave: slave.follower is not None, default=None)  # a member only if necessary
         if silent is None:
             return False
         _log.warning("refusing slave %s: %d slaves are already connected", silent.address, len(self.slaves))

@@ -106,8 +106,12 @@ class MasterConnection(asyncio.Protocol):
         self._transport.write(encode_report(self._reported))
         self._beat.after(self._heartbeat_s)
 
-    def listen(self) -> None:
-        """Expect bytes from the master from now on."""
+    def listen(self, silence_s: float | None = None) -> None:
+        """Expect bytes from the master from now on.
+
+        :param silence_s: another time limit than before.
+        """
+        self._silence_s = silence_s or self._silence_s
         self._silent_at = self._clock.monotonic() + self._silence_s
         self._silence.after(self._silence_s)
 

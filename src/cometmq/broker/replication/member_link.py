@@ -19,12 +19,12 @@ from typing import Final
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.document import Replica
 from cometmq.broker.failover.epochs import EpochLog
-from cometmq.broker.failover.history import History, HistoryError
+from cometmq.broker.failover.history import HistoryError
 from cometmq.broker.limits import MEMBER_FIRST_RETRY_SECONDS, MEMBER_RETRY_SECONDS
 from cometmq.broker.replication.copied_log import CopiedLog, KnowTopics
 from cometmq.broker.replication.frames import TABLES_COPIED, ReplicationError, Transfer, TransferReader, encode_report
 from cometmq.broker.replication.master_connection import MasterConnection
-from cometmq.broker.replication.member_sign_in import AnswerReader, SignInRefusedError, sign_in_frame
+from cometmq.broker.replication.member_sign_in import Accepted, AnswerReader, SignInRefusedError, sign_in_frame
 from cometmq.broker.replication.members import FollowerSide
 from cometmq.errors import CometMQError, reason_of
 from cometmq.remoting.client import RemotingClient
@@ -167,7 +167,7 @@ class MemberLink:
         :raises OSError: the connection failed.
         """
         self._copied.drop_tail()
-        answered: asyncio.Future[History] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
         link = _Stream(self, epoch, answered)
         beat_s = self._side.heartbeat_s
         connection = self._connection = MasterConnection(
@@ -178,12 +178,12 @@ class MemberLink:
             await connection.open(master.ha_address, _CONNECT_HEARTBEATS * beat_s, tls)
             connection.listen()
             connection.write(sign_in_frame(self._side, self._client, master.address, epoch, self._log_file_bytes))
-            masters = await self._answer(connection, answered)
-            offset = await self._side.compared(epoch, masters)
+            accepted = await self._answer(connection, answered)
+            offset = await self._side.compared(epoch, accepted.history)
             if offset is None:
                 self._connection = None
                 return False
-            await self._begin(connection, offset, masters)
+            await self._begin(connection, offset, accepted)
             self.is_following = True
             self.report()
             raise await connection.ended
@@ -198,8 +198,8 @@ class MemberLink:
                 self.is_following = False
                 self._lost(connection, epoch)
 
-    async def _answer(self, connection: MasterConnection, answered: asyncio.Future[History]) -> History:
-        """Return the master's epochs, or raise the reason why the connection ended."""
+    async def _answer(self, connection: MasterConnection, answered: asyncio.Future[Accepted]) -> Accepted:
+        """Return the master's answer, or raise the reason why the connection ended."""
         ended = connection.ended
         await asyncio.wait((answered, ended), return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
@@ -209,11 +209,11 @@ class MemberLink:
         connection.expect_nothing()
         return answered.result()
 
-    async def _begin(self, connection: MasterConnection, offset: int, masters: History) -> None:
+    async def _begin(self, connection: MasterConnection, offset: int, accepted: Accepted) -> None:
         """Request the log from an offset on."""
         log = self._copied.log
         if log.is_empty and offset != log.end:
-            EpochLog(self._copied.store).adopt(masters)
+            EpochLog(self._copied.store).adopt(accepted.history)
             log.begin_at(offset)
             self._side.log_moved()
         if offset != log.end:
@@ -221,7 +221,7 @@ class MemberLink:
         await self._copied.save_topics()
         if connection.ended.done():
             raise connection.ended.result()
-        connection.listen()
+        connection.listen(_SILENT_HEARTBEATS * max(self._side.heartbeat_s, accepted.heartbeat_s))
         connection.write(encode_report(offset))
 
     def _lost(self, connection: MasterConnection, epoch: int) -> None:
@@ -277,7 +277,7 @@ class MemberLink:
 class _Stream:
     """The bytes of one connection: the answer to the sign-in, then transfers."""
 
-    def __init__(self, link: MemberLink, epoch: int, answered: asyncio.Future[History]) -> None:
+    def __init__(self, link: MemberLink, epoch: int, answered: asyncio.Future[Accepted]) -> None:
         self._link = link
         self._epoch = epoch
         self._answer = AnswerReader(epoch)
@@ -291,9 +291,9 @@ class _Stream:
         :raises StoreError: they cannot be appended.
         """
         if not self._answered.done():
-            history = self._answer.feed(data)
-            if history is not None:
-                self._answered.set_result(history)
+            accepted = self._answer.feed(data)
+            if accepted is not None:
+                self._answered.set_result(accepted)
             return
         transfers = self._transfers.feed(data)
         if transfers:

@@ -6,13 +6,15 @@
                       a request of remoting    GET_BROKER_EPOCH_CACHE (1007) with the fields of ``SignInHeader`` and
                                                ``REPORT_FIELD``; signed if the member has an account
     master → member   a response of remoting   SUCCESS, the field ``epoch``, and the master's epochs as JSON:
-                                               ``{"epoch":7,"epochs":[[3,0],[7,4096]],"begin":0,"end":8192}``
+                                               ``{"epoch":7,"epochs":[[3,0],[7,4096]],"begin":0,"end":8192,
+                                               "heartbeatMs":1000}``
                                                or another code with the reason, and the highest epoch that it knows
     member → master   int64 offset             the log offset from which to copy; then reports
 
 Both sides go on only with the same set and the same epoch. Whoever learns of a higher epoch from the other side reads
 the set's document. A member with another size of log files is refused, because a record may not cross the end of a
-file.
+file. Each side waits as long for the other as the longer of both heartbeats demands, so that ``failoverLeaseMs`` can be
+changed on one member after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import msgspec
 
 from cometmq.broker.failover.document import MAX_NUMBER, DocumentError, Member, parse_member
 from cometmq.broker.failover.history import History
-from cometmq.broker.limits import MAX_HISTORY_BYTES, MAX_SHOWN_REFUSAL_CHARS, MAX_SIGN_IN_BYTES
+from cometmq.broker.limits import MAX_HISTORY_BYTES, MAX_MEMBER_HEARTBEAT_MS, MAX_SHOWN_REFUSAL_CHARS, MAX_SIGN_IN_BYTES
 from cometmq.broker.replication.frames import REPORT_FIELD, SIGN_IN, ReplicationError
 from cometmq.broker.replication.members import FollowerSide, MasterSide
 from cometmq.limits import MAX_ADDRESS_CHARS
@@ -35,7 +37,7 @@ from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_command
 from cometmq.remoting.frame import Frame, FrameDecoder, FrameError
-from cometmq.remoting.headers import Header, HeaderError, Int64
+from cometmq.remoting.headers import Header, HeaderError, Int32, Int64
 
 SIGN_IN_CODE: Final = RequestCode.GET_BROKER_EPOCH_CACHE
 _EPOCH: Final = "epoch"
@@ -58,6 +60,8 @@ class SignInHeader(Header):
     """A random number, chosen at the start of its process."""
     log_file_bytes: Int64
     """Its ``mappedFileSizeCommitLog``."""
+    heartbeat_ms: Int32
+    """Interval of its reports, a quarter of its ``failoverLeaseMs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,15 @@ class Follower:
     address: str
     ha_address: str
     process: str
+    heartbeat_s: float
 
 
-class _WireHistory(msgspec.Struct):
+class _WireAnswer(msgspec.Struct, rename="camel"):
     epoch: int
     epochs: list[tuple[int, int]]
     begin: int
     end: int
+    heartbeat_ms: int
 
 
 class SignInRefusedError(ReplicationError):
@@ -108,8 +114,17 @@ def sign_in_frame(side: FollowerSide, client: RemotingClient, master: str, epoch
         ha_address=side.ha_address,
         process=side.process,
         log_file_bytes=log_file_bytes,
+        heartbeat_ms=round(side.heartbeat_s * 1000),
     )
     return SIGN_IN + client.request(master, SIGN_IN_CODE, header, b"", {REPORT_FIELD: "0"}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The master's answer that accepts a member."""
+
+    history: History
+    heartbeat_s: float
 
 
 class AnswerReader:
@@ -119,8 +134,8 @@ class AnswerReader:
         self._epoch = epoch
         self._decoder = FrameDecoder(MAX_HISTORY_BYTES)
 
-    def feed(self, data: bytes) -> History | None:
-        """Return the master's epochs once the answer is complete.
+    def feed(self, data: bytes) -> Accepted | None:
+        """Return the answer once it is complete.
 
         :raises SignInRefusedError: the master refuses this member.
         :raises ReplicationError: the answer is malformed, or does not belong to this epoch.
@@ -135,14 +150,15 @@ class AnswerReader:
             answer = decode_command(frames[0])
             if answer.code != ResponseCode.SUCCESS:
                 raise _refusal(answer)
-            wire = msgspec.json.decode(answer.body, type=_WireHistory)
-        except (FrameError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            wire = msgspec.json.decode(answer.body, type=_WireAnswer)
+            heartbeat_s = _heartbeat_s(wire.heartbeat_ms)
+        except (FrameError, msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
             raise ReplicationError(
                 f"the answer to the sign-in is malformed: {error}", next_step=_SAME_VERSION
             ) from error
         if wire.epoch != self._epoch:
             raise ReplicationError(f"the master has answered for epoch {wire.epoch} instead of {self._epoch}")
-        return History(tuple(wire.epochs), wire.end, wire.begin).checked()
+        return Accepted(History(tuple(wire.epochs), wire.end, wire.begin).checked(), heartbeat_s)
 
 
 def _refusal(answer: RemotingCommand) -> SignInRefusedError:
@@ -179,7 +195,9 @@ def check_member(side: MasterSide | None, command: RemotingCommand, log_file_byt
     try:
         header = command.header(SignInHeader)
         follower = Follower(
-            parse_member(header.member), header.epoch, header.address, header.ha_address, header.process
+            parse_member(header.member),
+            *(header.epoch, header.address, header.ha_address, header.process),
+            _heartbeat_s(header.heartbeat_ms),
         )
         _check_addresses(follower)
     except (HeaderError, DocumentError, ValueError) as error:
@@ -201,6 +219,16 @@ def check_member(side: MasterSide | None, command: RemotingCommand, log_file_byt
         )
     _check_epoch(side, follower)
     return follower
+
+
+def _heartbeat_s(milliseconds: int) -> float:
+    """Return an interval of heartbeats in seconds.
+
+    :raises ValueError: no broker has such an interval.
+    """
+    if not 0 < milliseconds <= MAX_MEMBER_HEARTBEAT_MS:
+        raise ValueError(f"the interval of heartbeats is {milliseconds} ms, not from 1 to {MAX_MEMBER_HEARTBEAT_MS}")
+    return milliseconds / 1000
 
 
 def _check_addresses(follower: Follower) -> None:
@@ -226,7 +254,8 @@ def _check_epoch(side: MasterSide, follower: Follower) -> None:
 def accept_frame(side: MasterSide, request: RemotingCommand) -> bytes:
     """Return the answer that accepts a member, with the master's epochs."""
     history = side.history()
-    body = msgspec.json.encode(_WireHistory(side.epoch, list(history.epochs), history.begin, history.end))
+    heartbeat_ms = round(side.heartbeat_s * 1000)
+    body = msgspec.json.encode(_WireAnswer(side.epoch, list(history.epochs), history.begin, history.end, heartbeat_ms))
     return _answer(request, ResponseCode.SUCCESS, None, side.epoch, body)
 
 

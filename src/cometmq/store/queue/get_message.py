@@ -95,7 +95,7 @@ def get_message(
     low = queue.min_logical
     high = queue.readable
     if not low <= offset < high:
-        return _outside(offset, low, high)
+        return _outside(queue, offset)
     if max_messages < 1:
         max_messages = 1
     by_codes = predicate is None or tag_codes is not None
@@ -239,7 +239,10 @@ def _records_of(chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
             at += size
 
 
-def _outside(offset: int, low: int, high: int) -> GetResult:
+def _outside(queue: ConsumeQueue, offset: int) -> GetResult:
+    low, high = queue.min_logical, queue.readable
+    if high < offset <= queue.committed:  # it was read at another member, which knew earlier that it was confirmed
+        return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if high == 0:
         return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:

@@ -37,6 +37,7 @@ def sign_in(by: Credentials | None = None, stamp: str | None = None, **changes: 
         "haAddress": "127.0.0.1:2",
         "process": "p1",
         "logFileBytes": "65536",
+        "heartbeatMs": "1000",
         REPORT_FIELD: "0",
     }
     given = {name: value for name, value in {**fields, **changes}.items() if value is not None}
@@ -122,7 +123,7 @@ class RawFollower(asyncio.Protocol):
 
 def accepted(opaque: int, epoch: int = 1, **changes: Any) -> bytes:
     """A master's answer that accepts a follower of its empty log."""
-    body = {"epoch": epoch, "epochs": [], "begin": 0, "end": 0, **changes}
+    body = {"epoch": epoch, "epochs": [], "begin": 0, "end": 0, "heartbeatMs": 1000, **changes}
     return answered(opaque, ResponseCode.SUCCESS, msgspec.json.encode(body), epoch)
 
 

@@ -40,7 +40,7 @@ async def test_a_follower_gets_the_epochs_then_the_log_with_what_is_confirmed(
     assert follower.answer.opaque == 77
     assert follower.answer.is_response
     assert follower.answer.ext_fields == {"epoch": "1"}
-    assert follower.epochs == {"epoch": 1, "epochs": [[1, 0]], "begin": 0, "end": master.end}
+    assert follower.epochs == {"epoch": 1, "epochs": [[1, 0]], "begin": 0, "end": master.end, "heartbeatMs": 1000}
     assert master.side.events == [], "it counts once it has compared its log"
     assert not follower.transfers
     await follower.report(0)
@@ -121,6 +121,9 @@ REFUSED: list[tuple[dict[str, str | None], str]] = [
     ({"epoch": "9" * 30}, "malformed"),
     ({"epoch": "one"}, "malformed"),
     ({"setId": None}, "malformed"),
+    ({"heartbeatMs": None}, "malformed"),
+    ({"heartbeatMs": "0"}, "interval of heartbeats"),
+    ({"heartbeatMs": "3600001"}, "interval of heartbeats"),
     ({"address": "nowhere"}, "host:port"),
     ({"haAddress": "h:99999"}, "host:port"),
     ({"haAddress": f"{'h' * 300}:1"}, "300 characters"),
@@ -273,6 +276,15 @@ async def test_a_silent_follower_is_disconnected_after_three_heartbeats(master: 
     assert not other.closed
     assert ("lost", "f#3") in master.side.events
     assert ("lost", "g#1") not in master.side.events
+
+
+async def test_a_follower_with_a_longer_lease_may_be_silent_for_longer(master: Master, clock: VirtualClock) -> None:
+    """As while failoverLeaseMs is changed on one member after the other."""
+    slow = await RawFollower.signed_in(master.broker, 0, heartbeatMs="4000")
+    await clock.run_for(11.9)
+    assert not slow.closed
+    await clock.run_for(1.2)
+    assert slow.closed
 
 
 async def test_a_pause_of_this_process_disconnects_nobody(master: Master, clock: VirtualClock) -> None:

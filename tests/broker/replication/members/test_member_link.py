@@ -59,6 +59,7 @@ async def test_it_signs_in_compares_copies_and_reports(follower: Follower, raw: 
         "haAddress": "127.0.0.1:2",
         "process": "p1",
         "logFileBytes": str(FILE_BYTES),
+        "heartbeatMs": "1000",
         "haReport": "0",
     }
     assert [event[:2] for event in follower.side.events] == [("compared", 1)]
@@ -327,6 +328,17 @@ async def test_a_silent_master_is_lost_after_two_heartbeats(
     assert follower.side.losses == [False]
 
 
+async def test_a_master_with_a_longer_lease_may_be_silent_for_longer(
+    follower: Follower, raw: RawMaster, clock: VirtualClock
+) -> None:
+    raw.history = {"heartbeatMs": 4000}
+    await follow(follower, raw)
+    await clock.run_for(7.9)
+    assert follower.side.losses == []
+    await clock.run_for(0.2)
+    assert follower.side.losses == [False]
+
+
 async def test_a_pause_of_this_process_is_not_the_masters_silence(
     follower: Follower, raw: RawMaster, clock: VirtualClock
 ) -> None:
@@ -402,6 +414,8 @@ HOSTILE_ANSWERS = [
     (lambda opaque: answered(opaque, 0, b"[]"), "malformed"),
     (lambda opaque: answered(opaque, 0, b"[" * 100_000), "malformed"),
     (lambda opaque: accepted(opaque, epochs=[[1, 2, 3]]), "malformed"),
+    (lambda opaque: accepted(opaque, heartbeatMs=0), "malformed"),
+    (lambda opaque: accepted(opaque, heartbeatMs=2**63), "malformed"),
     (lambda opaque: accepted(opaque, epoch=2), "epoch 2 instead of 1"),
     (lambda opaque: accepted(opaque, epochs=[[2, 0], [1, 5]], end=9), "invalid list of epochs"),
     (lambda opaque: accepted(opaque, epochs=[[1, 0], [2, 0]], end=9), "invalid list of epochs"),
