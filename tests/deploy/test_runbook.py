@@ -16,7 +16,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,17 @@ from tests.helpers.waiting import wait_for
 from tests.namesrv.wire import Wire
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.failover.document import Document
+from cometmq.broker.failover.engines.memory import MemoryEngine
+from cometmq.broker.failover.identity import read_identity, write_identity
+from cometmq.broker.failover.states import State
+from cometmq.broker.member.set_member import SetMember
 from cometmq.client import ConsumeFromWhere, Message, PushConfig
 from cometmq.client.sync import SyncPushConsumer
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.testing import SyncCluster, VirtualClock
+from cometmq.testing.replica_set import ReplicaSet
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runbook.md"
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -97,9 +103,9 @@ def run(command: str, bad: BadDay, directory: Path) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def test_there_are_twenty_one_bad_days_and_each_is_provoked() -> None:
+def test_there_are_thirty_bad_days_and_each_is_provoked() -> None:
     assert [section.title for section in SECTIONS] == list(DAYS)
-    assert len(DAYS) == 21
+    assert len(DAYS) == 30
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.title)
@@ -410,3 +416,173 @@ def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadD
         (tmp_path / "metrics.txt").write_bytes(answer.read())
     assert sys.platform != "linux" or "resident" in (tmp_path / "metrics.txt").read_text()
     return BadDay(cluster.namesrv_address)
+
+
+# --- sets that elect their master ---------------------------------------------------------------
+class Members:
+    """The members of a set, for a test without a loop."""
+
+    def __init__(self, stack: ExitStack, **keys: str) -> None:
+        keys = {"failoverLeaseMs": "2000", **keys}
+        self.cluster = stack.enter_context(SyncCluster(replicas=3, broker_keys=keys))
+        self.set: ReplicaSet = self.cluster.run(lambda inside: inside.replica_set())
+        self.wait_in_sync()
+        self.cluster.send(Message("orders", b"message"))
+
+    @property
+    def namesrv(self) -> str:
+        return self.cluster.namesrv_address
+
+    @property
+    def master(self) -> str:
+        master = self.set.master
+        assert master is not None
+        return master
+
+    @property
+    def others(self) -> list[str]:
+        return [name for name in self.set.names if name != self.master]
+
+    @property
+    def document(self) -> Document:
+        assert self.set.engine.document is not None
+        return self.set.engine.document
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.cluster.call(self.set.kill(name))
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.cluster.call(self.set.start(name))
+
+    def state(self, name: str) -> str:
+        return self.set.members[name].machine.state.value
+
+    def wait_in_sync(self) -> None:
+        wait_for(self.set.is_in_sync, "all members are in sync")
+
+    def wait_alone(self) -> None:
+        wait_for(lambda: len(self.document.in_sync) == 1, "the master is alone")
+
+    def halted(self, name: str) -> BadDay:
+        """The day on which a member has halted."""
+        wait_for(lambda: self.state(name) == "halted", f"{name} has halted")
+        return BadDay(self.namesrv, words={"MEMBER": self.set.address(name)})
+
+
+@day("A set has no master")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    master, others = members.master, members.others
+    members.kill(*others)
+    members.wait_alone()
+    members.kill(master)
+    members.start(*others)
+
+    def is_over() -> bool:
+        machines = [members.set.members[name].machine for name in others]
+        return all(m.state is State.FOLLOWER and master not in m.view.presences for m in machines)
+
+    wait_for(is_over, "the lease has ended, and nobody may be elected")
+    return BadDay(members.namesrv)
+
+
+@day("A member of a set is not in sync")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    gone = members.others[0]
+    members.kill(gone)
+    wait_for(lambda: len(members.document.in_sync) == 2, "it has left")
+
+    def cure() -> None:
+        members.start(gone)
+        members.wait_in_sync()
+
+    return BadDay(members.namesrv, cure)
+
+
+@day("A master refuses messages")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack, minInSyncReplicas="2")
+    gone = members.others
+    members.kill(*gone)
+    members.wait_alone()
+
+    def cure() -> None:
+        members.start(*gone)
+        members.wait_in_sync()
+
+    return BadDay(members.namesrv, cure)
+
+
+@day("Masters change often")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    for _number in range(2):
+        assert CommandLine(members.namesrv)("failover", "handover").code == 0
+        members.wait_in_sync()
+    return BadDay(members.namesrv)
+
+
+@day("The engine does not answer")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    silence = members.set.silence_engine()
+    machine = members.set.members[members.master].machine
+    wait_for(lambda: machine.view.trouble != "", "the master has noticed")
+
+    def cure() -> None:
+        silence.close()
+        wait_for(lambda: machine.view.trouble == "", "the engine answers")
+
+    return BadDay(members.namesrv, cure)
+
+
+@day("A member finds no document")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    names = members.set.names
+    for name in names:
+        members.cluster.call(members.set.stop(name))
+    members.set.engine.document = None
+    members.start(names[0])
+    return members.halted(names[0])
+
+
+@day("A member finds the document of another set")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    name = members.others[0]
+    members.cluster.call(members.set.stop(name))
+    file = members.set.root(name) / "comet" / "failover.json"
+    identity = read_identity(file)
+    assert identity is not None
+    write_identity(file, replace(identity, set_id="0123456789abcdef"))
+    members.start(name)
+    return members.halted(name)
+
+
+@day("The engine was restored from a backup")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    backup = members.document
+    assert CommandLine(members.namesrv)("failover", "handover").code == 0
+    members.wait_in_sync()
+    follower = members.others[0]
+    members.set.engine.document = backup
+    return members.halted(follower)
+
+
+@day("Two members have one name")
+def _(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> BadDay:
+    members = Members(stack)
+    taken = members.others[0]
+    config = replace(
+        members.set.members[taken].config, listen_port=0, ha_listen_port=0, store_path_root_dir=str(tmp_path / "twin")
+    )
+    twin = SetMember(config, engine=MemoryEngine(members.set.engine, lease_s=2))
+    members.cluster.call(twin.start())
+    stack.callback(lambda: members.cluster.call(twin.stop()))
+    wait_for(lambda: twin.machine.state.value == "halted", "the twin has halted")
+    return BadDay(members.namesrv, words={"MEMBER": twin.address})
