@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from cometmq.clock import wait_for
+from cometmq.clock import ARRIVAL_ROUNDS, wait_for
 from cometmq.loop import SharedTask
 from cometmq.testing import VirtualClock
 
@@ -39,11 +39,15 @@ async def test_what_does_not_arrive_is_cancelled() -> None:
     assert never.cancelled()
 
 
-async def test_a_caller_that_is_cancelled_while_its_time_ends_is_cancelled() -> None:
+@pytest.mark.parametrize("rounds", range(ARRIVAL_ROUNDS + 1))
+async def test_a_caller_that_is_cancelled_while_its_time_ends_is_cancelled(rounds: int) -> None:
     clock = VirtualClock()
     waiting = asyncio.create_task(wait_for(clock, 3, asyncio.Event().wait()))
     await asyncio.sleep(0)
     clock.advance(60)
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    assert not waiting.done()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

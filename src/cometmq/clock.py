@@ -130,17 +130,21 @@ class _Expiry:
 async def wait_for(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
     """Return the result of ``work``; cancel it if it takes longer than ``seconds`` on the clock.
 
-    An outcome that arrived in time counts, even if the event loop was too busy to handle it.
+    An outcome that arrived in time counts, even if the event loop was too busy to handle it. A cancellation of the
+    caller always counts, even in the round in which the time ends.
 
     :raises TimeoutError: the work took longer.
     """
+    task = asyncio.current_task()
+    cancellations = 0 if task is None else task.cancelling()
     future = asyncio.ensure_future(work)
     expiry = _Expiry(future)
     timer = clock.call_later(max(0.0, seconds), expiry)
     try:
         return await future
     except asyncio.CancelledError as cancelled:
-        if cancelled.args == (_EXPIRED,):
+        is_cancelled = task is not None and task.cancelling() > cancellations
+        if cancelled.args == (_EXPIRED,) and not is_cancelled:
             raise TimeoutError(f"took longer than {seconds:g} s") from None
         raise
     finally:
