@@ -35,7 +35,7 @@ class Echo:
             threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
 
     def _echo(self, connection: socket.socket) -> None:
-        with connection:
+        with connection, suppress(ConnectionResetError):
             while data := connection.recv(1000):
                 with self.arrived:
                     self.got += data

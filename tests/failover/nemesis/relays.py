@@ -11,6 +11,8 @@ or the connection is reset. A *delay* is added to each block of bytes. A party t
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +25,7 @@ Direction = tuple[str, str]
 """The names of the sender and the receiver."""
 
 _BLOCK: Final = 1 << 16
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 CLIENT: Final = "client"
 """The name of every process that is not a party."""
 
@@ -61,6 +64,14 @@ def _inode(port: int, listening: int) -> str:
         if int(fields[1].rpartition(":")[2], 16) == port and int(fields[2].rpartition(":")[2], 16) == listening:
             return fields[9]
     return ""
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection as TCP does when a process has gone: with a reset instead of an end."""
+    peer = writer.get_extra_info("socket")
+    if peer is not None and not writer.transport.is_closing():
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()
 
 
 class Relays:
@@ -180,7 +191,7 @@ class Relays:
             await self._passable(source, route.to)
             await self._relay(source, route, reader, writer)
         except (asyncio.CancelledError, OSError):
-            writer.transport.abort()
+            _reset(writer)
         finally:
             del self._running[task]
 
@@ -199,7 +210,7 @@ class Relays:
                 pump.cancel()
             outcomes = await asyncio.gather(*pumps, return_exceptions=True)
             for one in (writer, target_writer):
-                one.close() if outcomes == [None, None] else one.transport.abort()
+                one.close() if outcomes == [None, None] else _reset(one)
 
     async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on bytes and the sender's end.

@@ -28,8 +28,9 @@ from cometmq.errors import CometMQError
 
 HEALTHY_S: Final = 60.0
 """Time after the last fault within which all members are in sync and a message is acknowledged."""
-OFFSETS_BEHIND_S: Final = 20.0
-"""An old master that is cut off may take offsets for the length of a fault; they are lost."""
+OFFSETS_BEHIND_S: Final = 15.0
+"""An old master that is cut off may take offsets for the length of a fault, and a killed broker loses those of its
+commit period (``flushConsumerOffsetInterval``, 5 s)."""
 MOST_AT_ONCE: Final = 3
 
 

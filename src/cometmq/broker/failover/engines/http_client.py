@@ -205,7 +205,10 @@ class HttpConnection:
             event = self._connection.next_event()
             if event is not h11.NEED_DATA:
                 return event  # type: ignore[return-value]
-            self._connection.receive_data(await reader.read(_READ_BYTES))
+            data = await reader.read(_READ_BYTES)
+            if not data and self._connection.their_state is h11.SEND_RESPONSE:
+                raise self._error("closed the connection before it answered")
+            self._connection.receive_data(data)
 
     def _failure(self, error: Exception) -> EngineError:
         if isinstance(error, TimeoutError):
