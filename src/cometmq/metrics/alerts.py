@@ -85,7 +85,7 @@ ALERTS: Final = (
     ),
     Alert(
         "CometMQNoSlave",
-        "min_over_time(cometmq_slaves[10m]) < max_over_time(cometmq_slaves[1d])",
+        "(min_over_time(cometmq_slaves[10m]) < max_over_time(cometmq_slaves[1d])) unless cometmq_failover_epoch",
         10,
         "warning",
         "broker {{ $labels.node_id }} has lost a slave",

@@ -32,7 +32,8 @@ class Case:
 
 ACCOUNTS_4: Final = "needs `aclEnable`; run by `access/test_accounts.py`"
 ACCOUNTS_5: Final = "needs `authenticationEnabled`; run by `access/test_policies.py` and `test_accounts.py`"
-CONTROLLER: Final = "concerns the RocketMQ 5 controller; CometMQ has masters and slaves as in 4.9"
+CONTROLLER: Final = "concerns the RocketMQ 5 controller; CometMQ's sets decide by etcd or Kubernetes"
+FAILOVER: Final = "needs `failover`; `-a` is any member of the set; run by `peers/test_mqadmin_failover.py`"
 ROCKSDB: Final = "concerns tables in RocksDB; CometMQ uses JSON files, as in 4.9"
 COLD: Final = "concerns Apache's cold-data limit for the page cache; CometMQ has none"
 STATIC: Final = "concerns static topics, whose logical queues move between brokers"
@@ -108,13 +109,13 @@ CASES: Final = (
     Case("exportMetadataInRocksDB", "-p {directory} -t topics", "", NEW, no_meaning=ROCKSDB),
     Case("exportPopRecord", "-c DefaultCluster", "", NEW, no_meaning="moves POP records from RocksDB into files"),
     Case("haStatus", "-b {broker}", "#MasterCommitLogMaxOffset", NEW),
-    Case("getSyncStateSet", "-a {broker} -b broker-a", "", NEW, no_meaning=CONTROLLER),
-    Case("getBrokerEpoch", "-b broker-a", "", NEW, no_meaning=CONTROLLER),
-    Case("getControllerMetaData", "-a {broker}", "", NEW, no_meaning=CONTROLLER),
-    Case("getControllerConfig", "-a {broker}", "", NEW, no_meaning=CONTROLLER),
+    Case("getSyncStateSet", versions=NEW, elsewhere=FAILOVER),
+    Case("getBrokerEpoch", versions=NEW, elsewhere=FAILOVER),
+    Case("getControllerMetaData", versions=NEW, elsewhere=FAILOVER),
+    Case("getControllerConfig", versions=NEW, elsewhere=FAILOVER),
     Case("updateControllerConfig", "-a {broker} -k a -v b", "", NEW, no_meaning=CONTROLLER),
-    Case("electMaster", "-a {broker} -b 1 -n broker-a -c DefaultCluster", "", NEW, no_meaning=CONTROLLER),
-    Case("cleanBrokerMetadata", "-a {broker} -bn broker-a -c DefaultCluster", "", NEW, no_meaning=CONTROLLER),
+    Case("electMaster", versions=NEW, elsewhere=FAILOVER),
+    Case("cleanBrokerMetadata", versions=NEW, elsewhere=FAILOVER),
     Case("dumpCompactionLog", "", "", NEW, no_meaning="reads files of compaction topics, which CometMQ does not have"),
     Case("getColdDataFlowCtrInfo", "-b {broker}", "", NEW, no_meaning=COLD),
     Case("updateColdDataFlowCtrGroupConfig", "-b {broker} -g g -v 1", "", NEW, no_meaning=COLD),
