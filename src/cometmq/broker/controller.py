@@ -225,7 +225,7 @@ class Broker:
         await self._listen()
         self._start_services(self._context)
         if self.monitor is not None:
-            await self.monitor.start()
+            await self.monitor.start(listens=self._member is None)
             self._stops.add("metrics", self.monitor.stop)
 
     async def register(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from tests.broker.member.sets import MemberSet, bodies, member_set, until
 from tests.broker.replication.following import connect
@@ -127,3 +129,36 @@ async def test_a_master_that_is_cut_off_acknowledges_nothing_and_cuts_what_only_
         assert not any(body.startswith(b"only here") for body in bodies(old))
         (parted,) = (tmp_path / name / "parted").iterdir()
         assert b"only here" in parted.read_bytes()
+
+
+async def test_health_checks_are_answered_also_while_the_role_changes(tmp_path: Path) -> None:
+    async with member_set(tmp_path, 2, metricsExporterType="PROM", metricsPromExporterPort="0") as members:
+        answers: Counter[tuple[str, int]] = Counter()
+        port = {name: urlsplit(member.monitoring.url).port for name, member in members.members.items()}
+
+        async def status(name: str, path: str) -> int:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port[name])
+            writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
+            head = await reader.readline()
+            writer.close()
+            return int(head.split()[1])
+
+        async def check() -> None:
+            while True:
+                for name in members.members:
+                    answers["/healthz", await status(name, "/healthz")] += 1
+                    answers["/readyz", await status(name, "/readyz")] += 1
+                await asyncio.sleep(0)
+
+        for name in ("a", "b"):
+            assert await status(name, "/readyz") == 200
+        checking = asyncio.create_task(check())
+        master = members.master
+        assert master is not None
+        await master.hand_over("", "a test asks for it")
+        await until(lambda: members.master not in (None, master) and members.in_sync == {"a", "b"})
+        assert not checking.done(), "a connection was refused"
+        checking.cancel()
+        await asyncio.gather(checking, return_exceptions=True)
+        assert {code for path, code in answers if path == "/healthz"} == {200}
+        assert answers["/readyz", 503]

@@ -32,6 +32,7 @@ from cometmq.broker.failover.states import State
 from cometmq.broker.member.driver import Actions, Driver
 from cometmq.broker.member.engine_tasks import EngineTasks
 from cometmq.broker.member.lives import LifeOptions, Lives
+from cometmq.broker.member.monitoring import Monitoring
 from cometmq.broker.member.own_log import OwnLog
 from cometmq.broker.member.roles import Roles
 from cometmq.broker.member.sides import Sides
@@ -86,6 +87,7 @@ class SetMember:
         self._sides: Final = Sides(self._driver, self._lives, self._roles, self._own_log, self._process)
         self._lives.member = Membership(self._sides, self)
         self._looks = Periodic("look at the disk", self._heartbeat_s, self._own_log.look, clock=clock)
+        self.monitoring: Final = Monitoring(self._lives, lambda: self._roles.serves, clock=clock)
         self._tasks: Final = TaskSet()
         self._changes_role: asyncio.Task[None] | None = None
         self._is_killed = False
@@ -129,7 +131,7 @@ class SetMember:
         :raises OSError: a port is in use.
         """
         lives, driver = self._lives, self._driver
-        await lives.open()
+        await self._open_first_life()
         try:
             identity = await self._begin_identity()
             await lives.listen_for_members()
@@ -137,6 +139,7 @@ class SetMember:
             driver.machine = MemberMachine(self._options(), identity, lives.log_state(), now, self._clock.now_ms)
             await lives.serve()
         except BaseException:
+            await self.monitoring.stop()
             await lives.close()
             raise
         _log.info(
@@ -157,6 +160,14 @@ class SetMember:
             e.Confirm: self._do_confirm,
         }
         driver.begin(actions, self._settle, self._advanced)
+
+    async def _open_first_life(self) -> None:
+        await self.monitoring.start()  # first, since a store can take long to open
+        try:
+            await self._lives.open()
+        except BaseException:
+            await self.monitoring.stop()
+            raise
 
     def _options(self) -> MemberOptions:
         config = self._lives.config
@@ -195,6 +206,7 @@ class SetMember:
             changes_role,
             return_exceptions=True,
         )
+        await self.monitoring.stop()
         if not self._is_killed and not (self._lives.config.root / "abort").exists():  # everything is on the disk
             end = self.broker.store.max_physical_offset
             write_identity(self._identity_path, replace(self.machine.identity, is_clean=True, end=end))
@@ -226,6 +238,7 @@ class SetMember:
         if self._changes_role is not None:
             self._changes_role.cancel()
         await self._engine.stop(withdraws=False)
+        await self.monitoring.stop()
         if self._lives.is_open:
             await self.broker.cut_off()
 

@@ -92,8 +92,11 @@ class BrokerMonitor:
         """Return the URL of the metrics, or an empty string if they are not served."""
         return self.server.url
 
-    async def start(self) -> None:
-        """Start counting and listening."""
+    async def start(self, *, listens: bool = True) -> None:
+        """Start counting and listening.
+
+        :param listens: False if a member of a set serves these metrics at its own port.
+        """
         config = self._broker.config
         self._broker.store.time_flushes(self._flushes.observe)
         self._schedule_probe()
@@ -104,9 +107,10 @@ class BrokerMonitor:
             )
             counting.start()
             self._stops.push_async_callback(counting.stop)
-        host, port = config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
-        await self.server.start(host, port)
-        self._stops.push_async_callback(self.server.stop)
+        if listens:
+            host, port = config.metrics_prom_exporter_host or config.bind_address, config.metrics_prom_exporter_port
+            await self.server.start(host, port)
+            self._stops.push_async_callback(self.server.stop)
         if self._sender is not None:
             self._sender.start(self._common)
             self._stops.push_async_callback(self._sender.stop)
