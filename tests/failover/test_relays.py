@@ -192,3 +192,8 @@ def test_a_party_whose_process_is_gone_resets(bench: Bench) -> None:
     bench.echo.close()
     with bench.connected() as connection:
         assert is_reset(connection)
+
+
+def test_a_fault_between_parties_that_do_not_exist_is_refused(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="nobody"):
+        bench.relays.cut(("a", "nobody"))

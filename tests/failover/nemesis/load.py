@@ -134,13 +134,17 @@ class Load:
         self._options = options
         self._stopping = threading.Event()
         self._rng = random.Random(options.seed)
+        self._errors: list[BaseException] = []
         self.acknowledged = 0
         self.last_ok = time.monotonic()
         """The moment at which the last acknowledged message was sent."""
 
     @contextmanager
     def running(self) -> Iterator[Load]:
-        """Send, poll and commit during the block."""
+        """Send, poll and commit during the block.
+
+        :raises ExceptionGroup: a client ended with an error that is not one of the product's: the load is wrong.
+        """
         work = [
             *((self._produce, f"p{n}") for n in range(self._options.producers)),
             *((self._produce_with_retries, f"r{n}") for n in range(self._options.own_producers)),
@@ -161,6 +165,15 @@ class Load:
             self._stopping.set()
             for thread in threads:
                 thread.join()
+            if self._errors:
+                raise BaseExceptionGroup("clients of the load have failed", self._errors)
+
+    def _watched(self, work: Callable[[str, random.Random], None], name: str, rng: random.Random) -> None:
+        """Run a client; its error is raised at the end, so that a history is never right because nobody was there."""
+        try:
+            work(name, rng)
+        except BaseException as error:
+            self._errors.append(error)
 
     def _rest(self, rng: random.Random) -> None:
         self._stopping.wait(rng.uniform(0, 2 * self._options.pause_s))

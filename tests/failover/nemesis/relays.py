@@ -113,11 +113,20 @@ class Relays:
     # --- faults ---------------------------------------------------------------------------------
     def cut(self, *directions: Direction) -> None:
         """Hold the bytes of these directions."""
+        self._check(directions)
         self._call(self._change(lambda: self._cuts.update(directions)))
 
     def delay(self, seconds: float, *directions: Direction) -> None:
         """Delay each block of bytes of these directions."""
+        self._check(directions)
         self._call(self._change(lambda: self._delays.update(dict.fromkeys(directions, seconds))))
+
+    def _check(self, directions: Iterable[Direction]) -> None:
+        """Refuse names that no party has: such a fault would test nothing."""
+        known = {CLIENT, *self._processes(), *(name for route in self._routes for name in (route.to, route.source))}
+        unknown = sorted({name for direction in directions for name in direction} - known)
+        if unknown:
+            raise ValueError(f"no party has the name {', '.join(unknown)}")
 
     def heal(self, *, resets: bool) -> None:
         """End all cuts and delays.
@@ -129,6 +138,7 @@ class Relays:
 
     def reset(self, *directions: Direction) -> None:
         """Reset the connections between these parties."""
+        self._check(directions)
 
         self._call(self._reset(set(directions)))
 

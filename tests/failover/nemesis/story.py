@@ -32,6 +32,8 @@ OFFSETS_BEHIND_S: Final = 15.0
 """An old master that is cut off may take offsets for the length of a fault, and a killed broker loses those of its
 commit period (``flushConsumerOffsetInterval``, 5 s)."""
 MOST_AT_ONCE: Final = 3
+LEAST_ACKNOWLEDGED: Final = 50
+"""With fewer messages, a history proves nothing."""
 
 
 async def _create_topic(namesrvs: Sequence[str], queues: int) -> None:
@@ -137,6 +139,8 @@ class Story:
         logs = {name: read_log(self.members.members[name].store) for name in NAMES}
         acknowledged = [one.log_offset for one in self.history.sends if one.log_offset is not None]
         confirmed = max(acknowledged, default=0) + 1
+        if len(acknowledged) < LEAST_ACKNOWLEDGED:
+            self.findings.append(Finding("empty history", f"only {len(acknowledged)} messages were acknowledged"))
         if not self.findings:
             longest = max(logs.values(), key=lambda log: log.end)
             masters = {document.epoch: document.master.name for document in documents}
