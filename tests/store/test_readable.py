@@ -16,6 +16,7 @@ from tests.store.conftest import HOST, StoreBench, fill, put
 from cometmq.message.ids import tags_code
 from cometmq.message.record import iter_records
 from cometmq.store.config import StoreConfig
+from cometmq.store.cut import cut_log
 from cometmq.store.errors import StoreClosedError
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, MessageStore
 from cometmq.store.write_batch import NewRecord
@@ -49,6 +50,23 @@ class Reader:
         """Stop and start."""
         self.store.close_now()
         self.store = self.open(readable)
+
+    def kill(self, readable: int) -> None:
+        """Start again on what a killed process leaves."""
+        copy = self.root.with_name(f"{self.root.name}-killed")
+        shutil.copytree(self.root, copy)
+        self.store.close_now()
+        shutil.rmtree(self.root)
+        copy.rename(self.root)
+        self.store = self.open(readable)
+
+    def cut(self, offset: int) -> None:
+        """Cut the log of the stopped store."""
+        self.store.close_now()
+        cut_log(self.store.config, offset, 1)
+        self.records = [record for record in self.records if record[1] <= offset]
+        del self.times[len(self.records) :]
+        self.store = self.open(offset)
 
     def put(self, place: tuple[str, int], count: int, size: int) -> None:
         """Commit some messages with one write."""
@@ -125,6 +143,8 @@ STEPS = st.one_of(
     st.tuples(st.just("confirm inside"), st.floats(0, 1)),
     st.tuples(st.just("reopen"), st.floats(0, 1)),
     st.tuples(st.just("reopen unknown")),
+    st.tuples(st.just("kill"), st.floats(0, 1)),
+    st.tuples(st.just("cut"), st.floats(0, 1)),
 )
 
 
@@ -149,7 +169,12 @@ def test_every_reader_stops_at_the_readable_end_and_gets_all_before_it(steps: li
             else:
                 offset = 0 if name == "reopen unknown" else ends[int(float(values[0]) * (len(ends) - 1))]  # type: ignore[arg-type]
                 readable = offset
-                reader.reopen(offset)
+                if name == "cut":
+                    reader.cut(offset)
+                elif name == "kill":
+                    reader.kill(offset)
+                else:
+                    reader.reopen(offset)
             assert reader.store.readable_end == readable
             reader.check(readable)
         reader.store.confirm(1 << 60)
