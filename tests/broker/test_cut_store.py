@@ -128,14 +128,21 @@ async def test_after_a_cut_the_broker_goes_on_as_if_it_had_never_had_the_bytes(
     shutil.copytree(tmp_path / "set", tmp_path / "short")
 
     await work(broker, wire, clock, "unconfirmed")
+    await use(broker, wire, clock, 3)
+    savers = [asyncio.ensure_future(save()) for save in (broker.schedule.save, broker.pops.save, broker.producers.save)]
     for _ in range(80):  # a confirmed message of level 3 is due, and its delivery is not confirmed
         clock.advance(0.5)
         await broker_round(broker)
     await until(lambda: store.stored_end("Delayed", 0) == 2)
     assert store.readable_end == offset
     assert store.max_physical_offset > offset + 1000
+    await store.wait_flushed(store.max_physical_offset)
     shutil.copytree(tmp_path / "set", tmp_path / "long")
+    for file in ("delayOffset.json", "pop.bin", "timer/position.json"):
+        kept, saved = (tmp_path / name / "store" / "comet" / file for name in ("short", "long"))
+        assert saved.read_bytes() == kept.read_bytes(), "files wait until the log keeps what they contain"
     store.give_up()
+    await asyncio.gather(*savers)
     await broker.stop()
 
     cut_log(small_config(tmp_path / "long"), offset, 2)

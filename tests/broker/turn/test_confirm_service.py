@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 from tests.broker.conftest import ConnectTo, small_config
+from tests.broker.turn.side_by_side import Side
+from tests.broker.turn.test_plain_sends import send
 from tests.broker.wire import Wire, send_header
+from tests.helpers.contents import bodies
 from tests.helpers.waiting import until
 
 import cometmq.broker.controller as controller
@@ -220,6 +223,26 @@ async def test_a_turn_that_is_open_takes_nothing_more_but_keeps_what_it_has(in_s
     in_set.confirm()
     assert len(outcomes) == 1
     assert in_set.broker.store.stored_end("Inner", 0) == 1
+
+
+@pytest.mark.parametrize("core", [CORE, None], ids=["core", "python"])
+async def test_messages_of_one_round_after_the_prohibition_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, core: Any
+) -> None:
+    """The compiled core has begun a batch when the member learns that it may not append any more."""
+    side = Side(tmp_path, 1, "127.0.0.1", {})
+    await side.start(monkeypatch, core)
+    side.receive(0, send(1, body=b"first", topic="T", queueId="0"))
+    side.end_round()
+    side.receive(0, send(2, body=b"before", topic="T", queueId="0"))
+    side.broker.turn.forbid(RefusedError(NOT_AVAILABLE, "no"))
+    side.receive(0, send(3, body=b"after", topic="T", queueId="0"))
+    side.end_round()
+    [answers] = side.answers()
+    assert answers.count(b'"code":0') == 2
+    assert answers.count(b'"code":14') == 1
+    assert bodies(side.broker, "T") == [b"first", b"before"]
+    await side.stop()
 
 
 def hand_back_command(wire: Wire, offset: int) -> Any:
