@@ -31,7 +31,6 @@ readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end }}
 
-{{/* Probes; the argument is the number of failures, every ten seconds, after which a pod is restarted. */}}
 {{- define "cometmq.probes" -}}
 startupProbe:
   httpGet: { path: /healthz, port: metrics }
@@ -41,7 +40,7 @@ livenessProbe:
   httpGet: { path: /healthz, port: metrics }
   periodSeconds: 10
   timeoutSeconds: 5
-  failureThreshold: {{ . }}
+  failureThreshold: 6
 readinessProbe:
   httpGet: { path: /readyz, port: metrics }
   periodSeconds: 5
