@@ -154,7 +154,7 @@ def test_without_failover_no_pod_has_an_account() -> None:
 
 @needs_helm
 def test_a_member_that_catches_up_is_not_restarted(tmp_path: Path) -> None:
-    """Only ``/readyz`` depends on what a member does; ``/healthz`` answers in every state, and while the role changes."""
+    """Only ``/readyz`` depends on what a member does. ``/healthz`` answers in every state, also while it changes."""
     (found,) = (one for one in rendered(*SET) if one["metadata"]["name"] == "shop-broker-0" and one["kind"] == SETS)
     (container,) = found["spec"]["template"]["spec"]["containers"]
     for probe in ("startupProbe", "livenessProbe"):
