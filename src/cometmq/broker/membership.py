@@ -12,7 +12,7 @@ from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.replication.members import FollowerSide, MasterSide
 from cometmq.broker.turn.confirm_service import ConfirmService
 from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.broker.turn.in_sync_set import InSyncSet
+from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.broker.turn.waiters import Transfers
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.processors import Response
@@ -75,6 +75,6 @@ def open_replication(
         return HAService(config, store, None, tls, guard, member.sides), ConfirmService(
             clock=store.clock, timeout_s=timeout_s
         )
-    in_sync = InSyncSet(config.slaves_required, config.ha_slave_fallbehind_max)
+    in_sync = SlavesInSync(config.slaves_required, config.ha_slave_fallbehind_max)
     transfers = GroupTransferService(clock=store.clock, timeout_s=timeout_s, in_sync=in_sync)
     return HAService(config, store, transfers, tls, guard), transfers if config.broker_role == SYNC_MASTER else None

@@ -1,5 +1,7 @@
-"""Responses that wait for slaves are answered once, in order and in time; :mod:`tests.broker.turn.test_in_sync_set` has
-the rule by which slaves are waited for."""
+"""Responses that wait for slaves are answered once, in order and in time.
+
+:mod:`tests.broker.turn.test_slaves_in_sync` has the rule by which slaves are waited for.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import pytest
 from tests.helpers.waiting import block_for, until
 
 from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.broker.turn.in_sync_set import InSyncSet
+from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import VirtualClock
@@ -25,7 +27,7 @@ class Transfers:
     def __init__(self, minimum: int) -> None:
         self.clock = VirtualClock()
         self.service = GroupTransferService(
-            clock=self.clock, timeout_s=TIMEOUT_S, in_sync=InSyncSet(minimum, fall_behind_max=1_000)
+            clock=self.clock, timeout_s=TIMEOUT_S, in_sync=SlavesInSync(minimum, fall_behind_max=1_000)
         )
         self.answers: list[tuple[int, ResponseCode]] = []
 
@@ -123,7 +125,7 @@ def test_a_slave_that_returns_before_the_timeout_answers_those_that_wait() -> No
 
 async def test_after_a_pause_of_the_master_the_reports_that_have_arrived_come_first() -> None:
     """A paused machine must not take its own pause for a slave's."""
-    members = InSyncSet(minimum=1, fall_behind_max=1_000)
+    members = SlavesInSync(minimum=1, fall_behind_max=1_000)
     service = GroupTransferService(clock=SYSTEM_CLOCK, timeout_s=0.3, in_sync=members)
     service.reported("slave", 0)
     answers: list[ResponseCode] = []

@@ -16,7 +16,7 @@ with the master's last file, or with its first file if the slave requests that
 * ``ack_offset`` <= ``next_offset`` <= the end of the log. A report acknowledges everything below it. If the slave uses
 SYNC_FLUSH, all of this is on the slave's disk.
 * With SYNC_MASTER a send is answered as stored once every slave in sync has acknowledged it, and at least
-``inSyncReplicas`` - 1 of them (:mod:`cometmq.broker.turn.in_sync_set`).
+``inSyncReplicas`` - 1 of them (:mod:`cometmq.broker.turn.slaves_in_sync`).
 * Data that is not in the log is copied every ten seconds (:mod:`cometmq.broker.replication.slave_synchronize`). A file
 with a log offset takes effect at the slave once the slave's log up to that offset is on disk.
 
@@ -64,7 +64,7 @@ from cometmq.broker.replication.member_sign_in import (
 from cometmq.broker.replication.members import MasterSide
 from cometmq.broker.replication.slave_reports import Reports, SlaveReports
 from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.broker.turn.in_sync_set import InSyncSet
+from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.clock import wait_for
 from cometmq.errors import reason_of
 from cometmq.periodic import Alarm
@@ -320,7 +320,7 @@ class HAService:
         return self._reports.is_in_sync(slave)
 
     @property
-    def in_sync(self) -> InSyncSet:
+    def in_sync(self) -> SlavesInSync:
         """Return the slaves for which answers wait, if this broker belongs to no set."""
         assert isinstance(self._reports, SlaveReports)
         return self._reports.in_sync

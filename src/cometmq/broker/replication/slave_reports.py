@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from cometmq.broker.replication.ha_connection import HAConnection
 from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.broker.turn.in_sync_set import State
+from cometmq.broker.turn.slaves_in_sync import State
 from cometmq.store.message_store import MessageStore
 
 

@@ -2,11 +2,12 @@
 
 From a CometMQ master the slave copies the changes of topics, groups and consumer offsets every second
 (:mod:`cometmq.broker.replication.table_changes`), and asks whether it is in sync
-(:mod:`cometmq.broker.turn.in_sync_set`). From Apache's master it copies the complete tables every ten seconds (request
-codes 21, 201 and 43), but topics and groups only if their data versions differ. Every ten seconds it also copies the
-message request modes (402; brokers of 4.9 have none). From Apache's master it also copies the progress of delay levels
-(45). From a CometMQ master it copies the exact files of this progress, the deletions of topics, and everything else
-that is not in the log (:mod:`cometmq.broker.replication.store_files`, :mod:`cometmq.broker.replication.timer_copy`).
+(:mod:`cometmq.broker.turn.slaves_in_sync`). From Apache's master it copies the complete tables every ten seconds
+(request codes 21, 201 and 43), but topics and groups only if their data versions differ. Every ten seconds it also
+copies the message request modes (402; brokers of 4.9 have none). From Apache's master it also copies the progress of
+delay levels (45). From a CometMQ master it copies the exact files of this progress, the deletions of topics, and
+everything else that is not in the log (:mod:`cometmq.broker.replication.store_files`,
+:mod:`cometmq.broker.replication.timer_copy`).
 """
 
 from __future__ import annotations

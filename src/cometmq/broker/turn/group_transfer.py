@@ -1,6 +1,6 @@
 """SYNC_MASTER: responses wait until the slaves in sync have replicated their messages (``GroupTransferService``).
 
-:mod:`cometmq.broker.turn.in_sync_set` decides which slaves are waited for. A response ends with SUCCESS once its
+:mod:`cometmq.broker.turn.slaves_in_sync` decides which slaves are waited for. A response ends with SUCCESS once its
 position is confirmed, with SLAVE_NOT_AVAILABLE if too few slaves are in sync, and with FLUSH_SLAVE_TIMEOUT after
 ``slaveTimeout``. A slave for which a response has waited for two thirds of this time is no longer waited for, if enough
 others are on time. Otherwise it has the whole time, and then it is not waited for either.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
-from cometmq.broker.turn.in_sync_set import InSyncSet, State
+from cometmq.broker.turn.slaves_in_sync import SlavesInSync, State
 from cometmq.clock import Clock
 from cometmq.periodic import Alarm
 from cometmq.remoting.codes import ResponseCode
@@ -49,7 +49,7 @@ class GroupTransferService:
     :param in_sync: the slaves; only this service changes it.
     """
 
-    def __init__(self, *, clock: Clock, timeout_s: float, in_sync: InSyncSet) -> None:
+    def __init__(self, *, clock: Clock, timeout_s: float, in_sync: SlavesInSync) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
         self.late_s: float | None = None  # internal callbacks wait no longer than requests

@@ -99,7 +99,7 @@ class _Slave:
         """
 
 
-class InSyncSet:
+class SlavesInSync:
     """The slaves of a master by state, and the confirmed position.
 
     :param minimum: number of slaves that must have a message, at least.

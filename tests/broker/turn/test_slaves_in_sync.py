@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from cometmq.broker.turn.group_transfer import GroupTransferService
-from cometmq.broker.turn.in_sync_set import TRANSITIONS, Change, Event, InSyncSet, State
+from cometmq.broker.turn.slaves_in_sync import TRANSITIONS, Change, Event, SlavesInSync, State
 from cometmq.remoting.codes import ResponseCode
 from cometmq.testing import VirtualClock
 
@@ -49,7 +49,7 @@ class Link:
 class History:
     """One random history; every rule is checked after each step."""
 
-    def __init__(self, seed: int, minimum: int, make: Callable[[int, int], InSyncSet] = InSyncSet) -> None:
+    def __init__(self, seed: int, minimum: int, make: Callable[[int, int], SlavesInSync] = SlavesInSync) -> None:
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
         self.in_sync = make(minimum, FALL_BEHIND_MAX)
@@ -190,7 +190,7 @@ def test_in_no_history_does_a_slave_in_sync_lack_what_was_acknowledged(minimum: 
 
 
 # --- planted mistakes ---------------------------------------------------------------------------
-class AnySlaveIsEnough(InSyncSet):
+class AnySlaveIsEnough(SlavesInSync):
     """RocketMQ's rule without a controller: as many slaves as required, whichever."""
 
     def _confirm(self) -> None:
@@ -199,7 +199,7 @@ class AnySlaveIsEnough(InSyncSet):
             self.confirmed = max(self.confirmed, ends[self.minimum - 1] if self.minimum else self._end)
 
 
-class JoinsWithoutBeingWaitedFor(InSyncSet):
+class JoinsWithoutBeingWaitedFor(SlavesInSync):
     """A slave is in sync once it is close."""
 
     def reported(self, name: object, slave_end: int) -> None:
@@ -209,14 +209,14 @@ class JoinsWithoutBeingWaitedFor(InSyncSet):
             slave.state = State.IN_SYNC
 
 
-class StaysWhateverItLacks(InSyncSet):
+class StaysWhateverItLacks(SlavesInSync):
     """Sends stop waiting for a slave that is late, and it is still said to be in sync."""
 
     def waited(self, position: int, *, if_enough: bool = False) -> None:
         self.confirmed = max(self.confirmed, position)
 
 
-class CountsTwice(InSyncSet):
+class CountsTwice(SlavesInSync):
     """Two connections of one slave are two slaves."""
 
     def doubted(self, name: object, sent: int) -> None:
@@ -224,7 +224,7 @@ class CountsTwice(InSyncSet):
 
 
 @pytest.mark.parametrize("mistake", [AnySlaveIsEnough, JoinsWithoutBeingWaitedFor, StaysWhateverItLacks, CountsTwice])
-def test_a_planted_mistake_is_found(mistake: type[InSyncSet]) -> None:
+def test_a_planted_mistake_is_found(mistake: type[SlavesInSync]) -> None:
     def run_until_it_is_found() -> None:
         for seed in range(HISTORIES):
             for minimum in (0, 1, 2):
@@ -241,8 +241,8 @@ def test_every_state_has_a_way_out_and_a_way_back() -> None:
         assert state in TRANSITIONS.values()
 
 
-def states_after(*events: Callable[[InSyncSet], None]) -> list[State | None]:
-    in_sync = InSyncSet(minimum=0, fall_behind_max=100)
+def states_after(*events: Callable[[SlavesInSync], None]) -> list[State | None]:
+    in_sync = SlavesInSync(minimum=0, fall_behind_max=100)
     in_sync.marked(1_000)
     states: list[State | None] = []
     for event in events:
@@ -281,8 +281,8 @@ def test_a_slave_catches_up_joins_and_is_in_sync() -> None:
         (Event.SHORTER, lambda it: it.reported("slave", 0)),
     ],
 )
-def test_a_slave_falls_out_of_sync(event: Event, happens: Callable[[InSyncSet], None]) -> None:
-    in_sync = InSyncSet(minimum=0, fall_behind_max=100)
+def test_a_slave_falls_out_of_sync(event: Event, happens: Callable[[SlavesInSync], None]) -> None:
+    in_sync = SlavesInSync(minimum=0, fall_behind_max=100)
     in_sync.marked(1_000)
     in_sync.reported("slave", 1_000)
     in_sync.stored(1_001)
@@ -294,7 +294,7 @@ def test_a_slave_falls_out_of_sync(event: Event, happens: Callable[[InSyncSet], 
 
 
 def test_a_slave_that_is_required_is_given_the_whole_time() -> None:
-    in_sync = InSyncSet(minimum=2, fall_behind_max=100)
+    in_sync = SlavesInSync(minimum=2, fall_behind_max=100)
     for name in ("a", "b", "c"):
         in_sync.reported(name, 0)
     in_sync.stored(10)
