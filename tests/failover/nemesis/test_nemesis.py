@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.failover.checker.groups import BEHIND_S, check_groups
 from tests.failover.checker.queues import totals
 from tests.failover.nemesis.faults import limit_files
 from tests.failover.nemesis.load import Load, wait_for_sends
 from tests.failover.nemesis.members import ENGINE, LEASE_S, NAMES, RunningSet
 from tests.failover.nemesis.story import Story
-from tests.helpers.pace import is_in_time
+from tests.helpers.pace import is_in_time, slowness
 from tests.helpers.waiting import block_for, wait_for
 
 pytestmark = pytest.mark.crash
@@ -57,12 +58,15 @@ def test_kills_cuts_and_full_disks_lose_nothing(story: Story, members: RunningSe
 def _master_is_killed(story: Story, members: RunningSet, load: Load) -> None:
     """A master that is killed is replaced within two seconds; it comes back and cuts what only it has."""
     old = master_of(members)
+    block_for(2 * BEHIND_S)  # of offsets that are committed and copied
     story.note(f"{old} is killed")
     members.kill(old)
     took = wait_for_sends(load, PATIENCE_S)
     assert is_in_time(took, 2.0 + 1.0), f"{took:.1f} s until a client's message was acknowledged"
     assert members.master() != old
     story.heal(load)
+    behind_s = (BEHIND_S + 0.5) * slowness()
+    assert check_groups(story.history, behind_s) == [], "offsets are at most a second back"
 
 
 def _master_is_paused_and_resumes(story: Story, members: RunningSet, load: Load) -> None:
