@@ -38,7 +38,7 @@ class MemberBroker(Broker):
 class BrokerSet:
     """A set whose first member is the master; all others are in sync."""
 
-    def __init__(self, cluster: SyncCluster, directory: Path, name: str, members: tuple[str, ...], **keys: str) -> None:
+    def __init__(self, cluster: SyncCluster, directory: Path, name: str, members: tuple[str, ...], **keys: Any) -> None:
         self._cluster = cluster
         self.name = name
         self.members: dict[str, StandIn] = {}
@@ -60,7 +60,7 @@ class BrokerSet:
                 mapped_file_size_consume_queue=20 * 10_000,
                 max_hash_slot_num=1_000,
                 max_index_num=10_000,
-                **keys,  # type: ignore[arg-type]
+                **keys,
             )
             self.brokers[member] = MemberBroker(config)
             self.brokers[member].stand_in = stand_in
@@ -93,7 +93,7 @@ class BrokerSet:
 
 @contextmanager
 def broker_set(
-    cluster: SyncCluster, directory: Path, name: str = "orders", members: tuple[str, ...] = ("a", "b", "c"), **keys: str
+    cluster: SyncCluster, directory: Path, name: str = "orders", members: tuple[str, ...] = ("a", "b", "c"), **keys: Any
 ) -> Iterator[BrokerSet]:
     """Run the brokers of a set."""
     running = BrokerSet(cluster, directory, name, members, **keys)

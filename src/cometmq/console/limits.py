@@ -40,6 +40,8 @@ ASK_SECONDS: Final = 3.0
 SAMPLE_SECONDS: Final = 5.0
 SAMPLES: Final = 720
 """Number of samples to keep, which cover one hour."""
+SET_SECONDS: Final = 2.0
+"""Time that a member of a set has to answer for a sample; a frozen one must not delay the samples."""
 HEALTH_SECONDS: Final = 30.0
 """Maximum age of warnings on a page. Older warnings are refreshed by examining the cluster again."""
 MAX_DEAD_LETTERS: Final = 1_000

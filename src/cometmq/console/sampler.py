@@ -22,7 +22,7 @@ from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.clock import Clock
 from cometmq.console.connections import Connections
-from cometmq.console.limits import HEALTH_SECONDS, SAMPLE_SECONDS, SAMPLES
+from cometmq.console.limits import HEALTH_SECONDS, SAMPLE_SECONDS, SAMPLES, SET_SECONDS
 from cometmq.errors import CometMQError
 from cometmq.message.names import MASTER_ID
 from cometmq.periodic import Periodic
@@ -124,7 +124,7 @@ async def _sets(admin: Admin, members: Sequence[str]) -> tuple[BrokerSet, ...]:
     if not members:
         return ()
     with suppress(CometMQError):  # they may have died since, or deny it
-        return tuple((await find_sets(admin, servers=members))[0])
+        return tuple((await find_sets(admin, servers=members, timeout_s=SET_SECONDS))[0])
     return ()
 
 

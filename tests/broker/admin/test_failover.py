@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from tests.helpers.member_brokers import BrokerSet, broker_set
 from tests.helpers.stand_ins import MARKER_BYTES, stand_ins
+from tests.helpers.waiting import wait_for
 
+from cometmq.auth.policies import EntryInfo, PolicyInfo
+from cometmq.auth.user_admin import UserInfo
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover.changes import ChangeLog
 from cometmq.broker.failover.states import State
@@ -28,6 +31,8 @@ from cometmq.remoting.failover.headers import (
     GetReplicaInfoRequestHeader,
 )
 from cometmq.remoting.headers import Header
+from cometmq.remoting.security import Security
+from cometmq.remoting.signing import Credentials
 from cometmq.testing import VirtualClock
 from cometmq.testing.sync import SyncCluster
 
@@ -294,3 +299,54 @@ def test_a_member_that_has_read_nothing_answers(tool: Tool, brokers: BrokerSet) 
     assert tool.json("b", RequestCode.GET_BROKER_EPOCH_CACHE)["brokerId"] == -1
     with pytest.raises(BrokerError, match="has not read the set's document"):
         tool.ask("b", RequestCode.CONTROLLER_ELECT_MASTER, ElectMasterRequestHeader(None, "orders", 1))
+
+
+def test_commands_need_the_permission_to_change_the_cluster_and_are_audited(
+    tmp_path: Path,
+) -> None:
+    keys = {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": '{"username":"root","password":"secret-of-root"}',
+        "innerClientAuthenticationCredentials": '{"accessKey":"servers","secretKey":"secret-of-servers"}',
+    }
+    of_brokers: dict[str, Any] = {
+        "authentication_enabled": True,
+        "authorization_enabled": True,
+        "init_authentication_user": keys["initAuthenticationUser"],
+        "inner_client_authentication_credentials": keys["innerClientAuthenticationCredentials"],
+        "audit_log_enable": True,
+    }
+    with (
+        SyncCluster(broker_keys=keys) as cluster,
+        broker_set(cluster, tmp_path, members=("a", "b"), **of_brokers) as set_,
+    ):
+        root = Security(Credentials("root", "secret-of-root"))
+        reader = Security(Credentials("reader", "secret-of-reader"))
+        at = set_.address("a")
+
+        async def work() -> None:
+            async with Admin(cluster.namesrv_address, security=root) as admin:
+                await admin.create_user(UserInfo("reader", "secret-of-reader", "Normal"), address=at)
+                entry = EntryInfo("Cluster:*", ["Get"], [], "Allow")
+                await admin.put_policies("reader", [PolicyInfo("Custom", [entry])], address=at)
+            async with Admin(cluster.namesrv_address, security=reader) as admin:
+                assert (await admin.failover_status(at)).state == "master"
+                with pytest.raises(BrokerError, match="NO_PERMISSION"):
+                    await admin.hand_over(at, "orders")
+                with pytest.raises(BrokerError, match="NO_PERMISSION"):
+                    await admin.force_master(at, ForceMasterRequestHeader("orders", "a#1", 1))
+            async with Admin(cluster.namesrv_address) as admin:
+                with pytest.raises(BrokerError, match="NO_PERMISSION"):
+                    await admin.failover_status(at)
+            async with Admin(cluster.namesrv_address, security=root) as admin:
+                await admin.hand_over(at, "orders", to="b", why="upgrade")
+
+        cluster.call(work())
+        log = next((tmp_path / "a").rglob("audit.log"))
+        wait_for(lambda: "upgrade" in log.read_text(), "the entry of the handover")
+        entries = [json.loads(line) for line in log.read_text().splitlines() if '"HAND_OVER"' in line]
+        by = {(one["account"], one["event"]) for one in entries}
+        assert ("reader", "denied") in by
+        done = next(one for one in entries if one["account"] == "root")
+        assert done["fields"] == {"brokerName": "orders", "to": "b", "why": "upgrade"}

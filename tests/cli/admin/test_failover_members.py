@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,23 @@ async def test_a_handover_is_answered_although_the_masters_life_ends(tmp_path: P
         assert re.search(r"handed over by a person at .*: upgrade", found["why"])
 
 
+async def test_a_member_that_is_frozen_does_not_delay_a_handover(tmp_path: Path) -> None:
+    """Its port accepts connections, and nothing answers."""
+    async with member_set(tmp_path) as members:
+        before = members.master
+        assert before is not None
+        frozen, to = (name for name in members.members if name != before.machine.me.name)
+        address = members.members[frozen].address
+        await members.kill(frozen)
+        await until(lambda: frozen not in members.in_sync)
+        host, _, port = address.rpartition(":")
+        with socket.create_server((host, int(port))):
+            done = await run(members, "handover", *servers(members, before.machine.me.name), "--timeout", "3")
+        took = re.search(rf"{to} is the master of set \(([\d.]+) s\)", done.err)
+        assert took is not None, done.err
+        assert float(took[1]) < 3
+
+
 async def test_mqadmin_elects_a_master_and_gets_its_answer(tmp_path: Path) -> None:
     async with member_set(tmp_path) as members, Admin(members.namesrv) as admin:
         assert members.master is not None
@@ -95,7 +113,8 @@ async def test_a_person_forces_a_master_when_nobody_is_left(tmp_path: Path) -> N
         await until(lambda: members.in_sync == {name})
         await members.kill(name)
         await members.start(other)
-        await until(lambda: members.members[other].machine.view.document is not None)
+        view = members.members[other].machine.view
+        await until(lambda: view.document is not None and name not in view.presences)  # its lease has ended
         asked = servers(members, other)
         found = await run(members, "status", *asked)
         assert found.code == 1

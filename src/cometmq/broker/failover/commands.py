@@ -40,7 +40,8 @@ def check_force(me: Member, state: State, document: Document | None, presences: 
         )
     if document is None or is_serving(document, presences):
         raise CommandRefusedError(
-            "the set has a master", next_step="use cometmq failover handover, or stop the master first"
+            "the set has a master, or its lease has not ended yet",
+            next_step="use cometmq failover handover; if the master is dead, try again after failoverLeaseMs",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -15,14 +16,17 @@ from cometmq.cli.failures import WrongUseError
 from cometmq.cli.output import notify, show
 from cometmq.client.admin import Admin
 from cometmq.client.admin.changes import Change
-from cometmq.client.admin.failover.sets import BrokerSet, SetMember, find_sets
+from cometmq.client.admin.failover.sets import MASTER, BrokerSet, SetMember, find_sets
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.errors import CometMQError
 from cometmq.remoting.failover.headers import ForceMasterRequestHeader
 
+_STATUS: Final = "cometmq failover status"
 _WAIT_S: Final = 20.0
 """Time after which a command no longer waits for the new master."""
 _LOOK_S: Final = 0.1
+_ASK_S: Final = 2.0
+"""Time that a member has to answer while a command waits for the new master."""
 why_option = click.option("--why", default="", metavar="TEXT", help="The reason, which the set's document keeps.")
 
 
@@ -58,6 +62,8 @@ def handover(broker: str | None, to: str, why: str, servers: tuple[str, ...], na
         now = await _next_master(admin, found)
         took = admin.instance.clock.monotonic() - began
         notify(f"{now} is the master of {found.name} ({took:.1f} s).")
+        if to and now != to:
+            raise CometMQError(f"the master is {now}, and not {to}", next_step=f"look at {_STATUS} --changes")
 
     administer(namesrv, work)
 
@@ -137,27 +143,36 @@ async def _one(admin: Admin, broker: str | None, servers: Sequence[str]) -> Brok
 
 
 async def _next_master(admin: Admin, before: BrokerSet) -> str:
-    """Wait for the master of a later epoch, and return its name.
+    """Wait for the master of a later epoch, and return its name. Members that do not answer delay nothing.
 
     :raises CometMQError: there is none in time.
     """
     clock = admin.instance.clock
     epoch = 0 if before.document is None else before.document.epoch
-    addresses = [one.address for one in before.members]
     end = clock.monotonic() + _WAIT_S
     while clock.monotonic() < end:
+        asked = [asyncio.create_task(_master_at(admin, one.address, epoch)) for one in before.members]
         try:
-            (found,), _ = await find_sets(admin, before.name, addresses)
-        except (BrokerError, RemotingError, CometMQError):
-            found = before
-        master = found.master
-        if master is not None and found.document is not None and found.document.epoch > epoch:
-            return master.name
+            for answer in asyncio.as_completed(asked):
+                if name := await answer:
+                    return name
+        finally:
+            for task in asked:
+                task.cancel()
         await clock.sleep(_LOOK_S)
     raise CometMQError(
         f"{before.name} has no new master after {_WAIT_S:g} s",
-        next_step=f"look at cometmq failover status -b {before.name} --changes",
+        next_step=f"look at {_STATUS} -b {before.name} --changes",
     )
+
+
+async def _master_at(admin: Admin, address: str, epoch: int) -> str:
+    """Return the name of a member if it is the master of a later epoch, otherwise an empty text."""
+    try:
+        said = await admin.failover_status(address, timeout_s=_ASK_S)
+    except (BrokerError, RemotingError):
+        return ""
+    return said.member.rpartition("#")[0] if said.state == MASTER and said.epoch > epoch else ""
 
 
 def _furthest(found: BrokerSet) -> str | None:

@@ -12,13 +12,15 @@ from cometmq.remoting.failover.headers import ForceMasterRequestHeader, HandOver
 class FailoverAdmin(QuotaAdmin):
     """Asks single members; :mod:`cometmq.client.admin.failover.sets` finds them and combines their answers."""
 
-    async def failover_status(self, address: str) -> FailoverStatus:
+    async def failover_status(self, address: str, *, timeout_s: float | None = None) -> FailoverStatus:
         """Return a member's view of its set.
 
+        :param timeout_s: seconds for the request; by default those of all requests.
         :raises BrokerError: code 3: the broker has no failover.
         """
         code, doing = RequestCode.GET_FAILOVER_STATUS, "requesting the status of failover"
-        return decode_body(FailoverStatus, await self._call(address, code, doing=doing))
+        answer = await self.instance.call(address, code, doing=doing, timeout_s=timeout_s or self._timeout_s)
+        return decode_body(FailoverStatus, answer.body)
 
     async def hand_over(self, address: str, broker_name: str, *, to: str = "", why: str = "") -> None:
         """Ask a set's master to make another member the master: ``to``, or the one that is furthest.

@@ -180,13 +180,14 @@ def _state(member: SetMember) -> str:
 
 
 async def find_sets(
-    admin: Admin, broker: str | None = None, servers: Sequence[str] = ()
+    admin: Admin, broker: str | None = None, servers: Sequence[str] = (), *, timeout_s: float | None = None
 ) -> tuple[list[BrokerSet], dict[str, str]]:
     """Ask all members of all sets, or of one set, for their status.
 
     Members are found by the nameserver and, as soon as one has answered, by the set's document.
 
     :param servers: ``host:port`` of members to ask instead of those that the nameserver knows.
+    :param timeout_s: seconds for each member; by default those of all requests.
     :return: the sets, and the reasons for brokers that did not answer and belong to no known set, by broker name.
     :raises ClientError: no broker with failover answers.
     """
@@ -194,7 +195,7 @@ async def find_sets(
     answers: dict[str, FailoverStatus | str] = {}
     asked = set(known)
     while asked:
-        found = await gathered({address: _ask(admin, address) for address in asked})
+        found = await gathered({address: _ask(admin, address, timeout_s) for address in asked})
         answers |= {address: answer for address, answer in found.items() if answer is not None}
         statuses = [one for one in found.values() if isinstance(one, FailoverStatus)]
         asked = _addresses(statuses) - answers.keys() - asked
@@ -240,10 +241,10 @@ async def _registered(admin: Admin, broker: str | None) -> dict[str, str]:
     return chosen
 
 
-async def _ask(admin: Admin, address: str) -> FailoverStatus | str | None:
+async def _ask(admin: Admin, address: str, timeout_s: float | None) -> FailoverStatus | str | None:
     """Return a member's status, the reason why it does not answer, or ``None`` for a broker without failover."""
     try:
-        return await admin.failover_status(address)
+        return await admin.failover_status(address, timeout_s=timeout_s)
     except BrokerError as error:
         return None if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else error.message
     except RemotingError as error:
