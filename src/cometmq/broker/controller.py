@@ -28,7 +28,7 @@ from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.handlers import account_handlers, common_handlers
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
-from cometmq.broker.membership import CLIENT_CODES, Membership, open_replication
+from cometmq.broker.membership import Membership, open_replication
 from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
@@ -340,8 +340,8 @@ class Broker:
             self.processors.add(part)
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
-            if self._member is not None:
-                self.processors.gate(CLIENT_CODES, self._member.refuse_client)
+        if self._member is not None:
+            self._member.gate(self.processors, is_slave=self.is_slave)
         self._build_monitor(context)
         return context
 

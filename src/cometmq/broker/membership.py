@@ -15,7 +15,7 @@ from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.broker.turn.waiters import Transfers
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.processors import Response
+from cometmq.remoting.processors import ProcessorTable, Response
 from cometmq.remoting.tls.server import ServerTls
 from cometmq.store.message_store import MessageStore
 
@@ -35,6 +35,16 @@ CLIENT_CODES: Final = (
 )
 """The requests that a member refuses while it does not know what may be read."""
 
+CHANGE_CODES: Final = (
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+)
+"""The requests of consumers that a master refuses while its set confirms nothing, for the next master lacks them."""
+
 
 class MemberSides(MasterSide, FollowerSide, Protocol):
     """A member, as replication, the store and the registration see it."""
@@ -47,6 +57,10 @@ class MemberSides(MasterSide, FollowerSide, Protocol):
     def client_refusal(self) -> str:
         """Return the reason why requests that read messages are refused, or an empty text."""
 
+    @property
+    def change_refusal(self) -> str:
+        """Return the reason why offsets, locks and pops are refused, or an empty text."""
+
     def round_ended(self) -> None:
         """Take note of what the master has stored in this round of the event loop."""
 
@@ -58,12 +72,18 @@ class Membership:
     sides: MemberSides
     operated: FailoverMember
 
-    def refuse_client(self) -> Response | None:
-        """Return the response to a request that reads messages, or ``None`` if it may be answered."""
-        reason = self.sides.client_refusal
-        if not reason:
-            return None
-        return Response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {reason}")
+    def gate(self, processors: ProcessorTable, *, is_slave: bool) -> None:
+        """Let a slave answer reads only when it knows what may be read, and a master changes only while it is one."""
+        if is_slave:
+            processors.gate(CLIENT_CODES, lambda: _refusal(self.sides.client_refusal))
+        else:
+            processors.gate(CHANGE_CODES, lambda: _refusal(self.sides.change_refusal))
+
+
+def _refusal(reason: str) -> Response | None:
+    if not reason:
+        return None
+    return Response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {reason}")
 
 
 def open_replication(

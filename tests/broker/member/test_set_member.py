@@ -16,7 +16,8 @@ from cometmq.broker.member.set_member import SetMember
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import SendStatus
 from cometmq.message.message import Message
-from cometmq.remoting.codes import ResponseCode
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.headers import UpdateConsumerOffsetRequestHeader
 
 
 async def test_a_set_is_founded_and_all_members_get_in_sync(tmp_path: Path) -> None:
@@ -118,6 +119,11 @@ async def test_a_master_that_is_cut_off_acknowledges_nothing_and_cuts_what_only_
             await until(lambda: members.master not in (None, old))
             await load.goes_on()  # the old master refuses messages once nothing is confirmed for the time of a lease
             assert old.machine.state in LEADING
+            offset = UpdateConsumerOffsetRequestHeader(consumer_group="g", topic="T", queue_id=0, commit_offset=1)
+            while (answer := await wire.call(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == ResponseCode.SUCCESS:
+                await asyncio.sleep(0.1)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "have confirmed nothing for 2 s" in (answer.remark or "")
             members.engines[name].is_cut = False
             await until(lambda: members.in_sync == {"a", "b", "c"})
             await wire.close()

@@ -153,3 +153,11 @@ class Sides:
         if self._lives.is_confirmed:
             return ""
         return f"this member is {machine.state.value}, and does not know yet what its set has"
+
+    @property
+    def change_refusal(self) -> str:
+        """The reason why a master refuses offsets, locks and pops, which its successor would not have; or empty."""
+        machine = self._driver.machine
+        if machine.state is not State.MASTER:
+            return f"this member is {machine.state.value}: {machine.reason}"
+        return self._log.standstill
