@@ -50,6 +50,10 @@ class MemberSides(MasterSide, FollowerSide, Protocol):
     """A member, as replication, the store and the registration see it."""
 
     @property
+    def registered_epoch(self) -> int:
+        """Return the epoch of the broker's role (:class:`~cometmq.broker.registration.RegisteredMember`)."""
+
+    @property
     def readable(self) -> int:
         """Return the log offset up to which messages may be read."""
 

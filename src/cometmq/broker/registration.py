@@ -21,13 +21,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.limits import TABLE_ROWS_PER_SLICE
-from cometmq.broker.replication.members import MasterSide
 from cometmq.broker.tables.topics import READ_WRITE, TopicConfigManager
 from cometmq.clock import SYSTEM_CLOCK, Clock
 from cometmq.message.hosts import split_addresses
@@ -76,13 +75,26 @@ WARN_S: Final = 60.0
 """Pause in seconds between two warnings that a nameserver does not accept this broker."""
 
 
+class RegisteredMember(Protocol):
+    """The member of a set that a broker is."""
+
+    @property
+    def registered_epoch(self) -> int:
+        """Return the epoch of the broker's role, which is its ``stateVersion``.
+
+        A master that has lost its office keeps the old one: with the new one, it would replace the new master.
+        """
+
+    def epoch_seen(self, epoch: int) -> None:
+        """Take note of the higher epoch of another master."""
+
+
 class BrokerRegistration:
     """Keeps a broker registered with all of its nameservers.
 
     :param addresses: the ``host:port`` of this broker for clients, by listener; the empty name is for all other
         clients.
-    :param member: the member of a set that this broker is. It registers with its epoch as ``stateVersion``, so that
-        a nameserver ignores an earlier master.
+    :param member: the member of a set that this broker is; a nameserver ignores the master of an earlier epoch.
     """
 
     def __init__(
@@ -93,7 +105,7 @@ class BrokerRegistration:
         on_answer: Callable[[RegisterBrokerResponseHeader], None] | None = None,
         *,
         addresses: Mapping[str, str],
-        member: MasterSide | None = None,
+        member: RegisteredMember | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._live = live
@@ -213,7 +225,7 @@ class BrokerRegistration:
         version = self.topics.version
         if self._member is None:
             return version
-        return msgspec.structs.replace(version, state_version=self._member.known_epoch)
+        return msgspec.structs.replace(version, state_version=self._member.registered_epoch)
 
     async def knows(self, nameserver: str, version: DataVersion) -> bool:
         """Return whether a nameserver knows this version of the table and has this broker in its routes.

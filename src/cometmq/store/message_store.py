@@ -412,6 +412,11 @@ class MessageStore:
         return self._log.position
 
     @property
+    def flush_failure(self) -> StoreError | None:
+        """The reason why the log could not be flushed, which is final until the store is opened again."""
+        return self._flush.failure
+
+    @property
     def flushed_position(self) -> int:
         """The log offset up to which the log is flushed to disk."""
         return self._flush.position

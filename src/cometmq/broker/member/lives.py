@@ -20,6 +20,7 @@ from cometmq.message.names import MASTER_ID
 from cometmq.remoting.codes import ResponseCode
 from cometmq.store.cut import cut_log
 from cometmq.store.disk import Disk
+from cometmq.store.errors import StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,16 @@ class Lives:
         self.is_confirmed = False
         """True once the set has confirmed something in the present life."""
         self._registration: asyncio.Task[None] | None = None
+        self._flush_failure: StoreError | None = None
+
+    @property
+    def flush_failure(self) -> StoreError | None:
+        """The first failed flush in this process: the kernel may have dropped bytes, and a later flush proves nothing,
+        even if the store was opened again.
+        """
+        if self._flush_failure is None and self.is_open:
+            self._flush_failure = self.broker.store.flush_failure
+        return self._flush_failure
 
     @property
     def config(self) -> BrokerConfig:
@@ -163,7 +174,9 @@ class Lives:
         :param leaves: True to leave the nameservers; otherwise another life registers instead.
         """
         self.give_up()
-        self.is_open = False
+        if self.is_open and not self.master_epoch:
+            self.broker.slave.leave()  # also if it was not started
+        was_open, self.is_open = self.is_open, False
         if self._registration is not None:
             self._registration.cancel()
             await asyncio.gather(self._registration, return_exceptions=True)
@@ -171,7 +184,11 @@ class Lives:
         ports = self._config.listen_port, self._config.ha_listen_port
         changed = self.broker.live.current  # at run time
         self._config = replace(changed, listen_port=ports[0], ha_listen_port=ports[1])
-        await self.broker.stop(leaves=leaves)
+        try:
+            await self.broker.stop(leaves=leaves)
+        finally:
+            if was_open:
+                self._flush_failure = self._flush_failure or self.broker.store.flush_failure
 
     def cut(self, offset: int, epoch: int) -> None:
         """Set aside and remove the log's bytes from an offset on; the life is closed. Blocking.

@@ -64,6 +64,11 @@ class Sides:
         return self._driver.machine.epoch
 
     @property
+    def registered_epoch(self) -> int:
+        """The epoch of the present life as a master, even if it has lost its office; otherwise the highest known."""
+        return self._lives.master_epoch or self._driver.machine.epoch
+
+    @property
     def confirmed(self) -> int:
         """Log offset up to which all counted members have the log."""
         return self._driver.machine.confirmed
@@ -106,8 +111,8 @@ class Sides:
 
     @property
     def counted_end(self) -> int:
-        """The end of the log that may be reported."""
-        return self._driver.machine.counted_end
+        """The end of the log that may be reported; nothing after a failed flush."""
+        return 0 if self._lives.flush_failure is not None else self._driver.machine.counted_end
 
     async def compared(self, epoch: int, masters: History) -> int | None:
         """Return the log offset from which to copy; ``None`` if the log must be cut first, or the epoch has ended.
