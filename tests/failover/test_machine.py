@@ -228,6 +228,18 @@ def test_a_higher_epoch_stops_acknowledgements_until_the_document_was_read() -> 
     assert driver.machine.confirmed == 9
 
 
+def test_a_faked_epoch_that_is_named_again_and_again_stops_a_master_for_one_read_only() -> None:
+    driver = Driver()
+    driver.lead()
+    driver.give(e.EpochSeen(2**40))
+    driver.give(e.EpochSeen(2**40))
+    driver.give(e.EpochSeen(7))
+    driver.answer(DOCUMENT, "5")
+    assert driver.state() is State.MASTER
+    driver.give(e.EpochSeen(2**40))
+    assert driver.state() is State.DOUBTING
+
+
 def test_reports_of_another_epoch_and_of_another_generation_do_not_count() -> None:
     driver = Driver()
     driver.lead(replace(DOCUMENT, in_sync=frozenset({A, B}), epoch=3), there(B))

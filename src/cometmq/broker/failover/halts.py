@@ -15,7 +15,10 @@ RESTORED: Final = (
 
 def name_taken(me: Member, by: str) -> Halt:
     """Another live process has this member's name."""
-    return Halt(f"two members are called {me.name}; the other one is at {by}", "give each member of a set its own name")
+    return Halt(
+        f"two members are called {me.name}; the other one is at {by}",
+        "give each member of a set its own name; if one store is a copy of the other, empty the copy",
+    )
 
 
 def another_set(document: Document, known: str) -> Halt:

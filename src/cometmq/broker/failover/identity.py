@@ -52,6 +52,13 @@ class Identity:
     end: int = 0
     """The end of the log at a clean stop; an older log, for example from another disk, ends before it."""
 
+    def after_loss(self) -> Identity:
+        """Return the identity of a store that may have lost bytes: the next process is another member.
+
+        After a failed flush, the kernel may have dropped the bytes although it lives.
+        """
+        return replace(self, boot_id="", is_clean=False, is_solid=False, end=0)
+
     def member(self, name: str) -> Member:
         """Return the member that a replica is with this identity."""
         return Member(name, self.generation)

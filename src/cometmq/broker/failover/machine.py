@@ -71,7 +71,7 @@ class MemberMachine:
         self.link: Final = MasterLink(options.silent_s, now)
         self._ballot: Ballot | None = None
         self._is_forced = False
-        self._doubted_at = 0
+        self._doubted_at = self._doubted_epoch = 0
         self._leader: Leader | None = None
 
     def start(self) -> list[e.Request]:
@@ -334,9 +334,9 @@ class MemberMachine:
 
     def _see(self, epoch: int) -> None:
         """Stop acknowledging if somebody knows a higher epoch, until the document was read."""
-        if epoch <= self.epoch:
-            return
-        self._doubted_at = self.view.next_number
+        if epoch <= self.epoch or (self.state is State.DOUBTING and epoch <= self._doubted_epoch):
+            return  # known, or the read that answers it is on its way
+        self._doubted_at, self._doubted_epoch = self.view.next_number, epoch
         if self.state in (State.MASTER, State.HANDING_OVER):
             self._move(Change.DOUBT, f"somebody has named epoch {epoch}")
         self._out += self.view.read()
@@ -448,7 +448,7 @@ class MemberMachine:
         """Change the set if a replica has left or caught up; hand over if the disk fails."""
         successor = leader.in_sync.best_successor("", self._now) if self.disk_trouble else None
         if successor is not None:
-            self._move(Change.HAND_OVER, f"the disk of {self.me} has failed: {self.disk_trouble}")
+            self._move(Change.HAND_OVER, f"{self.me} cannot be the master: {self.disk_trouble}")
             leader.begin_handover(successor.name, self._now)
         elif self.view.pending is None:
             self._propose(leader, leader.next_document(document, self.view.presences, self._now))

@@ -111,7 +111,7 @@ class EngineTasks:
             was_there = await self._engine.announce(presence)
         except NameTakenError as error:
             if presence is self._presence:
-                self._give(e.NameTaken(str(error)))
+                self._give(e.NameTaken(error.by))
         except (EngineError, DocumentError) as error:
             self._has_trouble(error)
         except Exception:

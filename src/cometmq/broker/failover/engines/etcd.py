@@ -101,6 +101,7 @@ class EtcdEngine:
         self._cluster_id = ""
         self._lease = ""
         self._written: Presence | None = None
+        self._was_announced = False
         self._root = f"{options.root}/"
         self._state_key = f"{self._root}state"
         self._alive = f"{self._root}alive/"
@@ -165,11 +166,13 @@ class EtcdEngine:
             success = [wire.put(key, encode_presence(presence), self._lease)]
             answer = await self._txn([wire.is_at(key, version)], success, [wire.get(key)])
             if answer.succeeded:
+                self._was_announced = True
                 return
             pairs = _pairs(answer, 0)
             version = pairs[0].mod_revision if pairs else ""
             if pairs:
-                demand_same_member(presence, decode_presence(presence.member.name, wire.value_of(pairs[0]), version))
+                known = decode_presence(presence.member.name, wire.value_of(pairs[0]), version)
+                demand_same_member(presence, known, is_first=not self._was_announced)
         raise EngineError(f"the presence {key} changes all the time", next_step="check that its name is used only once")
 
     async def withdraw(self) -> None:

@@ -19,7 +19,14 @@ class EngineError(CometMQError):
 
 
 class NameTakenError(EngineError):
-    """Another process, with another store, has announced a member with this name."""
+    """Another process, with another store, has announced a member with this name.
+
+    :param by: the other process's ``host:port``.
+    """
+
+    def __init__(self, name: str, by: str) -> None:
+        super().__init__(f"the name {name} is taken by {by}", next_step="give each member its own name")
+        self.by = by
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,15 +64,17 @@ class Presence:
         return replace(self, version=version)
 
 
-def demand_same_member(presence: Presence, known: Presence) -> None:
+def demand_same_member(presence: Presence, known: Presence, *, is_first: bool) -> None:
     """Check that a known presence with the same name belongs to the same member.
 
+    A process replaces the presence that an earlier process of its store has left. Later, another process's presence
+    says that two stores have one identity, because one is a copy of the other.
+
+    :param is_first: True until this process has announced itself.
     :raises NameTakenError: it belongs to another one.
     """
-    if known.member != presence.member:
-        raise NameTakenError(
-            f"the name {known.member.name} is taken by {known.address}", next_step="give each member its own name"
-        )
+    if known.member != presence.member or (known.process != presence.process and not is_first):
+        raise NameTakenError(known.member.name, known.address)
 
 
 @dataclass(frozen=True, slots=True)

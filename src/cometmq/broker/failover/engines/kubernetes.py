@@ -135,6 +135,7 @@ class KubernetesEngine:
         self._own: _Lease | None = None
         self._renewals = 0
         self._renewed_at = 0.0
+        """Time of the last announcement; 0 before the first one."""
         self._replicas: frozenset[str] = frozenset()
         self._labels = PodLabels(options.endpoint, self._tls, options.namespace, self._call, clock)
 
@@ -197,7 +198,7 @@ class KubernetesEngine:
         found = await self._get(self._lease_name(name))
         known = None if found is None else found.metadata.annotations.get(_PRESENCE)
         if found is not None and known is not None and self._is_present(found):
-            demand_same_member(presence, decode_presence(name, known.encode(), ""))
+            demand_same_member(presence, decode_presence(name, known.encode(), ""), is_first=not self._renewed_at)
         version = "" if found is None else found.metadata.resource_version
         status, body = await self._put_presence(name, version, content)
         if status not in (200, 201):

@@ -83,16 +83,17 @@ class MemoryStore:
                 self.remove(guard.name)
         return Outcome(is_done, self.document, self.version)
 
-    def announce(self, presence: Presence, lease_s: float, now: float) -> bool:
+    def announce(self, presence: Presence, lease_s: float, now: float, *, is_first: bool = True) -> bool:
         """Announce or renew a presence; return False if it had gone.
 
+        :param is_first: True until this process has announced itself.
         :raises NameTakenError: another member with this name is present.
         """
         self.expire(now)
         name = presence.member.name
         known = self._presences.get(name)
         if known is not None:
-            demand_same_member(presence, known)
+            demand_same_member(presence, known, is_first=is_first)
         was_there = known is not None and known.process == presence.process
         self._ends_at[name] = now + lease_s
         if known is None or known != presence:
@@ -132,8 +133,9 @@ class MemoryEngine:
         """Announce or renew a presence; return False if it had gone."""
         now = self._reach()
         is_first = not self._name
+        was_there = self._store.announce(presence, self._lease_s, now, is_first=is_first) or is_first
         self._name = presence.member.name
-        return self._store.announce(presence, self._lease_s, now) or is_first
+        return was_there
 
     async def withdraw(self) -> None:
         """Remove this process's presence at once."""
