@@ -97,11 +97,7 @@ class Driver:
                 is_short = is_short and machine.was_short
         finally:
             self._is_busy = False
-            if is_short:
-                self._advanced()
-                self._changed.set()
-            else:
-                self._end_event()
+            self._end_event(is_short=is_short)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until an event has made a condition true; the caller is cancelled if the driver stops before."""
@@ -109,16 +105,26 @@ class Driver:
             self._changed.clear()
             await self._changed.wait()
 
-    def _end_event(self) -> None:
+    def _end_event(self, *, is_short: bool = False) -> None:
         """Look at everything that an event may have changed."""
-        self._log_state()
-        self.settle()
         self._changed.set()
-        self._plan_tick()
+        try:
+            if is_short:
+                self._advanced()
+                return
+            self._plan_tick()
+            self._log_state()
+            self.settle()
+        except Exception:
+            _log.exception("cannot take over what an event has changed")
 
     def _do(self, requests: list[e.Request]) -> None:
+        """Do what the machine asks for. It does not ask again, so a failure must not prevent the rest."""
         for request in requests:
-            self._actions[type(request)](request)
+            try:
+                self._actions[type(request)](request)
+            except Exception:
+                _log.exception("%s failed", request)
 
     def _log_state(self) -> None:
         machine = self.machine

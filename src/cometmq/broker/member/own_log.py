@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from cometmq.broker.failover import events as e
 from cometmq.broker.member.driver import Driver
@@ -24,6 +25,9 @@ class OwnLog:
         self._trouble = ""
         self._confirmed = 0
         self._confirmed_at = clock.monotonic()
+        self._has_lost_bytes = False
+        self.on_lost_bytes: Callable[[], None] = lambda: None
+        """Is called once, after the first failed flush."""
         self.standstill = ""
         """The reason to refuse messages while the set confirms none; empty if it does."""
 
@@ -55,11 +59,15 @@ class OwnLog:
             return
         self.moved()
         self._look_at_confirmed()
-        error = self._lives.broker.store.writable()
+        error = self._lives.flush_failure
+        if error is not None and not self._has_lost_bytes:
+            self._has_lost_bytes = True
+            self.on_lost_bytes()
+        error = error or self._lives.broker.store.writable()
         if error is not None:
             self.failed(str(error))
         elif self._trouble:
-            _log.info("the disk can be written again")
+            _log.info("this member can be the master again")
             self._trouble = ""
             self._driver.give(e.DiskHealed())
 
@@ -69,7 +77,7 @@ class OwnLog:
         Messages that are appended meanwhile can only be cut later, and clients that get an error find another master.
         """
         machine, now = self._driver.machine, self._clock.monotonic()
-        if machine.confirmed > self._confirmed or machine.confirmed >= machine.log.end:
+        if machine.confirmed != self._confirmed or machine.confirmed >= machine.log.end:
             self._confirmed, self._confirmed_at = machine.confirmed, now
         standing_s = now - self._confirmed_at
         before, self.standstill = self.standstill, ""
@@ -83,6 +91,6 @@ class OwnLog:
         if reason == self._trouble:
             return
         if not self._trouble:
-            _log.error("the disk has failed: %s; this member cannot be the master until it can write", reason)
+            _log.error("this member cannot be the master: %s", reason)
         self._trouble = reason
         self._driver.give(e.DiskFailed(reason))

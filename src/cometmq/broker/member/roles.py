@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from cometmq.broker.failover import events as e
@@ -104,11 +105,11 @@ class Roles:
 
     def _do_step_down(self, request: e.StepDown) -> None:
         """Answer waiting sends with an error, store nothing more, and close the connections of this epoch."""
+        self._wakes.set()
         if self._lives.is_open and self._lives.master_epoch:
             self.forbid(request.reason)
-            self._lives.give_up()
             self._lives.broker.ha.cut_off()
-        self._wakes.set()
+            self._lives.give_up()
 
     def _do_halt(self, request: e.Halt) -> None:
         _log.error("this member waits for a person: %s; %s", request.reason, request.next_step)
@@ -130,13 +131,17 @@ class Roles:
     # --- in a task --------------------------------------------------------------------------------
     async def run(self) -> None:
         """Change the life whenever the role demands it, until the task is cancelled."""
+        trouble = ""
         while not self._is_stopping:
             await self._wakes.wait()
             self._wakes.clear()
             try:
                 await self._change_life()
+                trouble = ""
             except (CometMQError, OSError) as error:
-                _log.error("cannot change the role: %s; will retry", error)
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _log.error("cannot change the role: %s; will retry", error)
                 await self._pause()
             except Exception:
                 _log.exception("cannot change the role")
@@ -155,12 +160,14 @@ class Roles:
     async def _change_life(self) -> None:
         machine, lives = self._driver.machine, self._lives
         while not self._is_stopping:
-            is_elected = machine.state is State.ELECTED and not machine.disk_trouble
+            is_elected = machine.state is State.ELECTED and not machine.disk_trouble and self._cut is None
             if is_elected:
                 await self._take_office(machine.epoch)
-            elif machine.state in LEADING and lives.master_epoch == machine.epoch and lives.is_open:
+            elif machine.state in LEADING and lives.master_epoch == machine.epoch:
                 if self.serves:
                     return
+                if not lives.is_open:
+                    await self._resume_office(machine.epoch)
                 await self._serve_as_master()
             elif lives.master_epoch or not lives.is_open or self._cut is not None or not self.serves:
                 await self._become_slave()
@@ -180,6 +187,8 @@ class Roles:
         try:
             await self._close()
             await lives.open(epoch)
+            if machine.state is not State.ELECTED or machine.epoch != epoch:  # the log needs no marker of this epoch
+                return
             start = self._start = await lives.begin_epoch()
         except (CometMQError, OSError) as error:
             self._own_log.failed(f"the office cannot be taken: {error}")
@@ -187,7 +196,26 @@ class Roles:
         if machine.state is State.ELECTED and machine.epoch == epoch:
             self._driver.give(e.InOffice(epoch, start, lives.log_state()))
         if machine.state in LEADING and machine.epoch == epoch:
+            async with self._closing_if_it_fails():
+                await lives.listen_for_members()
+
+    async def _resume_office(self, epoch: int) -> None:
+        """Open the store again in the same epoch, after followers or clients could not be served."""
+        lives = self._lives
+        async with self._closing_if_it_fails():
+            await lives.open(epoch)
+            await lives.begin_epoch()
             await lives.listen_for_members()
+
+    @asynccontextmanager
+    async def _closing_if_it_fails(self) -> AsyncIterator[None]:
+        """Close a master that cannot serve, so that nothing of it runs twice; another member takes over if it can."""
+        try:
+            yield
+        except Exception as error:
+            self._own_log.failed(f"the master cannot serve: {error}")
+            await self._close()
+            raise
 
     async def _serve_as_master(self) -> None:
         """Serve clients, once everything is confirmed that this member had when it was elected."""
@@ -202,8 +230,11 @@ class Roles:
         if not leads():
             return
         confirmed_at = self._clock.monotonic()
-        await lives.serve()
+        async with self._closing_if_it_fails():
+            await lives.serve()
         self.serves = True
+        if not leads():
+            return
         lives.register(MASTER_ID)
         now = self._clock.monotonic()
         _log.info(

@@ -7,7 +7,6 @@ import logging
 import re
 import secrets
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from cometmq.broker.config import BrokerConfig, with_host
@@ -18,19 +17,13 @@ from cometmq.broker.failover.document import check_name
 from cometmq.broker.failover.engines.interface import Engine
 from cometmq.broker.failover.engines.opening import open_engine
 from cometmq.broker.failover.history import History
-from cometmq.broker.failover.identity import (
-    IDENTITY_FILE,
-    Identity,
-    boot_id,
-    next_identity,
-    read_identity,
-    write_identity,
-)
+from cometmq.broker.failover.identity import Identity
 from cometmq.broker.failover.machine import MemberMachine
 from cometmq.broker.failover.options import CommandRefusedError, MemberOptions
 from cometmq.broker.failover.states import State
 from cometmq.broker.member.driver import Actions, Driver
 from cometmq.broker.member.engine_tasks import EngineTasks
+from cometmq.broker.member.identity_file import IdentityFile
 from cometmq.broker.member.lives import LifeOptions, Lives
 from cometmq.broker.member.monitoring import Monitoring
 from cometmq.broker.member.own_log import OwnLog
@@ -38,9 +31,9 @@ from cometmq.broker.member.roles import Roles
 from cometmq.broker.member.sides import Sides
 from cometmq.broker.membership import Membership
 from cometmq.clock import wait_for
+from cometmq.errors import reason_of
 from cometmq.loop import TaskSet
 from cometmq.periodic import Periodic
-from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +75,9 @@ class SetMember:
         self._driver: Final = Driver(clock=clock)
         self._engine: Final = EngineTasks(engine, self._driver.give, heartbeat_s=self._heartbeat_s, clock=clock)
         self._lives: Final = Lives(with_host(config), options)
+        self._identity_file: Final = IdentityFile(self._lives.config.root)
         self._own_log: Final = OwnLog(self._driver, self._lives, clock=clock)
+        self._own_log.on_lost_bytes = self._lost_bytes
         self._roles: Final = Roles(self._driver, self._lives, self._own_log, clock=clock)
         self._sides: Final = Sides(self._driver, self._lives, self._roles, self._own_log, self._process)
         self._lives.member = Membership(self._sides, self)
@@ -133,7 +128,7 @@ class SetMember:
         lives, driver = self._lives, self._driver
         await self._open_first_life()
         try:
-            identity = await self._begin_identity()
+            identity = await self._identity_file.begin(lives.broker.store, begins_anew=self._begins_anew)
             await lives.listen_for_members()
             now = self._clock.monotonic()
             driver.machine = MemberMachine(self._options(), identity, lives.log_state(), now, self._clock.now_ms)
@@ -200,16 +195,31 @@ class SetMember:
         await self._looks.stop()
         await self._tasks.stop()
         changes_role.cancel()
-        await asyncio.gather(
+        ends = await asyncio.gather(
             self._engine.stop(withdraws=not self._is_killed),
             self._lives.close(leaves=True),
             changes_role,
             return_exceptions=True,
         )
+        for error in ends:
+            if isinstance(error, Exception):
+                _log.error("a part of the member was not stopped cleanly", exc_info=error)
         await self.monitoring.stop()
-        if not self._is_killed and not (self._lives.config.root / "abort").exists():  # everything is on the disk
+        if not self._is_killed and not (self._lives.config.root / "abort").exists():
+            await self._save_clean()
+
+    async def _save_clean(self) -> None:
+        """Write that everything is on the disk, unless a flush has failed."""
+        if self._lives.flush_failure is not None:
+            return
+        try:
             end = self.broker.store.max_physical_offset
-            write_identity(self._identity_path, replace(self.machine.identity, is_clean=True, end=end))
+            await self._identity_file.write(replace(self.machine.identity, is_clean=True, end=end))
+        except OSError as error:
+            _log.warning(
+                "%s cannot be written: %s; after a loss of power, this member must copy the log's end again",
+                *(self._identity_file.path, reason_of(error)),
+            )
 
     async def _leave_office(self) -> None:
         """Hand over; if nobody can take over, wait until the messages are confirmed that were sent before."""
@@ -276,22 +286,9 @@ class SetMember:
         self._driver.command(e.Forget(name))
 
     # --- identity ---------------------------------------------------------------------------------
-    @property
-    def _identity_path(self) -> Path:
-        return self._lives.config.root / "comet" / IDENTITY_FILE
-
-    async def _begin_identity(self) -> Identity:
-        saved = await in_thread(read_identity, self._identity_path)
-        store = self.broker.store
-        is_older = saved is not None and store.max_physical_offset < saved.end
-        has_lost = is_older or store.lost_from is not None or self._begins_anew
-        identity = next_identity(saved, boot_id(), has_lost=has_lost)
-        if has_lost and saved is not None:
-            _log.warning(
-                "this store has lost messages, so it is a new member of its set: generation %d", identity.generation
-            )
-        await in_thread(write_identity, self._identity_path, identity)
-        return identity
+    def _lost_bytes(self) -> None:
+        self._identity_file.lost_bytes()
+        self._do_save_identity(e.SaveIdentity(self.machine.identity))
 
     def _do_save_identity(self, request: e.SaveIdentity) -> None:
         self._tasks.start(self._save_identity(request.identity), "save the identity")
@@ -299,10 +296,10 @@ class SetMember:
     async def _save_identity(self, identity: Identity) -> None:
         while True:
             try:
-                await in_thread(write_identity, self._identity_path, identity)
+                await self._identity_file.write(identity)
                 break
             except OSError as error:
-                self._own_log.failed(f"{self._identity_path} cannot be written: {error}")
+                self._own_log.failed(f"{self._identity_file.path} cannot be written: {reason_of(error)}")
                 await self._clock.sleep(self._heartbeat_s)
         self._driver.give(e.IdentitySaved(identity))
         self._own_log.moved()
@@ -316,8 +313,8 @@ class SetMember:
         if not lives.is_open or not readable:
             return
         broker = lives.broker
-        lives.is_confirmed = True
         broker.store.confirm(readable)
+        lives.is_confirmed = broker.store.readable_end > 0
         if lives.master_epoch:
             broker.confirms.confirm(readable)
             broker.ha.confirmed()
