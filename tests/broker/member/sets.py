@@ -61,17 +61,15 @@ class MemberSet:
         return BrokerConfig(**{known[key].name: parse_value(known[key], text) for key, text in keys.items()})
 
     async def start(
-        self,
-        name: str,
-        *,
-        bootstraps: bool = False,
-        clock: Clock | None = None,
-        options: LifeOptions | None = None,
-        **further: str,
+        self, name: str, *, bootstraps: bool = False, clock: Clock | None = None, **further: str
     ) -> SetMember:
-        clock = self.clock if clock is None else clock
-        engine = self.engines[name] = MemoryEngine(self.store, lease_s=LEASE_MS / 1000, clock=clock)
-        options = options or LifeOptions(clock=clock)
+        options = LifeOptions(clock=self.clock if clock is None else clock)
+        return await self.start_with(name, options, bootstraps=bootstraps, **further)
+
+    async def start_with(
+        self, name: str, options: LifeOptions, *, bootstraps: bool = False, **further: str
+    ) -> SetMember:
+        engine = self.engines[name] = MemoryEngine(self.store, lease_s=LEASE_MS / 1000, clock=options.clock)
         member = SetMember(self.config(name, **further), engine=engine, bootstraps=bootstraps, options=options)
         await member.start()
         self.members[name] = member

@@ -77,7 +77,7 @@ async def test_a_master_that_cannot_serve_clients_hands_over(tmp_path: Path, cap
 
     async with member_set(tmp_path, 1) as members:
         master = members.members["a"]
-        broken = await members.start("b", options=LifeOptions(extend=extend))
+        broken = await members.start_with("b", LifeOptions(extend=extend))
         await until(lambda: members.in_sync == {"a", "b"})
         tasks = len(asyncio.all_tasks())
         await master.hand_over("", "to the one that cannot serve")
@@ -98,7 +98,7 @@ async def test_a_master_that_nobody_can_replace_tries_again_to_serve_clients(tmp
             raise CometMQError("port 8081 is in use", next_step="choose another port")
 
     async with member_set(tmp_path, 0) as members:
-        member = await members.start("a", options=LifeOptions(extend=extend))
+        member = await members.start_with("a", LifeOptions(extend=extend))
         await until(lambda: member.is_serving)
         assert failures == -1
         assert member.machine.epoch == 1
@@ -111,7 +111,7 @@ async def test_after_a_failed_flush_the_next_process_is_another_member(tmp_path:
     """The kernel may have dropped the bytes, and a flush of the store that is opened again proves nothing."""
     disk = FailingDisk()
     async with member_set(tmp_path, 1) as members:
-        follower = await members.start("b", options=LifeOptions(disk=disk))
+        follower = await members.start_with("b", LifeOptions(disk=disk))
         await until(lambda: members.in_sync == {"a", "b"})
         await members.members["a"].hand_over("", "a test asks for it")
         await until(lambda: members.master is follower and members.in_sync == {"a", "b"})

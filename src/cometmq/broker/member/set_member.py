@@ -210,7 +210,7 @@ class SetMember:
 
     async def _save_clean(self) -> None:
         """Write that everything is on the disk, unless a flush has failed."""
-        if self._lives.flush_failure is not None:
+        if self._lives.flush_failure is not None or not hasattr(self.broker, "store"):  # the last life had no store
             return
         try:
             end = self.broker.store.max_physical_offset
