@@ -155,6 +155,34 @@ def test_a_cut_at_the_begin_and_in_the_middle_of_a_file(tmp_path: Path, before: 
     assert state(stores.long.config)[:4] == state(stores.short.config)[:4]
 
 
+def test_a_queue_whose_other_messages_were_deleted_goes_on_at_its_end(tmp_path: Path) -> None:
+    """As of rocketmq#10417: after a cut, the first offset of a queue is not above its end."""
+    bench = StoreBench(tmp_path / "store")
+    bench.config = dataclasses.replace(bench.config, mapped_file_size_commit_log=4096)
+    store = bench.open()
+    fill(store, 9, queues=1, topic="Old")
+    fill(store, 100)
+    for path in bench.log_files:
+        os.utime(path, (1, 1))
+    asyncio.run(store.wait_flushed(store.max_physical_offset))
+    assert store.delete_expired_files() > 2
+    offset = store.max_physical_offset
+    begin = store.min_physical_offset
+    put(store, "Old", 0, b"cut")
+    store.batch.commit()
+    store.close_now()
+    cut_log(bench.config, offset, 1)
+    store = bench.open(mapped_file_size_commit_log=4096)
+    assert store.findings == []
+    assert (store.min_physical_offset, store.max_physical_offset) == (begin, offset)
+    assert store.extent("Old", 0) == (9, 9)
+    put(store, "Old", 0, b"next")
+    store.batch.commit()
+    assert store.extent("Old", 0) == (9, 10)
+    assert [len(records) for key, records in served(store).items() if key[0] == "Old"] == [1]
+    store.close_now()
+
+
 def test_two_cuts_at_one_place_keep_both_parts(stores: Stores) -> None:
     first = cut_log(stores.long.config, stores.offset, 7)
     store = stores.long.open()
