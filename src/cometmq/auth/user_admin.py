@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -49,8 +49,14 @@ class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 class UserAdmin:
     """Request handlers for users and policies. Changes are made in a thread, one at a time."""
 
-    def __init__(self, table: UserTable) -> None:
+    def __init__(self, table: UserTable, others_have: Callable[[], Awaitable[str]] | None = None) -> None:
+        """Create the handlers.
+
+        :param others_have: waits until the other servers that need the users have them, and returns the reason why
+            they do not, or an empty text.
+        """
         self._table = table
+        self._others_have = others_have
 
     async def _change(self, connection: ServerConnection, name: str, what: str, work: Callable[[], None]) -> Response:
         """Change a user. Only a super user can change a super user.
@@ -67,7 +73,8 @@ class UserAdmin:
             except AuthError as error:
                 raise RpcRejectedError(ResponseCode.NO_PERMISSION, str(error)) from error
         _log.info("%s: %s", connection.remote_address, what)
-        return Response()
+        lacks = "" if self._others_have is None else await self._others_have()
+        return Response(ResponseCode.SYSTEM_ERROR, remark=lacks) if lacks else Response()
 
     # --- users --------------------------------------------------------------------------------
     @answers(RequestCode.AUTH_CREATE_USER, limits=("MAX_USERS",), permission=needs_cluster(Action.UPDATE))

@@ -385,6 +385,8 @@ class Broker:
         self.ha, transfers = open_replication(config, store, self._access.tls, guard, self._member)
         if isinstance(transfers, ConfirmService):
             self.confirms = transfers
+        if self.ha.followers is not None:
+            tables.when_others_have = self.ha.followers.tables.wait
         waiters = SendWaiters(store, transfers, answers, timeout_s=config.sync_flush_timeout / 1000)
         self.turn = StoreTurn(
             targets, waiters, self.stats, self.server.schedule_round, message_refusal() if self.is_slave else None

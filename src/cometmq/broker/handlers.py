@@ -60,6 +60,6 @@ def account_handlers(context: BrokerContext, access: AccessControl | None, *, in
     if access is not None and access.files is not None:
         yield PlainAccountAdmin(context, access.files)
     if access is not None and access.users is not None:
-        yield UserAdmin(access.users)
+        yield UserAdmin(access.users, context.tables.others_have if in_set else None)
         if in_set:
             yield SetUsersProcessor(access.users)

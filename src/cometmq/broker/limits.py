@@ -423,8 +423,14 @@ MEMBER_RETRY_SECONDS: Final = 0.2
 MEMBER_FIRST_RETRY_SECONDS: Final = 0.05
 """Pause before a member connects again to a master that has just been elected, or that has just closed the connection,
 so that the member soon knows whether the master's process is dead."""
-MEMBER_CHANGES_SECONDS: Final = 0.5
-"""Interval at which a member copies changed rows from its master, so that offsets are at most one second old."""
+MEMBER_OFFSETS_SECONDS: Final = 0.25
+"""Interval at which a member copies consumer offsets from its master, so that they are at most one second old."""
+MEMBER_CHANGES_SECONDS: Final = 1.0
+"""Interval at which a member copies the other changed rows from its master, which also asks for it."""
+TABLE_COPY_SECONDS: Final = 3.0
+"""Maximum time for which a change of a topic or group waits until the members in sync have copied it."""
+TABLE_COPY_LOOK_SECONDS: Final = 0.25
+"""Interval at which waiting changes look at the in-sync set, which may have changed."""
 CONFIRMED_NEWS_SECONDS: Final = 0.05
 """Time after which members are told about a higher confirmed end, unless a transfer has told them."""
 LAST_COPY_SECONDS: Final = 0.4

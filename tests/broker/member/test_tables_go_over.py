@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from tests.broker.member.sets import MemberSet, member_set, until
+from tests.broker.wire import Wire
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.member.set_member import SetMember
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import SendStatus
 from cometmq.message.message import Message
+from cometmq.remoting.admin_headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from cometmq.remoting.bodies import SubscriptionGroupConfig
+from cometmq.remoting.codes import RequestCode, ResponseCode
 
 GROUP = "group"
 
@@ -151,3 +154,30 @@ async def test_a_user_that_was_deleted_while_a_member_was_down_does_not_come_bac
         await first.hand_over(down, "a test")
         await until(lambda: members.master is again)
         assert names(again) == {"root", "broker"}
+
+
+async def test_topics_that_were_created_or_deleted_remain_so_after_a_kill_at_once(tmp_path: Path) -> None:
+    """The answer comes once the members in sync have copied the change."""
+    async with member_set(tmp_path) as members:
+        wire = Wire(*await asyncio.open_connection("127.0.0.1", master(members).broker.server.port))
+        for name in ("Kept", "Gone"):
+            made = CreateTopicRequestHeader(
+                topic=name,
+                default_topic="TBW102",
+                read_queue_nums=3,
+                write_queue_nums=3,
+                perm=6,
+                topic_filter_type="SINGLE_TAG",
+                order=False,
+            )
+            assert (await wire.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made)).code == ResponseCode.SUCCESS
+        gone = DeleteTopicRequestHeader(topic="Gone")
+        assert (await wire.call(RequestCode.DELETE_TOPIC_IN_BROKER, gone)).code == ResponseCode.SUCCESS
+        await members.kill(master(members).machine.me.name)
+        await until(lambda: members.master is not None)
+        topics = master(members).broker.topics
+        kept = topics.get("Kept")
+        assert kept is not None
+        assert kept.write_queue_nums == 3
+        assert topics.get("Gone") is None
+        await wire.close()

@@ -121,7 +121,7 @@ class GroupAdmin:
             wrong = error.message
         if wrong is not None:
             return ended(Response(ResponseCode.SYSTEM_ERROR, remark=wrong))
-        self._broker.tables.when_written(lambda failure: connection.respond(request, ended(change_response(failure))))
+        self._broker.tables.when_copied(lambda failure: connection.respond(request, ended(change_response(failure))))
         return None
 
     def _make(self, connection: ServerConnection, groups: list[SubscriptionGroupConfig]) -> str | None:

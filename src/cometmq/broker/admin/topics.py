@@ -174,7 +174,7 @@ class TopicAdmin:
             else:
                 respond(change_response(failure))
 
-        self._broker.tables.when_written(written)
+        self._broker.tables.when_copied(written)
 
     @answers(RequestCode.DELETE_TOPIC_IN_BROKER, limits=("MAX_PENDING_CHANGES",), permission=needs_topic(Action.DELETE))
     def delete(

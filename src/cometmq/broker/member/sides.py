@@ -77,6 +77,12 @@ class Sides:
         """Return the epochs of this member's log."""
         return self._lives.epochs.history()
 
+    @property
+    def counted_others(self) -> frozenset[Member]:
+        """The members, except this one, for which an acknowledgement waits."""
+        in_sync = self._driver.machine.in_sync
+        return frozenset() if in_sync is None else in_sync.counted - {self.me}
+
     def is_in_sync(self, member: Member) -> bool:
         """Return whether a member is in the confirmed in-sync set."""
         in_sync = self._driver.machine.in_sync

@@ -18,6 +18,7 @@ from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_connection import HAConnection
 from cometmq.broker.replication.member_sign_in import Follower
 from cometmq.broker.replication.members import MasterSide
+from cometmq.broker.replication.table_news import TableNews
 from cometmq.periodic import Alarm
 from cometmq.store.message_store import MessageStore
 
@@ -39,13 +40,16 @@ class Followers:
         self._clock: Final = store.clock
         self._connections: dict[str, HAConnection] = {}
         """By the name of the replica."""
+        self.tables: Final = TableNews(side, store.clock, self._connections)
+        """The changes of tables for which answers wait until followers have copied them."""
         self._beat = Alarm(self._send_heartbeats, clock=store.clock)
         self._beat_at = 0.0
         """The time at which the alarm for heartbeats rings."""
         self._news = Alarm(self._tell, clock=store.clock)
 
     def stop(self) -> None:
-        """Send no more heartbeats."""
+        """Send no more heartbeats, and wait for nobody."""
+        self.tables.stop()
         self._beat.close()
         self._news.close()
 
@@ -74,6 +78,7 @@ class Followers:
             earlier.abort()
         self._connections[name] = slave
         self._side.signed_in(follower.member, follower.address, follower.ha_address)
+        self.tables.began(slave)
         if not self._beat.is_set:
             self._beat_after_interval()
 
@@ -97,8 +102,20 @@ class Followers:
         if follower is None:
             return
         self._check_epoch(follower)
-        if self._connections.get(follower.member.name) is slave:
-            self._side.reported(follower.member, slave.ack_offset)
+        slave.counted_end = slave.ack_offset
+        self._pass_on(slave, follower.member)
+
+    def tables_copied(self, slave: HAConnection) -> None:
+        """Let changes of tables be answered, and let the follower's reports count from now on."""
+        self.tables.copied(slave)
+        if slave.follower is not None and slave.counted_end >= 0:
+            self._pass_on(slave, slave.follower.member)
+
+    def _pass_on(self, slave: HAConnection, member: Member) -> None:
+        """Pass on a report, unless the follower might join the in-sync set with old tables."""
+        has_tables = slave.tables_copied >= 0 or self._side.is_in_sync(member)
+        if has_tables and self._connections.get(member.name) is slave:
+            self._side.reported(member, slave.counted_end)
 
     def _check_epoch(self, follower: Follower) -> None:
         if follower.epoch != self._side.epoch:

@@ -138,8 +138,19 @@ async def get_log_range(client: RemotingClient, master: str) -> tuple[int, int, 
 
 
 async def _record(client: RemotingClient, master: str, offset: int) -> bytes:
+    """Return a record of the master's log.
+
+    :raises ReplicationError: the master does not return one, because it has none there or does not serve now.
+    """
     answer = await client.invoke(master, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
-    return answer.body if answer.code == ResponseCode.SUCCESS else b""
+    if answer.code != ResponseCode.SUCCESS:
+        raise ReplicationError(
+            f"master {master} did not return the record at log offset {offset} (code {answer.code}, {answer.remark}); "
+            "will retry",
+            next_step=f"if this persists while the master serves clients, the logs have diverged: "
+            f"{_DIVERGED_NEXT_STEP}",
+        )
+    return answer.body
 
 
 class HAClient:

@@ -64,6 +64,9 @@ class Owner(Protocol):
         :raises ReplicationError: it must not copy the log any more.
         """
 
+    def tables_copied(self, slave: HAConnection) -> None:
+        """Take note that a follower has copied the tables after it was asked to."""
+
     def sendable_end(self, slave: HAConnection) -> int:
         """Return the log offset up to which the slave may be sent the log."""
 
@@ -103,8 +106,12 @@ class HAConnection(asyncio.Protocol):
         """The end of the slave's log according to its last report."""
         self.told_confirmed = 0
         """The confirmed end that a follower was told last."""
-        self.tables_copied: asyncio.Future[None] | None = None
-        """Is set once the follower has copied the tables, if it was asked to."""
+        self.counted_end = NOT_BEGUN
+        """The end of a follower's log that it has reported."""
+        self.tables_asked: int | None = None
+        """The number of the last change of tables when a follower was asked to copy them; ``None`` if it has."""
+        self.tables_copied = NOT_BEGUN
+        """The number of the last change of tables that a follower has copied."""
         self.sent_bytes = 0
         """Number of log bytes sent since the service's last sweep."""
         self.bytes_per_s = 0
@@ -142,8 +149,9 @@ class HAConnection(asyncio.Protocol):
                 self._service.admit(self, self._reports.signed_in)
             if report is not None:
                 self._handle_report(report)
-            if self._reports.tables_copied and self.tables_copied is not None and not self.tables_copied.done():
-                self.tables_copied.set_result(None)
+            if self._reports.tables_copied:
+                self._reports.tables_copied = 0
+                self._service.tables_copied(self)
         except SignInRefusedError:  # logged by the service; the answer with the reason is sent
             self.close()
         except ReplicationError as error:
@@ -262,11 +270,9 @@ class HAConnection(asyncio.Protocol):
         if self.has_begun and not self._paused:
             self._write(self._head(self.next_offset, 0))
 
-    def ask_for_tables(self) -> asyncio.Future[None]:
-        """Ask a follower to copy the tables; return a future that is done once it has."""
-        self.tables_copied = asyncio.get_running_loop().create_future()
+    def ask_for_tables(self) -> None:
+        """Ask a follower to copy the tables; it answers once it has."""
         self._write(self._head(self.next_offset, COPY_TABLES))
-        return self.tables_copied
 
     def answer(self, frame: bytes) -> None:
         """Answer a sign-in."""

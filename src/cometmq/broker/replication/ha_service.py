@@ -65,7 +65,6 @@ from cometmq.broker.replication.members import MasterSide
 from cometmq.broker.replication.slave_reports import Reports, SlaveReports
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.broker.turn.slaves_in_sync import SlavesInSync
-from cometmq.clock import wait_for
 from cometmq.errors import reason_of
 from cometmq.periodic import Alarm
 from cometmq.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
@@ -307,6 +306,11 @@ class HAService:
         """Handle a slave's later report."""
         self._reports.reported(slave)
 
+    def tables_copied(self, slave: HAConnection) -> None:
+        """Take note that a follower has copied the tables after it was asked to."""
+        if self.followers is not None:
+            self.followers.tables_copied(slave)
+
     def sendable_end(self, slave: HAConnection) -> int:
         """Return the log offset up to which a slave may be sent the log."""
         return self._reports.sendable_end(slave)
@@ -356,14 +360,11 @@ class HAService:
 
     async def copy_tables(self, member: Member) -> bool:
         """Ask a follower to copy the tables once more; return whether it has done so within 0.4 seconds."""
-        slave = None if self.followers is None else self.followers.connection_of(member)
-        if slave is None:
+        if self.followers is None or self.followers.connection_of(member) is None:
             return False
-        try:
-            await wait_for(self.clock, LAST_COPY_SECONDS, slave.ask_for_tables())
-        except TimeoutError:
-            return False
-        return True
+        copied: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.followers.tables.wait(copied.set_result, only=member, limit_s=LAST_COPY_SECONDS)
+        return await copied is None
 
     def call_soon(self, work: Callable[[], None]) -> None:
         """Call ``work`` once, in the next round of the loop."""

@@ -49,6 +49,10 @@ class MasterSide(SetMember, Protocol):
     def history(self) -> History:
         """Return the epochs of this member's log."""
 
+    @property
+    def counted_others(self) -> frozenset[Member]:
+        """Return the members, except this one, for which an acknowledgement waits."""
+
     def is_in_sync(self, member: Member) -> bool:
         """Return whether a member is in the confirmed in-sync set."""
 

@@ -11,7 +11,7 @@ from cometmq.auth.users import UserTable
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.document import Replica
 from cometmq.broker.failover.history import HistoryError
-from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES
+from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES, MEMBER_RETRY_SECONDS
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress, check_common_log
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.members import FollowerSide
@@ -140,6 +140,7 @@ class Slave:
             self.master.elected(None)
             self.link.on_tables_wanted = self._copy_tables
         self._store = broker.store
+        self._written = broker.tables
         self._unknown = UnknownTopics(broker.store, broker.topics)
         broker.store.batch.on_stored.append(self._arrived)
 
@@ -200,6 +201,7 @@ class Slave:
         await self.follower.stop()
         await self._client.close()  # so that nothing waits for an unresponsive master
         if self._last_copy is not None:
+            self._last_copy.cancel()
             await asyncio.gather(self._last_copy, return_exceptions=True)
         await self.tables.stop()
 
@@ -219,6 +221,8 @@ class Slave:
         """Append and report nothing any more until :meth:`follow`."""
         assert self.link is not None
         self.link.leave()
+        if self._last_copy is not None:
+            self._last_copy.cancel()
 
     def report(self) -> None:
         """Report the end of the log that counts, which may have grown."""
@@ -242,17 +246,17 @@ class Slave:
             ) from error
 
     def _copy_tables(self) -> None:
-        """Copy the tables because the master hands over to this member."""
-        if self._last_copy is None or self._last_copy.done():
-            self._last_copy = asyncio.get_running_loop().create_task(
-                self._copy_and_tell(), name="copy tables once more"
-            )
+        """Copy the tables because the master asks for it; an earlier copy may have begun before the last change."""
+        if self._last_copy is not None:
+            self._last_copy.cancel()
+        self._last_copy = asyncio.get_running_loop().create_task(self._copy_and_tell(), name="copy tables once more")
 
     async def _copy_and_tell(self) -> None:
         assert self.link is not None
-        await self.tables.copy()
-        if not self.tables.trouble:
-            self.link.tables_copied()
+        while not await self.tables.copy_changes():
+            await self._store.clock.sleep(MEMBER_RETRY_SECONDS)
+        await self._written.finish()
+        self.link.tables_copied()
 
     async def cut_off(self) -> None:
         """Close every connection immediately; ``stop`` must still be called."""

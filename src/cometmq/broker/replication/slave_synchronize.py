@@ -27,6 +27,7 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.delay_offsets import DelayOffsets, DelayProgress
 from cometmq.broker.limits import (
     MEMBER_CHANGES_SECONDS,
+    MEMBER_OFFSETS_SECONDS,
     SLAVE_CHANGES_SECONDS,
     SLAVE_SYNC_FIRST_SECONDS,
     SLAVE_SYNC_SECONDS,
@@ -65,6 +66,9 @@ from cometmq.store.recovery.known_topics import DELETED_TOPICS, DeletedTopics
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
+
+Copy = Callable[[str], Awaitable[None]]
+"""Function that copies one table from the master with this address."""
 
 _HEAD: Final = re.compile(rb'\s*\{\s*(?:"dataVersion"\s*:\s*\{[^{}]*+\}\s*,\s*)?"offsetTable"\s*:\s*\{\s*')
 _ROW: Final = re.compile(rb'("(?:[^"\\]++|\\.)*+")\s*:\s*(\{[^{}]*+\})\s*(,?)\s*')
@@ -156,6 +160,10 @@ class SlaveSynchronize:
         """True if the next copy is the first one or was requested by :meth:`copy_soon`."""
         self._task: asyncio.Task[None] | None = None
         self._copying = asyncio.Lock()
+        self._changes_due_at = 0.0
+        """Time of a member's next copy of the rows other than offsets."""
+        self._files_task: asyncio.Task[None] | None = None
+        """A member's copy of files, during which it goes on to copy tables."""
         self._troubles: dict[str, str] = {}
         """The reason for the last failed copy of each table, by the table's name."""
 
@@ -166,15 +174,17 @@ class SlaveSynchronize:
 
     def start(self) -> None:
         """Start copying after three seconds, or soon in a set, on the running loop."""
-        self._next.after(MEMBER_CHANGES_SECONDS if self._is_member else SLAVE_SYNC_FIRST_SECONDS)
+        self._next.after(MEMBER_OFFSETS_SECONDS if self._is_member else SLAVE_SYNC_FIRST_SECONDS)
 
     def begin_with_master(self) -> None:
         """Expect another master: nothing that was copied from the earlier one, and not used yet, is used any more."""
-        if self._task is not None:
-            self._task.cancel()  # a table that is only partly taken over is copied again completely
+        for task in (self._task, self._files_task):
+            if task is not None:
+                task.cancel()  # a table that is only partly taken over is copied again completely
         self._marks.clear()
         self._beyond.clear()
         self._lives_version, self._lives_of = "", None
+        self._changes_due_at = 0.0
         self._all_due_at = self._store.clock.monotonic()
         for file in self._files:
             file.begin_with_master()
@@ -184,7 +194,9 @@ class SlaveSynchronize:
 
     def copy_soon(self) -> None:
         """Copy the tables within a second, because messages for unknown topics have arrived."""
-        if not self._is_soon and (self._task is None or self._task.done()):
+        if self._is_member:
+            self._changes_due_at = 0.0
+        elif not self._is_soon and (self._task is None or self._task.done()):
             self._is_soon = True
             self._next.after(SLAVE_SYNC_SOON_SECONDS)
 
@@ -195,18 +207,21 @@ class SlaveSynchronize:
     async def _copy_and_repeat(self) -> None:
         is_fast = False
         try:
-            async with self._copying:
-                await self._copy()
+            if self._is_member:
+                await self._copy_as_member()
+            else:
+                async with self._copying:
+                    await self._copy()
             is_fast = bool(self._marks) and not self._troubles
         finally:
             usual_s = SLAVE_CHANGES_SECONDS if is_fast else SLAVE_SYNC_SECONDS
-            self._next.after(MEMBER_CHANGES_SECONDS if self._is_member else usual_s)
+            self._next.after(MEMBER_OFFSETS_SECONDS if self._is_member else usual_s)
 
     async def stop(self) -> None:
         """Stop copying, and install the held files whose offsets have been reached."""
         self._next.close()
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._files_task) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._modes.writer.save_last()
         try:
             await self._put_in_place()
@@ -228,32 +243,84 @@ class SlaveSynchronize:
         async with self._copying:
             await self._copy_topics(master)
 
-    async def _copy(self) -> None:
-        """Copy the tables that are due."""
-        is_placed = await self._run_part("the tables copied earlier", self._put_in_place)
-        address = self._master.remoting
-        if address is None or not self._follower.is_following:  # never tables that belong to another log
-            return
-        is_all_due = self._store.clock.monotonic() >= self._all_due_at
-        if is_all_due:
-            self._all_due_at = self._store.clock.monotonic() + SLAVE_SYNC_SECONDS
+    async def copy_changes(self) -> bool:
+        """Copy all tables, but no files, from the master of a set; return whether the copy is complete."""
+        async with self._copying:
+            address = self._address
             self._lives_of = None
-        for what, copy, is_due in (
-            ("topics", self._copy_topics, True),
-            ("deleted topics", self._copy_deletions, True),
-            ("ends of queues", self._copy_ends, True),
-            ("consumer offsets", self._copy_offsets, True),
-            ("groups", self._copy_groups, True),
-            ("users", self._copy_users, self._users is not None),
-            ("the state of this slave", self._ask_whether_in_sync, True),
-            ("message request modes", self._copy_modes, is_all_due),
-            ("files", self._copy_files, is_all_due and is_placed),
-        ):
-            if not is_due:
-                continue
+            return address is not None and await self._copy_parts(address, self._rows(is_all_due=True))
+
+    @property
+    def _address(self) -> str | None:
+        """Return the master's address, unless its tables may belong to another log."""
+        return self._master.remoting if self._follower.is_following else None
+
+    async def _copy(self) -> None:
+        """Copy the tables and files that are due."""
+        is_placed = await self._run_part("the tables copied earlier", self._put_in_place)
+        address = self._address
+        if address is None:
+            return
+        is_all_due = self._note_due()
+        if await self._copy_parts(address, self._rows(is_all_due=is_all_due)) and is_all_due and is_placed:
+            await self._run_part("files", partial(self._copy_files, address))
+
+    async def _copy_as_member(self) -> None:
+        """Copy what is due: offsets each time, other rows each second, files beside that."""
+        now = self._store.clock.monotonic()
+        async with self._copying:
+            address = self._address
+            if address is None:
+                return
+            if now < self._changes_due_at:
+                await self._run_part("consumer offsets", partial(self._copy_offsets, address))
+                return
+            self._changes_due_at = now + MEMBER_CHANGES_SECONDS
+            is_all_due = self._note_due()
+            await self._copy_parts(address, self._rows(is_all_due=is_all_due))
+        if self._files_task is None or self._files_task.done():
+            work = self._copy_files_of_member(address if is_all_due else None)
+            self._files_task = asyncio.get_running_loop().create_task(work, name="copy the master's files")
+
+    async def _copy_files_of_member(self, address: str | None) -> None:
+        is_placed = await self._run_part("the tables copied earlier", self._put_in_place)
+        if address is not None and is_placed:
+            await self._run_part("files", partial(self._copy_files, address))
+
+    def _note_due(self) -> bool:
+        """Return whether everything must be copied, and set the next time."""
+        now = self._store.clock.monotonic()
+        if now < self._all_due_at:
+            return False
+        self._all_due_at = now + SLAVE_SYNC_SECONDS
+        self._lives_of = None
+        return True
+
+    def _rows(self, *, is_all_due: bool) -> list[tuple[str, Copy]]:
+        """Return the copies of tables that are due, with their names."""
+        parts: list[tuple[str, Copy]] = [
+            ("topics", self._copy_topics),
+            ("deleted topics", self._copy_deletions),
+            ("ends of queues", self._copy_ends),
+            ("consumer offsets", self._copy_offsets),
+            ("groups", self._copy_groups),
+            ("the state of this slave", self._ask_whether_in_sync),
+        ]
+        if self._users is not None:
+            parts.append(("users", self._users.copy))
+        if is_all_due:
+            parts.append(("message request modes", self._copy_modes))
+        return parts
+
+    async def _copy_parts(self, address: str, parts: list[tuple[str, Copy]]) -> bool:
+        """Copy tables until the master is not reachable; return whether all were copied."""
+        is_complete = True
+        for what, copy in parts:
             is_copied = await self._run_part(what, partial(copy, address))
+            is_complete = is_complete and is_copied
             if not is_copied and not self._client.live(address):
-                return  # the master is not reachable
+                return False
+        return is_complete
 
     async def _run_part(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Copy one table; return whether this succeeded.
@@ -362,10 +429,6 @@ class SlaveSynchronize:
             gone = before - self._groups.table.keys()
         for group in gone:
             self._deletions.end_group(group)
-
-    async def _copy_users(self, master: str) -> None:
-        assert self._users is not None
-        await self._users.copy(master)
 
     async def _ask_whether_in_sync(self, master: str) -> None:
         """Remember the last time at which this slave had everything that the master had answered as stored.

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from cometmq.broker.limits import MAX_PENDING_CHANGES, SLICES_SECONDS
 from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.errors import reason_of
+from cometmq.errors import CometMQError, reason_of
 from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.processors import Request, Response, RpcRejectedError
 from cometmq.remoting.server_connection import ServerConnection
@@ -40,6 +40,10 @@ _log = logging.getLogger(__name__)
 
 OnWritten = Callable[[Exception | None], None]
 """Callback with ``None`` once a change is durable, or with the reason for the failure."""
+
+
+class NotCopiedError(CometMQError):
+    """A change is durable here, but another member of the set that counts has not copied it."""
 
 
 class _Write(NamedTuple):
@@ -91,6 +95,8 @@ class TableWriter:
         self._running: Future[Exception | None] | None = None
         """The result of the thread's current write."""
         self._between: list[Callable[[], None]] = []
+        self.when_others_have: Callable[[OnWritten], None] | None = None
+        """Calls a function once the other members of a set have copied all changes made so far."""
 
     # --- changes ------------------------------------------------------------------------------
     def require_room(self) -> None:
@@ -126,9 +132,30 @@ class TableWriter:
         self._is_due = True
         self._schedule()
 
+    def when_copied(self, callback: OnWritten) -> None:
+        """Call a function once all changes made so far are durable, in a set also at the other members in sync."""
+
+        def written(failure: Exception | None) -> None:
+            if failure is None and self.when_others_have is not None:
+                self.when_others_have(callback)
+            else:
+                callback(failure)
+
+        self.when_written(written)
+
+    async def others_have(self) -> str:
+        """Wait until the other members of a set have copied all changes made so far, also those of other tables.
+
+        Return the reason why they do not have them, or an empty text.
+        """
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.when_copied(done.set_result)
+        failure = await done
+        return str(failure) if isinstance(failure, NotCopiedError) else ""
+
     def answer(self, connection: ServerConnection, request: Request[Any]) -> None:
-        """Answer a request once all changes made so far are durable, or with the reason why they are not."""
-        self.when_written(lambda failure: connection.respond(request, change_response(failure)))
+        """Answer a request as :meth:`when_copied` does, or with the reason why its changes are not durable."""
+        self.when_copied(lambda failure: connection.respond(request, change_response(failure)))
 
     def answer_if_changed(self, changes: int, answer: Callable[[], None]) -> None:
         """Answer immediately if ``changes`` is still the number of changes; otherwise answer after the write.
@@ -234,6 +261,8 @@ def change_response(failure: Exception | None) -> Response:
     """Return the response to a request that changed a table: success, or the reason why the change is not durable."""
     if failure is None:
         return Response()
+    if isinstance(failure, NotCopiedError):
+        return Response(ResponseCode.SYSTEM_ERROR, remark=str(failure))
     why = reason_of(failure) if isinstance(failure, OSError) else failure
     return Response(
         ResponseCode.SYSTEM_ERROR,

@@ -53,6 +53,8 @@ class RawFollower(asyncio.Protocol):
     def __init__(self) -> None:
         self.answers: list[RemotingCommand] = []
         self.transfers: list[Transfer] = []
+        self.asks = 0
+        """Number of times that it was asked to copy the tables."""
         self.closed = False
         self._frames = FrameDecoder(16 * 1024 * 1024)
         self._reader = TransferReader(is_member=True)
@@ -79,7 +81,11 @@ class RawFollower(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.answers:
-            self.transfers += self._reader.feed(data)
+            for transfer in self._reader.feed(data):
+                if transfer.asks_for_tables:
+                    self.asks += 1
+                else:
+                    self.transfers.append(transfer)
         else:
             self.answers += [decode_command(frame) for frame in self._frames.feed(data)]
 

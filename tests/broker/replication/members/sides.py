@@ -26,14 +26,16 @@ class FakeMaster:
     me: Member = MASTER
     set_id: str = SET_ID
     heartbeat_s: float = 1.0
-    in_sync: set[Member] = field(default_factory=set)
+    joining: set[Member] = field(default_factory=set)
+    """Members that are not in sync yet."""
+    counted_others: frozenset[Member] = frozenset()
     events: list[tuple[Any, ...]] = field(default_factory=list)
 
     def history(self) -> History:
         return EpochLog(self.store).history()
 
     def is_in_sync(self, member: Member) -> bool:
-        return member in self.in_sync
+        return member not in self.joining
 
     def signed_in(self, member: Member, address: str, ha_address: str) -> None:
         self.events.append(("signed in", str(member), address, ha_address))

@@ -403,18 +403,105 @@ async def test_a_member_signs_in_with_an_account_once(
     assert master.side.events == []
 
 
-# --- a handover ----------------------------------------------------------------------------------
+# --- tables --------------------------------------------------------------------------------------
+class Change:
+    """A change of a table that waits for followers."""
+
+    def __init__(self, master: Master) -> None:
+        self.answers: list[Exception | None] = []
+        assert master.broker.ha.followers is not None
+        master.broker.ha.followers.tables.wait(self.answers.append)
+
+
+async def test_a_change_of_a_table_is_answered_once_each_counted_member_has_copied_it(master: Master) -> None:
+    one, two = Member("f", 3), Member("g", 1)
+    assert Change(master).answers == [None], "nobody else counts"
+    first = await RawFollower.signed_in(master.broker, master.end)
+    second = await RawFollower.signed_in(master.broker, master.end, member="g#1")
+    learner = await RawFollower.signed_in(master.broker, master.end, member="h#1")
+    for follower in (first, second, learner):
+        assert follower.asks == 1
+        await follower.report(-1)
+    master.side.counted_others = frozenset({one, two})
+    change = Change(master)
+    await settle()
+    await first.report(-1)
+    assert change.answers == []
+    later = Change(master)
+    await second.report(-1)
+    await settle()
+    assert change.answers == [None]
+    assert later.answers == [], "the second one was asked before this change"
+    await first.report(-1)
+    await second.report(-1)
+    assert later.answers == [None]
+    assert (first.asks, second.asks) == (3, 3)
+
+
+async def test_a_change_that_a_member_does_not_copy_in_time_says_so(master: Master, clock: VirtualClock) -> None:
+    master.side.counted_others = frozenset({Member("f", 3), Member("g", 1)})
+    follower = await RawFollower.signed_in(master.broker, master.end)
+    change = Change(master)
+    for _ in range(5):
+        await follower.report(-1)
+        await clock.run_for(0.55)
+    assert change.answers == []
+    await clock.run_for(0.6)
+    assert "not yet at g (repeat the request)" in str(change.answers[0])
+
+
+async def test_a_change_does_not_wait_for_a_member_that_has_left(master: Master, clock: VirtualClock) -> None:
+    master.side.counted_others = frozenset({Member("f", 3)})
+    change = Change(master)
+    await clock.run_for(1)
+    assert change.answers == []
+    master.side.counted_others = frozenset()
+    await clock.run_for(0.3)
+    assert change.answers == [None]
+
+
+async def test_a_change_is_asked_for_again_when_a_member_connects_again(master: Master) -> None:
+    master.side.counted_others = frozenset({Member("f", 3)})
+    first = await RawFollower.signed_in(master.broker, master.end)
+    await first.report(-1)
+    change = Change(master)
+    first.close()
+    again = await RawFollower.signed_in(master.broker, master.end)
+    assert change.answers == []
+    await again.report(-1)
+    assert change.answers == [None]
+
+
+async def test_changes_that_wait_end_when_the_member_steps_down(master: Master) -> None:
+    master.side.counted_others = frozenset({Member("f", 3)})
+    change = Change(master)
+    master.broker.ha.cut_off()
+    assert "not the master any more" in str(change.answers[0])
+    assert "not the master any more" in str(Change(master).answers[0])
+
+
+async def test_reports_count_once_a_member_that_is_not_in_sync_has_copied_the_tables(master: Master) -> None:
+    """Otherwise it could be elected with old tables, or none."""
+    master.side.joining = {Member("f", 3)}
+    follower = await RawFollower.signed_in(master.broker, 0)
+    await follower.report(master.end)
+    assert master.side.events == [SIGNED_IN]
+    await follower.report(-1)
+    assert master.side.events == [SIGNED_IN, ("reported", "f#3", master.end)]
+
+
 async def test_a_handover_waits_for_the_last_copy_of_tables_but_not_for_long(
     master: Master, clock: VirtualClock
 ) -> None:
     assert not await master.broker.ha.copy_tables(Member("f", 3)), "it is not connected"
     follower = await RawFollower.signed_in(master.broker, master.end)
+    await follower.report(-1)
     asking = asyncio.ensure_future(master.broker.ha.copy_tables(Member("f", 3)))
     await settle()
-    assert [transfer.asks_for_tables for transfer in follower.transfers] == [True]
+    assert follower.asks == 2
     assert not asking.done()
     await follower.report(-1)
     assert await asking
     asking = asyncio.ensure_future(master.broker.ha.copy_tables(Member("f", 3)))
-    await clock.run_for(0.5)
+    await clock.run_for(0.8)
     assert not await asking
