@@ -68,13 +68,15 @@ class RunningSet:
     def __init__(self, data: Path, engine: EtcdCluster, keys: Mapping[str, str]) -> None:
         self.data = data
         self.engine = engine
+        self._pids: dict[str, int] = {}
         self.relays = Relays(self._processes)
         self.namesrvs = [self._namesrv(number) for number in range(NAMESRVS)]
         self._keys = keys
         self.members: dict[str, MemberProcess] = {}
 
     def _processes(self) -> dict[str, int]:
-        return {name: pid for name, one in self.members.items() if (pid := one.server.pid) is not None}
+        """Return process ids, as the relays' thread asks for them: it must not ask the processes themselves."""
+        return dict(self._pids)
 
     def _namesrv(self, number: int) -> tuple[str, ServerProcess]:
         port, kv_path = free_port(HOST), self.data / f"namesrv-{number}" / "kvConfig.json"
@@ -137,11 +139,12 @@ class RunningSet:
         if member.server.pid is None:
             member.server.kill()  # forgets a process that has ended
             member.is_paused = False
-            member.server.begin()
+            self._pids[name] = member.server.begin().pid
             self.relays.accept(name)
 
     def kill(self, name: str) -> None:
         """Kill a member's process; its ports refuse."""
+        self._pids.pop(name, None)
         self.members[name].server.kill()
         self.relays.refuse(name)
 
