@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.admin.failover.sets import BrokerSet, SetMember
-from cometmq.remoting.failover.bodies import FailoverDocument, FailoverReplica, FailoverStatus
+from cometmq.remoting.failover.bodies import FailoverDocument, FailoverPresence, FailoverReplica, FailoverStatus
 
 DOCUMENT = FailoverDocument(
     4,
@@ -134,6 +134,18 @@ def test_a_master_that_refuses_or_has_no_engine_is_reported() -> None:
     assert away == (
         "the engine does not answer (timeout): the set goes on, but cannot replace a member that dies (repair etcd)"
     )
+
+
+def test_a_member_that_takes_office_is_not_called_dead() -> None:
+    """Its port is closed while it changes its role; its presence in the engine tells that it lives."""
+    there = [FailoverPresence("a#1", "a:1", 4), FailoverPresence("b#1", "b:1", 0)]
+    texts = found(silent("a"), said("b#1", "follower", presences=there)).to_do()
+    assert texts == [
+        "orders has no master at the moment: a takes office, or has just died (look again)",
+        "a does not answer: connection refused (it was alive a moment ago: look again, then start it)",
+    ]
+    gone = found(silent("a"), said("b#1", "follower", presences=there[1:])).to_do()
+    assert gone[0] == "orders has no master at the moment: b#1 can be elected, within seconds"
 
 
 def test_nobody_has_read_the_document() -> None:

@@ -140,13 +140,20 @@ class BrokerSet:
                     f"the engine does not answer ({self.engine_trouble}): the set goes on, but cannot replace a member "
                     f"that dies (repair {status.engine})"
                 )
-        found += [f"{one.name} does not answer: {one.problem} (start it)" for one in self.members if one.problem]
+        alive = self._alive()
+        for one in self.members:
+            if one.problem:
+                step = "it was alive a moment ago: look again, then start it" if one.name in alive else "start it"
+                found.append(f"{one.name} does not answer: {one.problem} ({step})")
         return found
 
     def _without_master(self) -> str:
         """Say why no member is the master, and what to do."""
         if self.document is None:
             return f"{self.name} has no master: no member has read the set's document (see why below)"
+        elected = self.document.master.rpartition("#")[0]
+        if self._alive().get(elected) == self.document.epoch and self.member(elected) is not None:
+            return f"{self.name} has no master at the moment: {elected} takes office, or has just died (look again)"
         here = {one.status.member: one for one in self.members if one.status is not None}
         electable = [name for name in self.document.in_sync if name in here and _state(here[name]) in _CAN_STAND]
         if electable and self.engine_trouble:
@@ -166,6 +173,13 @@ class BrokerSet:
                 f"{longest.rank[0]})"
             )
         return f"{self.name} has no master, and nobody may be elected: {why} ({step})"
+
+    def _alive(self) -> dict[str, int]:
+        """Return the epochs that members serve, by the name of each whose lease the engine still has."""
+        newest = max(
+            (one.status for one in self.members if one.status is not None), key=lambda one: one.epoch, default=None
+        )
+        return {} if newest is None else {one.member.rpartition("#")[0]: one.serves for one in newest.presences}
 
     def _whereabouts(self, name: str) -> str:
         plain = name.rpartition("#")[0]
