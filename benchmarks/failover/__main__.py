@@ -15,7 +15,7 @@ run and a table of medians and worst runs:
 * elect: `mqadmin electMaster` names the other member; the longest time between two acknowledged sends
 
 `load` sends with 64 connections (`mqload`) to Apache's set, to a set of ours with two members and with three, and to a
-SYNC_MASTER with a slave, which has no failover. The JVM is warmed for 20 s.
+SYNC_MASTER with a slave, which has no failover. The JVM is warmed by 150,000 messages.
 """
 
 from __future__ import annotations
