@@ -7,6 +7,7 @@ same machine's, so a seed repeats the faults, and not their moments to the micro
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     faults = [fault for fault in FAULTS if not options.only or fault.name in options.only]
     keep = options.keep or Path(tempfile.mkdtemp(prefix="cometmq-nemesis-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends all processes
     ServerProcess.popen = staticmethod(forks.start)
     begun, seed = time.monotonic(), options.seed
     while time.monotonic() < begun + options.seconds:

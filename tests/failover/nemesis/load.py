@@ -67,7 +67,7 @@ class LoadOptions:
     name_of: Callable[[str], str]
     seed: int = 1
     prefix: str = ""
-    queues: int = 8
+    queues: int = 4
     producers: int = 3
     own_producers: int = 1
     pollers: int = 2
