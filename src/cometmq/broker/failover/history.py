@@ -80,8 +80,9 @@ def common_end(mine: History, masters: History) -> int:
     if mine.end == mine.begin and not mine.epochs:  # an empty log
         return masters.begin if masters.begin > mine.end else mine.end
     end = min(_start_after(mine, 0), _start_after(masters, 0))
+    known = frozenset(masters.epochs)
     for epoch, start in reversed(mine.epochs):
-        if (epoch, start) in masters.epochs:
+        if (epoch, start) in known:
             end = min(_start_after(mine, epoch), _start_after(masters, epoch))
             break
     if end < masters.begin:
