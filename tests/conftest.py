@@ -63,6 +63,7 @@ LONG = (
     "interop/store/test_damaged_store.py",
     "interop/filter/test_filters.py",
     "spark/access/test_access_apache.py",
+    "failover/nemesis/test_nemesis.py",
     "examples/test_demo.py",
     "interop/access/test_policies.py",
     "broker/transaction/test_crashes.py",
