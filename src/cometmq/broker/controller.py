@@ -381,12 +381,10 @@ class Broker:
         deletions = Deletions(self._tables, store, self.stats)
         deletions.on_topic.append(targets.forget)
         self.archived = ArchivedMessages.configured(config, store, self._tables, deletions)
-        guard = None if self.access is None else self.access.guard
-        self.ha, transfers = open_replication(config, store, self._access.tls, guard, self._member)
+        self.ha, transfers = open_replication(config, store, self._access, self._member)
         if isinstance(transfers, ConfirmService):
             self.confirms = transfers
-        if self.ha.followers is not None:
-            tables.when_others_have = self.ha.followers.tables.wait
+        tables.when_others_have = self.ha.when_tables_copied
         waiters = SendWaiters(store, transfers, answers, timeout_s=config.sync_flush_timeout / 1000)
         self.turn = StoreTurn(
             targets, waiters, self.stats, self.server.schedule_round, message_refusal() if self.is_slave else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cometmq.auth.guard import AccessGuard
 from cometmq.broker.config import SYNC_MASTER, BrokerConfig
 from cometmq.broker.failover.status import FailoverMember
+from cometmq.broker.port_security import BrokerAccess
 from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.replication.members import FollowerSide, MasterSide
 from cometmq.broker.turn.confirm_service import ConfirmService
@@ -16,7 +16,6 @@ from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.broker.turn.waiters import Transfers
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.processors import ProcessorTable, Response
-from cometmq.remoting.tls.server import ServerTls
 from cometmq.store.message_store import MessageStore
 
 CLIENT_CODES: Final = (
@@ -91,14 +90,17 @@ def _refusal(reason: str) -> Response | None:
 
 
 def open_replication(
-    config: BrokerConfig, store: MessageStore, tls: ServerTls, guard: AccessGuard | None, member: Membership | None
+    config: BrokerConfig, store: MessageStore, access: BrokerAccess, member: Membership | None
 ) -> tuple[HAService, Transfers | None]:
     """Create the port for slaves, and what sends wait for: the members of a set, slaves, or nobody."""
     timeout_s = config.slave_timeout / 1000
+    guard = None if access.accounts is None else access.accounts.guard
     if member is not None:
-        return HAService(config, store, None, tls, guard, member.sides), ConfirmService(
+        return HAService(config, store, None, access.tls, guard, member.sides), ConfirmService(
             clock=store.clock, timeout_s=timeout_s
         )
     in_sync = SlavesInSync(config.slaves_required, config.ha_slave_fallbehind_max)
     transfers = GroupTransferService(clock=store.clock, timeout_s=timeout_s, in_sync=in_sync)
-    return HAService(config, store, transfers, tls, guard), transfers if config.broker_role == SYNC_MASTER else None
+    return HAService(
+        config, store, transfers, access.tls, guard
+    ), transfers if config.broker_role == SYNC_MASTER else None

@@ -63,6 +63,7 @@ from cometmq.broker.replication.member_sign_in import (
 )
 from cometmq.broker.replication.members import MasterSide
 from cometmq.broker.replication.slave_reports import Reports, SlaveReports
+from cometmq.broker.tables.table_writer import OnWritten
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.errors import reason_of
@@ -357,6 +358,16 @@ class HAService:
                 if slave.is_learner:
                     slave.transfer()
             self.followers.tell_soon()
+
+    def when_tables_copied(self, callback: OnWritten) -> None:
+        """Call a function once the members that count have copied all changes of tables, or with the reason why not.
+
+        It is called at once if this broker belongs to no set.
+        """
+        if self.followers is None:
+            callback(None)
+        else:
+            self.followers.tables.wait(callback)
 
     async def copy_tables(self, member: Member) -> bool:
         """Ask a follower to copy the tables once more; return whether it has done so within 0.4 seconds."""

@@ -58,8 +58,7 @@ async def master_of(broker: Broker, *, begins: bool = True, **side: Any) -> Mast
     fake = FakeMaster(broker.store, **side)
     guard = None if broker.access is None else broker.access.guard
     broker.ha = HAService(broker.config, broker.store, None, broker._access.tls, guard, fake)
-    assert broker.ha.followers is not None
-    broker._context.tables.when_others_have = broker.ha.followers.tables.wait
+    broker._context.tables.when_others_have = broker.ha.when_tables_copied
     if broker.access is not None and broker.access.users is not None:
         broker.processors.add(SetUsersProcessor(broker.access.users))
     if begins:
