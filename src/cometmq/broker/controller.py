@@ -386,9 +386,8 @@ class Broker:
             self.confirms = transfers
         tables.when_others_have = self.ha.when_tables_copied
         waiters = SendWaiters(store, transfers, answers, timeout_s=config.sync_flush_timeout / 1000)
-        self.turn = StoreTurn(
-            targets, waiters, self.stats, self.server.schedule_round, message_refusal() if self.is_slave else None
-        )
+        forbidden = message_refusal() if self.is_slave else None
+        self.turn = StoreTurn(targets, waiters, self.stats, self.server.schedule_round, forbidden)
         return BrokerContext(
             live=self.live,
             clock=clock,
@@ -439,9 +438,8 @@ class Broker:
     async def _listen(self) -> None:
         # First the tables: requests that waited for them may store messages.
         ends = () if self.is_slave else (self.pops.log.end_round,)
-        after = () if self.is_slave else (self.timer.end_round,)
-        if self._member is not None:
-            after = (self._member.sides.round_ended, *after)
+        of_member = () if self._member is None else (self._member.sides.round_ended,)
+        after = of_member if self.is_slave else (*of_member, self.timer.end_round)
         end_of_round = (*ends, self._tables.end_round, self.turn.end, self.ha.end_round, *after)
         self._stops.add("delay levels", self.schedule.stop)
         self._stops.add("requests under way", self._finish_requests)
