@@ -41,6 +41,17 @@ async def test_each_member_shows_its_view_also_after_a_handover(tmp_path: Path) 
         members.engines[after].is_cut = True
         await until(lambda: members.members[after].machine.view.trouble)
         assert (await scraped(ports[after]))["engine_reachable"] == 0
+        for name in set("abc") - {after}:
+            members.engines[name].is_cut = True
+        members.store.document, members.store._document_version = None, 0  # the engine lost its disk
+        for name in "abc":
+            members.engines[name].is_cut = False
+        await until(lambda: all(one.machine.next_step for one in members.members.values()))
+        for name in "abc":  # the master becomes a slave first
+            while 'statestate="halted"' not in (found := await scraped(ports[name])):
+                await asyncio.sleep(0.05)
+            assert found['statestate="halted"'] == 1, name
+            assert found["is_master"] == 0
 
 
 async def check(members: MemberSet, ports: dict[str, int], *, epoch: int, elections: dict[str, int]) -> None:
