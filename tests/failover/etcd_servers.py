@@ -49,7 +49,9 @@ class EtcdMember:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process; do not wait for it."""
+        """Start the process, if it does not run; do not wait for it."""
+        if self.process is not None and self.process.poll() is None:
+            return
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -45,8 +45,7 @@ def end_all(members: RunningSet, rng: random.Random) -> None:
     """End all faults that are still there."""
     members.relays.heal(resets=rng.random() < 0.5)
     for engine in members.engine.members:
-        if engine.process is None or engine.process.poll() is not None:
-            engine.start()
+        engine.start()
         engine.signal(signal.SIGCONT)
     for _, server in members.namesrvs:
         if server.pid is None:
