@@ -23,7 +23,7 @@ from tests.interop import systems
 
 from cometmq.core import NEXT_STEP, PATH
 from cometmq.testing import VirtualClock
-from cometmq.testing.cluster import SMALL_STORE
+from cometmq.testing.cluster_keys import SMALL_STORE
 from cometmq.testing.processes import ServerProcess
 
 # How long one example takes says more of the machine than of the code; pytest's timeout bounds every test.

@@ -17,8 +17,8 @@ PLACES = [
     for param in ctx.command.params
     if isinstance(param.type, click.Path | click.File) or {"--data", "--to", "--report"} & {*param.opts}
 ]
-NO_PATHS = {"cometmq pipeline replay --to", "cometmq pipeline mask copy --to"}
-"""They are names of topics."""
+NO_PATHS = {"cometmq pipeline replay --to", "cometmq pipeline mask copy --to", "cometmq failover handover --to"}
+"""They are names of topics or members."""
 
 
 def named(place: tuple[click.Context, click.Parameter]) -> str:

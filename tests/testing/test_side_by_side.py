@@ -44,7 +44,7 @@ def test_clusters_in_threads_beside_each_other() -> None:
 CLOSED_LOOP = """
 import asyncio
 from cometmq.testing import Cluster
-from cometmq.testing.cluster import OtherLoopError
+from cometmq.testing.own_loop import OtherLoopError
 
 cluster = Cluster()
 loop = asyncio.new_event_loop()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.controller import Broker
@@ -19,66 +19,25 @@ from cometmq.client.instance import ClientInstance
 from cometmq.client.producer.producer import Producer
 from cometmq.client.send_result import SendResult
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.errors import CometMQError
 from cometmq.message.hosts import parse_address
 from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
-from cometmq.options import ConfigError, parse_value, spellings_of
 from cometmq.proxy.embedded import BrokerEndpoint
 from cometmq.remoting.security import Security
-from cometmq.testing.clock import StoppableClock, VirtualClock, wait_until
+from cometmq.testing.clock import StoppableClock, VirtualClock
+from cometmq.testing.cluster_keys import HOST, LINK_HOST, SMALL_STORE, broker_config, config_from, keys_of_broker
 from cometmq.testing.inbox import Inbox
 from cometmq.testing.killed import stop_as_killed
 from cometmq.testing.link import Link
+from cometmq.testing.own_loop import demand_own_loop
 from cometmq.testing.ports import free_port
-from cometmq.testing.replica_set import NAMES, Place, ReplicaSet
+from cometmq.testing.replica_set import NAMES, START_SECONDS, Place, ReplicaSet
 from cometmq.testing.secured import secure_cluster
 from cometmq.testing.stall import StalledClockError, StallWatch
 
-T = TypeVar("T")
-
-HOST: Final = "127.0.0.1"
-
-LINK_HOST: Final = "127.0.0.2"
-"""The loopback address of a broker behind a link; the port is the same as on :data:`HOST`."""
-
-SMALL_STORE: Final = {
-    "mappedFileSizeCommitLog": "16777216",
-    "mappedFileSizeConsumeQueue": "600000",
-    "maxHashSlotNum": "50000",
-    "maxIndexNum": "200000",
-    "cleanFileForciblyEnable": "false",
-    "diskMaxUsedSpaceRatio": "95",
-    "diskSpaceWarningLevelRatio": "100",
-}
-"""Broker keys for small store files, independent of the free disk space; ``broker_keys`` overrides them.
-
-Messages are rejected only if a write fails because the disk is full.
-"""
-
 SEND_SECONDS: Final = 60.0
 """Seconds by which a virtual clock is moved after a rejected send: longer than all retries take."""
-
-
-START_SECONDS: Final = 60.0
-"""Seconds within which a set elects its first master, and a handover ends; both take much less."""
-
-
-def keys_of_broker(index: int, port: int, root: Path, namesrv_address: str) -> dict[str, str]:
-    """Return the ``broker.conf`` keys that differ between the brokers of a cluster."""
-    return {
-        "brokerName": f"broker-{index}",
-        "brokerIP1": HOST,
-        "bindAddress": HOST,
-        "listenPort": str(port),
-        "namesrvAddr": namesrv_address,
-        "storePathRootDir": str(root),
-    }
-
-
-class OtherLoopError(CometMQError):
-    """A cluster was used on an event loop other than the one that started it."""
 
 
 class Cluster:
@@ -229,7 +188,7 @@ class Cluster:
 
         :raises OtherLoopError: this is not the cluster's event loop.
         """
-        self._demand_own_loop()
+        demand_own_loop(self._loop)
         return ClientInstance(self.namesrv_address, security=self.security, clock=self.clock)
 
     def has_topic(self, topic: str) -> bool:
@@ -273,7 +232,7 @@ class Cluster:
         if isinstance(self.clock, VirtualClock):
             self._watch = StallWatch(self.clock)
         kv_path = str(self.data / "namesrv" / "kvConfig.json")
-        config = _parsed(
+        config = config_from(
             NamesrvConfig, {"listenPort": "0", "bindAddress": HOST, "kvConfigPath": kv_path, **self._secured.keys}
         )
         self._namesrv = NameServer(config, clock=self.clock)
@@ -291,7 +250,7 @@ class Cluster:
         :raises OtherLoopError: this is not the cluster's event loop. The directory is removed in this case too.
         """
         try:
-            self._demand_own_loop()
+            demand_own_loop(self._loop)
             for (index, number), slave in self._slaves.items():
                 if slave.broker is not None:
                     await self.stop_slave(index, number)
@@ -312,14 +271,6 @@ class Cluster:
                 self._watch.stop()
             if self._temporary is not None:
                 self._temporary.cleanup()
-
-    def _demand_own_loop(self) -> None:
-        if self._loop is not None and self._loop is not asyncio.get_running_loop():
-            raise OtherLoopError(
-                "this cluster belongs to another event loop" + (", which is closed" if self._loop.is_closed() else ""),
-                next_step="use and stop it on the loop that started it; with pytest-asyncio give fixtures "
-                "the loop scope of the tests (asyncio_default_fixture_loop_scope)",
-            )
 
     async def start_broker(self, index: int) -> Broker:
         """Start a stopped broker with its existing store and port."""
@@ -472,10 +423,7 @@ class Cluster:
             config = self._configured(index, free_port(HOST), root, {"failoverMember": name})
             places[name] = Place(config, root, free_port(HOST) if self._grpc_ports else 0)
         self._sets.append(ReplicaSet(places, clock=self.clock))
-        for name in places:
-            await self._sets[-1].start(name)
-        if not await wait_until(self.clock, self._sets[-1].is_in_sync, START_SECONDS):
-            raise TimeoutError(f"the replicas of broker {index} were not in sync within {START_SECONDS:g} s")
+        await self._sets[-1].start_all()
 
     # --- links --------------------------------------------------------------------------------
     async def _start_links(self) -> None:
@@ -538,16 +486,7 @@ class Cluster:
         return self._configured(index, self._ports[index], self._roots[index], keys)
 
     def _configured(self, index: int, port: int, root: Path, further: Mapping[str, str]) -> BrokerConfig:
-        keys = {**keys_of_broker(index, port, root, self.namesrv_address), **self._keys, **further}
-        unknown = sorted(keys.keys() - spellings_of(BrokerConfig).keys())
-        if unknown:
-            raise ConfigError(f"unknown broker key {', '.join(unknown)}")
-        return _parsed(BrokerConfig, keys)
-
-
-def _parsed(kind: type[T], keys: Mapping[str, str]) -> T:
-    known = spellings_of(kind)
-    return kind(**{known[key].name: parse_value(known[key], text) for key, text in keys.items()})
+        return broker_config({**keys_of_broker(index, port, root, self.namesrv_address), **self._keys, **further})
 
 
 class _Slave:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, Self
 
 from cometmq.errors import CometMQError
-from cometmq.testing.cluster import HOST, SMALL_STORE, keys_of_broker
+from cometmq.testing.cluster_keys import HOST, SMALL_STORE, keys_of_broker
 from cometmq.testing.ports import free_port
 from cometmq.testing.secured import secure_cluster
 

@@ -15,15 +15,18 @@ from cometmq.broker.member.lives import Extend, LifeOptions
 from cometmq.broker.member.set_member import SetMember
 from cometmq.clock import Clock
 from cometmq.proxy.embedded import BrokerEndpoint
+from cometmq.testing.clock import wait_until
 from cometmq.testing.killed import stop_as_killed
 
 NAMES: Final = "abcdefg"
 """The names of members, in order."""
+START_SECONDS: Final = 60.0
+"""Seconds within which a set elects its first master, and a handover ends; both take much less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a member keeps while it does not run: its configuration, store and gRPC port (0: it has none)."""
+    """A member that may not run: its configuration, store and gRPC port (0: it has none)."""
 
     config: BrokerConfig
     root: Path
@@ -101,6 +104,16 @@ class ReplicaSet:
         return self.master is not None and names >= self._running.keys()
 
     # --- members ------------------------------------------------------------------------------
+    async def start_all(self) -> None:
+        """Start all members, and wait until they are in sync.
+
+        :raises TimeoutError: they are not after :data:`START_SECONDS`.
+        """
+        for name in self._places:
+            await self.start(name)
+        if not await wait_until(self._clock, self.is_in_sync, START_SECONDS):
+            raise TimeoutError(f"the members {', '.join(self._places)} were not in sync within {START_SECONDS:g} s")
+
     async def start(self, name: str) -> SetMember:
         """Start a member that does not run, with its existing store and ports. It finds the set by itself."""
         assert name not in self._running, f"member {name} is already running"

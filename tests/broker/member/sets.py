@@ -22,7 +22,7 @@ from cometmq.message.message import Message
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.options import parse_value, spellings_of
-from cometmq.testing.cluster import HOST, SMALL_STORE
+from cometmq.testing.cluster_keys import HOST, SMALL_STORE
 from cometmq.testing.ports import free_port
 
 LEASE_MS = 2_000

@@ -17,7 +17,7 @@ from tests.failover.nemesis.relays import Relays, Route
 from cometmq.broker.controller import HA_PORT_DISTANCE
 from cometmq.broker.failover.document import Document, Member
 from cometmq.message.hosts import format_address
-from cometmq.testing.cluster import HOST, LINK_HOST, SMALL_STORE
+from cometmq.testing.cluster_keys import HOST, LINK_HOST, SMALL_STORE
 from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ServerProcess
 

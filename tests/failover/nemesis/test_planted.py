@@ -17,7 +17,7 @@ from tests.helpers.waiting import block_for, wait_for
 from cometmq.broker.controller import HA_PORT_DISTANCE
 from cometmq.message.hosts import parse_address
 from cometmq.testing import ProcessCluster
-from cometmq.testing.cluster import HOST, LINK_HOST
+from cometmq.testing.cluster_keys import HOST, LINK_HOST
 
 pytestmark = pytest.mark.crash
 

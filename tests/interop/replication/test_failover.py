@@ -13,7 +13,7 @@ from tests.interop.clients import PATIENCE_S, Client, Series, seen
 from tests.interop.conftest import unavailable
 
 from cometmq.client.sync import SyncAdmin
-from cometmq.testing.cluster import HOST, SMALL_STORE
+from cometmq.testing.cluster_keys import HOST, SMALL_STORE
 from cometmq.testing.ports import free_port
 from cometmq.testing.processes import ServerProcess
 

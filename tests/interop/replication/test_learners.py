@@ -14,7 +14,7 @@ from tests.interop.conftest import unavailable
 from tests.interop.systems import Server, System
 
 from cometmq.remoting.codes import ResponseCode
-from cometmq.testing.cluster import SMALL_STORE
+from cometmq.testing.cluster_keys import SMALL_STORE
 
 pytestmark = pytest.mark.interop
 

@@ -25,6 +25,7 @@ from cometmq.client.errors import BrokerError, ClientError, RemotingError
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.message.names import MASTER_ID
 from cometmq.quantity import duration_text, quantity, size_text
+from cometmq.remoting.bodies import ClusterInfo
 from cometmq.remoting.tls.expiry import WARNING_DAYS, days_left, ends_at
 
 NAMED_TOPICS_MAX: Final = 5
@@ -55,20 +56,8 @@ async def examine_cluster(
         if (finding := _check_certificate(admin, f"nameserver {address}", address)) is not None:
             yield finding
     info = await admin.cluster_info()
-    for gone in info.gone_brokers or []:
-        what = gone.broker_name + (f", slave {gone.broker_id}" if gone.broker_id != MASTER_ID else "")
-        found = f"away for {duration_text(gone.gone_for_ms / 1000)}: {gone.reason}"
-        yield Finding(
-            f"{what} answers",
-            PROBLEM,
-            found,
-            f"check that the broker is running at {gone.broker_addr}, and check its log",
-        )
-    for rivals in info.rival_brokers or []:
-        what = f"{rivals.broker_name}, id {rivals.broker_id}"
-        found = f"{' and '.join(rivals.broker_addrs)} replace each other: clients reach only one of them at a time"
-        todo = "stop one of them, or give it its own brokerName or brokerId"
-        yield Finding(f"{what}, is a single broker", PROBLEM, found, todo)
+    for finding in _check_names(info):
+        yield finding
     places = {
         (name, broker_id): address
         for name, data in sorted(info.broker_addr_table.items())
@@ -106,6 +95,24 @@ async def examine_cluster(
     if len(reachable) == len(masters):
         yield await _check_subscriptions(admin, watch)
         yield await _check_topic_spread(admin, await users_topics(admin), masters)
+
+
+def _check_names(info: ClusterInfo) -> Iterator[Finding]:
+    """Yield brokers that are away, and brokers that share a name and an id."""
+    for gone in info.gone_brokers or []:
+        what = gone.broker_name + (f", slave {gone.broker_id}" if gone.broker_id != MASTER_ID else "")
+        found = f"away for {duration_text(gone.gone_for_ms / 1000)}: {gone.reason}"
+        yield Finding(
+            f"{what} answers",
+            PROBLEM,
+            found,
+            f"check that the broker is running at {gone.broker_addr}, and check its log",
+        )
+    for rivals in info.rival_brokers or []:
+        what = f"{rivals.broker_name}, id {rivals.broker_id}"
+        found = f"{' and '.join(rivals.broker_addrs)} replace each other: clients reach only one of them at a time"
+        todo = "stop one of them, or give it its own brokerName or brokerId"
+        yield Finding(f"{what}, is a single broker", PROBLEM, found, todo)
 
 
 async def _check_nameservers(admin: Admin, addresses: Sequence[str]) -> list[Finding]:

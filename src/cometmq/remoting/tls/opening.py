@@ -50,14 +50,14 @@ class OpeningConnections:
     def accept(self, sock: socket.socket) -> None:
         """Start handling a new connection."""
         opening = _Opening(self)
-        self._open[opening] = asyncio.get_running_loop().create_task(self._open_transport(opening, sock))
+        task = self._open[opening] = asyncio.get_running_loop().create_task(self._open_transport(opening, sock))
+        task.add_done_callback(lambda _: None if opening.is_connected else sock.close())
 
     async def _open_transport(self, opening: _Opening, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: opening, sock)
         except OSError as error:  # the client has already disconnected
             log.info("a connection could not be opened: %s", error)
-            sock.close()
         finally:
             if not opening.is_connected:
                 self.gone(opening)
