@@ -105,8 +105,8 @@ class SetMember:
 
     @property
     def address(self) -> str:
-        """This member's ``host:port`` for clients."""
-        return self.broker.address
+        """This member's ``host:port`` for clients, also between two lives."""
+        return self.machine.options.address
 
     @property
     def is_serving(self) -> bool:

@@ -381,6 +381,9 @@ class SyncAdmin(SyncClient[Admin]):
         self._bind(Admin, namesrv, security=security)
 
     cluster_info = blocking(Admin.cluster_info)
+    failover_status = blocking(Admin.failover_status)
+    hand_over = blocking(Admin.hand_over)
+    force_master = blocking(Admin.force_master)
     masters = blocking(Admin.masters)
     runtime_info = blocking(Admin.runtime_info)
     ha_status = blocking(Admin.ha_status)
