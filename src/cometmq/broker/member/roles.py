@@ -90,17 +90,20 @@ class Roles:
         self._cut = offset, epoch
         self._wakes.set()
 
-    def _do_freeze(self, _: e.Freeze) -> None:
+    def _leave_master(self) -> None:
+        """Append and report nothing more of what the master sends."""
         self._followed = None
         if self._is_slave:
             self._lives.broker.slave.leave()
+
+    def _do_freeze(self, _: e.Freeze) -> None:
+        self._leave_master()
+        if self._is_slave:
             self._driver.give(e.FrozenLog(self._lives.log_state()))
 
     def _do_take_office(self, _: e.TakeOffice) -> None:
         self._office_began = self._clock.monotonic()
-        self._followed = None
-        if self._is_slave:
-            self._lives.broker.slave.leave()
+        self._leave_master()
         self._wakes.set()
 
     def _do_step_down(self, request: e.StepDown) -> None:
@@ -113,9 +116,7 @@ class Roles:
 
     def _do_halt(self, request: e.Halt) -> None:
         _log.error("this member waits for a person: %s; %s", request.reason, request.next_step)
-        self._followed = None
-        if self._is_slave:
-            self._lives.broker.slave.leave()
+        self._leave_master()
         self._wakes.set()
 
     def forbid(self, refusal: str) -> None:

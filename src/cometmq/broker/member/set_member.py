@@ -152,7 +152,7 @@ class SetMember:
             e.Swap: self._engine.swap,
             e.Announce: self._engine.announce,
             e.SaveIdentity: self._do_save_identity,
-            e.Confirm: self._do_confirm,
+            e.Confirm: lambda _: self._publish(),
         }
         driver.begin(actions, self._settle, self._advanced)
 
@@ -307,7 +307,7 @@ class SetMember:
             self.broker.slave.report()
 
     # --- what follows from events -----------------------------------------------------------------
-    def _do_confirm(self, _: e.Confirm) -> None:
+    def _publish(self) -> None:
         """Let consumers read what the set has, and acknowledge it."""
         lives, readable = self._lives, self.machine.readable
         if not lives.is_open or not readable:
@@ -323,7 +323,7 @@ class SetMember:
         """Let consumers of a follower read what the set has."""
         lives = self._lives
         if lives.is_open and self.machine.readable > lives.broker.store.readable_end:
-            self._do_confirm(e.Confirm(self.machine.readable))
+            self._publish()
 
     def _settle(self) -> None:
         """Look at everything that an event may have changed: what may be read, refusals, and the broker id."""
@@ -332,7 +332,7 @@ class SetMember:
         if not lives.is_open:
             return
         if not lives.is_confirmed:
-            self._do_confirm(e.Confirm(machine.readable))
+            self._publish()
         self._advanced()
         if lives.master_epoch:
             self._roles.forbid(machine.refusal or self._own_log.standstill)
