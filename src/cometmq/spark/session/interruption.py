@@ -11,21 +11,28 @@ two waiters in the JVM in every run of ``test_an_interruption_of_one_call_leaves
 calls that stop the session sometimes fail with "Answer from Java side is empty". py4j does this only if the connection
 has a socket, and no setting prevents it. So the handler removes the socket, and py4j opens another connection for the
 next call.
+
+A signal handler that raises anything else than an Exception or KeyboardInterrupt, for example SystemExit, leaves a
+call's connection open. py4j gives each thread one connection, so each later call would get the answer of the call
+before it. :func:`drop_interrupted_call` and :func:`ensure_in_step` close such a connection.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 silenced: Final = threading.Event()
 """Event that is set when the session is about to end, so that the JVM's last messages are not shown."""
 _interrupted: Final = threading.Event()
+_numbers: Final = itertools.count(1)
 
 
 def forget_interruptions() -> None:
@@ -88,13 +95,57 @@ def ends_interrupted() -> Iterator[None]:
         raise
 
 
+def drop_interrupted_call() -> bool:
+    """Close this thread's connection to the JVM if its last call was interrupted before the answer arrived.
+
+    py4j opens another connection for the next call. The JVM completes the interrupted call and drops its answer.
+
+    :return: True if there was such a connection.
+    """
+    connection = _connection()
+    if connection is None or connection.socket is None or not connection.initiated_from_client:
+        return False
+    if connection in tuple(connection.java_client.deque) or _is_in_call(connection):
+        return False  # py4j keeps the connections there whose last call has been answered
+    connection.close()
+    return True
+
+
+def ensure_in_step() -> None:
+    """Close this thread's connection to the JVM if it gives the answers of earlier calls; see
+    :func:`drop_interrupted_call`.
+    """
+    connection = _connection()
+    if drop_interrupted_call() or connection is None or connection.socket is None or _is_in_call(connection):
+        return
+    number = next(_numbers)
+    answer = connection.java_client.send_command(f"c\nz:java.lang.Math\nabs\ni{number}\ne\n")
+    if answer != f"yi{number}":
+        connection.close()
+
+
+def _is_in_call(connection: Any) -> bool:
+    """Tell whether this function runs below a call of that connection: in a callback or in a signal handler."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "send_command" and frame.f_locals.get("self") is connection:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _take_connection() -> None:
+    connection = _connection()
+    if connection is not None:
+        connection.socket = None
+
+
+def _connection() -> Any:
+    """Return this thread's connection to the JVM, or None. Without pinned threads, no thread has its own."""
     from pyspark import SparkContext
 
-    if SparkContext._gateway is not None:
-        connection = SparkContext._gateway._gateway_client.get_thread_connection()
-        if connection is not None:
-            connection.socket = None
+    client: Any = getattr(SparkContext._gateway, "_gateway_client", None)
+    return client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:

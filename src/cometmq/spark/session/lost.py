@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.session.interruption import drop_interrupted_call, ensure_in_step
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -34,6 +35,8 @@ class SessionLostError(SparkSourceError):
 def says_when_lost() -> Iterator[None]:
     """If the session has ended, replace any failure in the block with an error that says so in one sentence.
 
+    If a signal handler has ended the block, the session can be used again: see :func:`drop_interrupted_call`.
+
     :raises SessionLostError: the JVM has ended, or the session is stopped.
     """
     try:
@@ -41,6 +44,9 @@ def says_when_lost() -> Iterator[None]:
     except Exception as error:
         if (lost := _lost(error)) is not None:
             raise lost from error
+        raise
+    except BaseException:
+        drop_interrupted_call()
         raise
 
 
@@ -73,6 +79,7 @@ def end_quietly(context: SparkContext) -> None:
 
 def stop(session: SparkSession) -> None:
     """Stop a session, and suppress PySpark's warning that the JVM has ended, since a clearer error follows."""
+    drop_interrupted_call()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
         session.stop()
@@ -121,5 +128,6 @@ def _of_jvm(code: int) -> SessionLostError:
 def _is_stopped() -> bool:
     from pyspark import SparkContext
 
+    ensure_in_step()  # the caller may have been interrupted before
     context = SparkContext._active_spark_context
     return context is None or context._jsc is None or bool(context._jsc.sc().isStopped())
