@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -12,16 +13,18 @@ import runpy
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from tests.interop.systems import Deployment, System, deploy
-from tests.spark.home import quick_drivers
+from tests.spark.home import quick_drivers, spark_home
+from tests.spark.mending import PARTITIONS, mend
 from tests.spark.topics import Topics
 
+from cometmq.spark.session.lost import stop
 from cometmq.spark.source.options import SourceOptions, parse_options
 
 SYSTEM = System(os.environ.get("COMETMQ_SPARK_SYSTEM", "cometmq"))
@@ -64,7 +67,6 @@ def run_example(
     spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[RunExample]:
     """Run a script of ``examples/spark`` in the tests' session, which it does not stop; gives what it printed."""
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
 
     def run(name: str, *arguments: object) -> str:
@@ -74,7 +76,6 @@ def run_example(
         return capsys.readouterr().out
 
     yield run
-    spark.conf.set("spark.sql.shuffle.partitions", partitions)
     spark.sparkContext.setLogLevel("ERROR")
 
 
@@ -159,7 +160,7 @@ def spark(event_log: Path, settings: None) -> Iterator[Any]:
             .appName("cometmq-tests")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.shuffle.partitions", str(PARTITIONS))
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")
@@ -171,7 +172,43 @@ def spark(event_log: Path, settings: None) -> Iterator[Any]:
         )
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    session.stop()
+    stop(session)
+
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build Spark's home before the time of any test begins; on a slow machine marked limits grow as others do."""
+    items = [item for item in session.items if item.path.is_relative_to(HERE)]
+    slower = float(os.environ.get("PYTEST_TIMEOUT", USUAL_SECONDS)) / USUAL_SECONDS
+    for item in items:
+        for mark in item.iter_markers("timeout"):
+            item.add_marker(pytest.mark.timeout(mark.args[0] * slower), append=False)
+            break
+    if any(item.get_closest_marker("spark") for item in items) and importlib.util.find_spec("pyspark"):
+        with contextlib.suppress(Exception):  # the first test raises it again
+            spark_home()
+
+
+USUAL_SECONDS = 300
+"""The limit of a test in pyproject.toml."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Whatever a test has done to the session, the next one has a session that works."""
+    mend(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that is interrupted can clean up by the session."""
+    try:
+        return (yield)
+    except BaseException:
+        mend(item)
+        raise
 
 
 @pytest.fixture
