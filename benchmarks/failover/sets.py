@@ -74,12 +74,18 @@ class ReplicaSet:
     def hand_over(self) -> None:
         """Have another member elected, as ``mqadmin electMaster`` does."""
         master = self.master().address
-        brokers = decode_body(ClusterInfo, self._cluster()).broker_addr_table[NAME].broker_addrs
-        successor = next(number for number, address in brokers.items() if address != master)
+        others: list[int] = []
+
+        def has_another() -> bool:
+            brokers = decode_body(ClusterInfo, self._cluster()).broker_addr_table[NAME].broker_addrs
+            others[:] = [number for number, address in brokers.items() if address != master]
+            return bool(others)
+
+        wait_for(has_another, "another member has registered", READY_S)  # it may be in sync a moment before
         fields = {
             "clusterName": CLUSTER_NAME,
             "brokerName": NAME,
-            "brokerId": str(successor),
+            "brokerId": str(others[0]),
             "designateElect": "true",
             "invokeTime": "0",
         }
