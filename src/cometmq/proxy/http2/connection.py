@@ -225,6 +225,11 @@ class Http2Connection:
             self._control_frames.earn()
         self.queue(frames.frame(frames.DATA, 0, number, data))
 
+    def queue_answer(self, data: bytes) -> None:
+        """Queue all frames of a response, of which one is the only data frame."""
+        self._control_frames.earn()
+        self.queue(data)
+
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         length = len(payload)
         self._unread += length

@@ -82,6 +82,9 @@ class StreamOwner(Protocol):
     def queue_data(self, number: int, data: bytes | memoryview, *, is_whole: bool) -> None:
         """Queue a data frame; ``is_whole`` marks the last frame of a message."""
 
+    def queue_answer(self, data: bytes) -> None:
+        """Queue all frames of a response, of which one is the only data frame."""
+
     def count_unsent(self, change: int) -> None:
         """Adjust the number of bytes that wait for the client's windows."""
 
@@ -142,6 +145,28 @@ class Stream:
         self._unsent.append((frames.DATA, data))
         self._count_unsent(length)
         self.pump()
+
+    def answer(self, headers: bytes, data: bytes, trailers: bytes) -> None:
+        """Send a complete response; if the client's windows have room, its frames are queued together."""
+        connection = self._connection
+        length = len(data)
+        if (
+            self._state is not StreamState.HALF_CLOSED_REMOTE
+            or self._unsent
+            or length > min(self.window, connection.window, FRAME_BYTES)
+        ):
+            self.send_headers(headers)
+            self.send_data(data)
+            self.end(trailers)
+            return
+        connection.window -= length
+        connection.queue_answer(
+            frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, headers)
+            + frames.frame(frames.DATA, 0, self.id, data)
+            + frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.id, trailers)
+        )
+        self.handle(StreamEvent.LOCAL_END)
+        connection.close_stream(self)
 
     def end(self, trailers: bytes) -> None:
         """End the response after the waiting data has been sent."""

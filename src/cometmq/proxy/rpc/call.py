@@ -1,7 +1,9 @@
 """One gRPC call: its metadata, the messages in both directions, and its end.
 
 A message has a five-byte prefix: a compression flag and the length. The handler of a call with one request runs in a
-task, which is cancelled when the client cancels the call.
+task, which is cancelled when the client cancels the call. A direct handler runs without a task, and without message
+objects: it gets the bytes of the request, and returns those of the response, or passes them to :meth:`Call.answer`
+later.
 """
 
 from __future__ import annotations
@@ -57,6 +59,10 @@ class Method:
     """Decodes a request; any exception means that the request is malformed."""
     handler: Callable[[Call, Any], Awaitable[Message | None]] | None = None
     """Handles one request; returns ``None`` if it has already sent its responses with :meth:`Call.send`."""
+    direct: Callable[[Call, bytes], bytes | None] | None = None
+    """Handles one encoded request without a task; returns the encoded response, or ``None`` if :meth:`Call.answer` or
+    :meth:`Call.finish` ends the call, now or later. It is used instead of ``handler``, and decodes the request itself.
+    """
     converse: Callable[[Call], Conversation] | None = None
     """Starts a call in which the client sends many messages; such a method has no handler."""
 
@@ -103,6 +109,7 @@ class Call:
         "_weight",
         "arrived",
         "metadata",
+        "on_cancel",
         "peer",
     )
 
@@ -123,6 +130,8 @@ class Call:
         self._conversation: Conversation | None = None
         self._has_headers = False
         self._is_done = False
+        self.on_cancel: Callable[[], None] | None = None
+        """Called when the client cancels a call whose direct handler has not answered yet."""
         self.peer: Final = peer
         self.metadata: Final = metadata
         self.arrived: Final = owner.clock.monotonic()
@@ -225,11 +234,16 @@ class Call:
         try:
             if len(buffer) < _PREFIX_BYTES or len(buffer) != _PREFIX_BYTES + self._check_prefix(buffer):
                 raise GrpcError(GrpcStatus.INTERNAL, "Half-closed without a request")
-            request = self._decode(bytes(memoryview(buffer)[_PREFIX_BYTES:]))
+            payload = bytes(memoryview(buffer)[_PREFIX_BYTES:])
+            direct = self._method.direct
+            if direct is not None and self._owner.pace.has_time():
+                self._run_direct(direct, payload)
+                return
+            work = self._run(self._decode(payload)) if direct is None else self._run_later(direct, payload)
         except GrpcError as error:
             self.fail(error)
             return
-        self._task = asyncio.get_running_loop().create_task(self._run(request))
+        self._task = asyncio.get_running_loop().create_task(work)
         self._owner.hold_task(self._task)
 
     def _free_buffer(self) -> bytes | bytearray:
@@ -241,6 +255,7 @@ class Call:
     def _release(self) -> None:
         self._is_done = True
         self._conversation = None
+        self.on_cancel = None
         self._free_buffer()
         self.peer.count_incomplete(-self._weight)
 
@@ -248,11 +263,13 @@ class Call:
         """Cancel the handler because the client has cancelled the call."""
         if self._is_done:
             return
-        conversation, task = self._conversation, self._task
+        conversation, task, on_cancel = self._conversation, self._task, self.on_cancel
         self._task = None
         self._release()
         if task is not None:
             task.cancel()
+        if on_cancel is not None:
+            on_cancel()
         if conversation is not None:
             conversation.ended()
 
@@ -264,13 +281,34 @@ class Call:
             if answer is not None:
                 self.send(answer)
             self.finish()
-        except GrpcError as error:
-            self.fail(error)
         except Exception as error:
-            _log.exception("a call from %s failed", self.peer.remote_address)
-            self.fail(GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
+            self._fail_with(error)
         finally:
             self._task = None  # otherwise, the cycle of task and call would be left to the garbage collector
+
+    def _fail_with(self, error: Exception) -> None:
+        if not isinstance(error, GrpcError):
+            _log.error("a call from %s failed", self.peer.remote_address, exc_info=error)
+            error = GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
+        self.fail(error)
+
+    def _run_direct(self, direct: Callable[[Call, bytes], bytes | None], payload: bytes) -> None:
+        try:
+            answer = direct(self, payload)
+            if answer is not None:
+                self.answer(answer)
+        except Exception as error:
+            self._fail_with(error)
+
+    async def _run_later(self, direct: Callable[[Call, bytes], bytes | None], payload: bytes) -> None:
+        """Run a direct handler once the round has time for it; until then, the request counts as incomplete."""
+        self.peer.count_incomplete(len(payload))
+        try:
+            await self._owner.pace.wait_for_time()
+        finally:
+            self.peer.count_incomplete(-len(payload))
+            self._task = None
+        self._run_direct(direct, payload)
 
     async def wait_for_time(self, size: int, large: int) -> None:
         """Wait until a piece of work can start; until then, its bytes count as held by the connection.
@@ -292,11 +330,28 @@ class Call:
         """Send a message to the client."""
         if self._is_done:
             return
-        payload = message.SerializeToString()
+        self.send_bytes(message.SerializeToString())
+
+    def send_bytes(self, *payloads: bytes) -> None:
+        """Send encoded messages to the client, in as few frames as possible."""
+        if self._is_done:
+            return
         if not self._has_headers:
             self._has_headers = True
             self._stream.send_headers(HEADERS)
-        self._stream.send_data(b"\0" + len(payload).to_bytes(4, "big") + payload)
+        self._stream.send_data(b"".join([_prefix(payload) + payload for payload in payloads]))
+
+    def answer(self, payload: bytes) -> None:
+        """Send an encoded message to the client as the only one, and end the call with OK."""
+        if self._is_done:
+            return
+        data = _prefix(payload) + payload
+        if self._has_headers:
+            self._stream.send_data(data)
+            self.finish()
+        else:
+            self._release()
+            self._stream.answer(HEADERS, data, OK_TRAILERS)
 
     def finish(self) -> None:
         """End the call with OK."""
@@ -313,3 +368,7 @@ class Call:
             return
         self._release()
         self._stream.end(block if self._has_headers else HEADERS + block)
+
+
+def _prefix(payload: bytes) -> bytes:
+    return len(payload).to_bytes(_PREFIX_BYTES, "big")  # the flag is 0: not compressed

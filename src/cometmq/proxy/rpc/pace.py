@@ -41,9 +41,13 @@ class Pace:
         """True if work is waiting, so no further calls should start."""
         return bool(self._small)
 
+    def has_time(self) -> bool:
+        """Return whether a piece of work can start now."""
+        return not self._small and self._has_time()
+
     async def wait_for_time(self) -> None:
         """Wait until a piece of work can start."""
-        if self._small or not self._has_time():
+        if not self.has_time():
             await self._wait(self._small)
 
     async def wait_for_large_time(self) -> None:
