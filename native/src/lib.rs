@@ -16,6 +16,7 @@ mod open_batch;
 mod plain_send;
 mod plain_sends;
 mod property_columns;
+mod received;
 mod records;
 mod sends_state;
 mod transactions;
@@ -31,6 +32,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<account::Account>()?;
     module.add_class::<account::Key>()?;
     module.add_class::<log_scan::LogScan>()?;
+    module.add_class::<received::ReceivedMessages>()?;
     module.add_class::<sends_state::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;
     module.add_function(wrap_pyfunction!(index::index_block, module)?)?;

@@ -19,6 +19,8 @@ class Alarm:
     """Calls a function once at the time to which it is set. It may be set again; after ``close`` the function is never
     called."""
 
+    __slots__ = ("_clock", "_closed", "_timer", "_work")
+
     def __init__(self, work: Callable[[], None], *, clock: Clock) -> None:
         self._work = work
         self._clock = clock

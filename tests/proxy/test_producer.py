@@ -7,7 +7,8 @@ import pytest
 from tests.proxy.client import Client, message
 
 from cometmq.client import Message
-from cometmq.proxy.converter import timestamp, to_proto
+from cometmq.proxy.converter import timestamp
+from cometmq.proxy.message_bytes import to_proto
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.testing import Cluster

@@ -44,15 +44,19 @@ def delivery(clock: VirtualClock, broker: str, offset: int) -> Delivery:
     return Delivery("T", "G", ReceiptHandle(offset, clock.now_ms(), INVISIBLE_MS, 0, "0", broker, 0, offset), 0)
 
 
+def add(renewals: Renewals, session: ClientSession, delivery: Delivery) -> None:
+    renewals.add(session, delivery.topic, delivery.group, delivery.encode())
+
+
 async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_another_one(clock: VirtualClock) -> None:
     way = Way(clock)
     session = session_with(way)
     renewals = Renewals(EndpointConfig(), clock)
     renewals.start()
     for offset in range(3):
-        renewals.add(session, delivery(clock, "silent", offset))
+        add(renewals, session, delivery(clock, "silent", offset))
     first = delivery(clock, "alive", 0)
-    renewals.add(session, first)
+    add(renewals, session, first)
     await until(lambda: way.asked.count("alive") >= 3, clock=clock, step_s=1.0, timeout_s=10)
     current = renewals.find(session, "T", "G", first.encode())
     assert current is not None
@@ -68,7 +72,7 @@ async def test_a_message_that_was_released_in_a_round_is_not_renewed_in_it(clock
     renewals.start()
     deliveries = [delivery(clock, "alive", offset) for offset in range(3)]
     for one in deliveries:
-        renewals.add(session, one)
+        add(renewals, session, one)
     for _ in range(4):
         clock.advance(5)
     for one in deliveries:

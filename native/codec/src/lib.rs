@@ -14,6 +14,7 @@ pub mod json;
 pub mod layout;
 pub mod properties;
 pub mod property_columns;
+pub mod received;
 pub mod record;
 pub mod request;
 pub mod scan;

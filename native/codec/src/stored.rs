@@ -1,7 +1,7 @@
 //! A stored record, read back.
 
 use super::constants::{record, MESSAGE_MAGIC};
-use super::layout::{int, parts_of};
+use super::layout::{int, parts_of, Parts};
 
 /// The parts of a record.
 pub struct Stored<'a> {
@@ -35,12 +35,17 @@ impl<'a> Stored<'a> {
         if int(data, record::MAGIC)? != MESSAGE_MAGIC {
             return None;
         }
-        let body = &data[parts.body];
+        let body = data.get(parts.body.clone())?;
         if checks_body
             && (crc32fast::hash(body) & 0x7FFF_FFFF) as i32 != int(data, record::BODY_CRC)?
         {
             return None;
         }
+        Self::of(data, &parts)
+    }
+
+    /// The fields of `data`, whose parts are known.
+    pub fn of(data: &'a [u8], parts: &Parts) -> Option<Self> {
         Some(Stored {
             queue_id: int(data, record::QUEUE_ID)?,
             flag: int(data, record::FLAG)?,
@@ -49,11 +54,11 @@ impl<'a> Stored<'a> {
             sys_flag: int(data, record::SYS_FLAG)?,
             born_timestamp: long(data, record::BORN_TIMESTAMP)?,
             store_timestamp: long(data, parts.born_host.end)?,
-            born_host: &data[parts.born_host],
+            born_host: data.get(parts.born_host.clone())?,
             reconsume_times: int(data, parts.store_host_end)?,
-            body,
-            topic: &data[parts.topic],
-            properties: std::str::from_utf8(&data[parts.properties]).ok()?,
+            body: data.get(parts.body.clone())?,
+            topic: data.get(parts.topic.clone())?,
+            properties: std::str::from_utf8(data.get(parts.properties.clone())?).ok()?,
         })
     }
 }

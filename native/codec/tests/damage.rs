@@ -4,12 +4,14 @@ use cometmq_codec::batch::{encode, Common, Place};
 use cometmq_codec::frame::frame;
 use cometmq_codec::hmac::Key;
 use cometmq_codec::properties::{HalfProperties, Properties};
+use cometmq_codec::received::{received, Pop};
 use cometmq_codec::record::Record;
 use cometmq_codec::request::{EndRequest, SendRequest};
 use cometmq_codec::scan::{Scan, Wanted};
 use cometmq_codec::signature::{are_from, Texts};
 use cometmq_codec::stored::Stored;
 use cometmq_codec::units::{find, Most, Segment};
+use std::collections::HashSet;
 
 const ROUNDS: usize = 300_000;
 
@@ -359,4 +361,73 @@ fn a_damaged_log_is_read_up_to_the_damage() {
         ends.insert(records);
     }
     assert_eq!(ends.len(), sizes.len() + 1);
+}
+
+#[test]
+fn damaged_messages_of_a_pop_are_encoded_or_left() {
+    let properties =
+        b"KEYS\x01a b\x02TAGS\x01t\x02UNIQ_KEY\x01u\x02TIMER_OUT_MS\x0117\x02user\x01v";
+    let mut data = Vec::new();
+    for number in 0..3 {
+        let record = Record {
+            body: b"hello",
+            queue_id: 1,
+            flag: 0,
+            sys_flag: 0,
+            born_timestamp: 3,
+            born_host: &[7; 8],
+            store_timestamp: 1_700_000_000_000,
+            store_host: &[8; 8],
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            topic: b"\x01T",
+        };
+        let size = record.size(properties.len()) as i32;
+        record.write(
+            size,
+            number,
+            number * 400,
+            properties.len() as i16,
+            &mut data,
+        );
+        data.extend_from_slice(properties);
+    }
+    let heads = [(1, "5 6 7 0 0 b 1".to_owned())];
+    let pop = Pop {
+        resource: b"\x12\x01T",
+        heads: &heads,
+        failures: &[(1, 2, i64::MAX)],
+        max_attempts: 16,
+    };
+    let reserved = ["KEYS", "TAGS", "UNIQ_KEY", "TIMER_OUT_MS"];
+    let reserved: HashSet<String> = reserved.iter().map(|name| name.to_string()).collect();
+    assert!(received(&data, &pop, &reserved).is_none(), "an overflow");
+    let pop = Pop {
+        failures: &[(1, 2, 16)],
+        ..pop
+    };
+    let whole = received(&data, &pop, &reserved).unwrap();
+    assert_eq!(whole.len(), 3);
+    assert!(whole[2].response.is_empty() && !whole[1].response.is_empty());
+    assert_eq!(whole[1].handle, "5 6 7 0 0 b 1 1 400");
+    let mut chance = Chance(0x0DDB_1A5E_5BAD_5EED);
+    let mut counts = [0; 2];
+    for round in 0..ROUNDS / 10 {
+        let mut damaged = data.clone();
+        for _ in 0..1 + round % 3 {
+            let at = chance.below(damaged.len());
+            damaged[at] ^= 1 << chance.below(8);
+        }
+        let cut = if round % 5 == 0 {
+            chance.below(damaged.len())
+        } else {
+            damaged.len()
+        };
+        let found = received(&damaged[..cut], &pop, &reserved);
+        counts[usize::from(found.is_some())] += 1;
+        for one in found.unwrap_or_default() {
+            assert!(one.response.len() < 2 * data.len());
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 1_000), "{counts:?}");
 }

@@ -23,6 +23,10 @@ RETRY_TOPIC_V1: Final = "1"
 RETRY_TOPIC_V2: Final = "2"
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_HANDLE: Final = re.compile(
+    " ".join([*[f"({_NUMBER.pattern})"] * 4, *["([^ ]*)"] * 2, *[f"({_NUMBER.pattern})"] * 2]) + "(?![^ ])"
+)
+"""A receipt handle, which further parts may follow."""
 _PARTS: Final = 8
 _BLANK_IN_NAME: Final = "\x1f"
 
@@ -60,17 +64,25 @@ def parse_handle(text: str) -> ReceiptHandle:
 
     :raises HandleError: the handle has too few parts, or a numeric part is not a number.
     """
+    found = _HANDLE.match(text)
+    if found is None:
+        raise _invalid_handle(text)
+    start, popped, invisible, revive, topic_type, broker, queue_id, offset = found.groups()
+    if _BLANK_IN_NAME in broker:
+        broker = broker.replace(_BLANK_IN_NAME, " ")
+    return ReceiptHandle(
+        *(int(start), int(popped), int(invisible), int(revive), topic_type, broker, int(queue_id), int(offset))
+    )
+
+
+def _invalid_handle(text: str) -> HandleError:
+    """Return the error for a text that is not a receipt handle."""
     parts = text.split(" ")
     if len(parts) < _PARTS:
-        raise HandleError(f"a receipt handle must have {_PARTS} parts, not {len(parts)}")
-    start, popped, invisible, revive, topic_type, broker, queue_id, offset = parts[:_PARTS]
-    for number in (start, popped, invisible, revive, queue_id, offset):
-        if _NUMBER.fullmatch(number) is None:
-            raise HandleError(f"a part of the receipt handle is not a number: {number[:20]!r}")
-    return ReceiptHandle(
-        *(int(start), int(popped), int(invisible), int(revive), topic_type),
-        *(broker.replace(_BLANK_IN_NAME, " "), int(queue_id), int(offset)),
-    )
+        return HandleError(f"a receipt handle must have {_PARTS} parts, not {len(parts)}")
+    numbers = (*parts[:4], *parts[6:_PARTS])
+    wrong = next(number for number in numbers if _NUMBER.fullmatch(number) is None)
+    return HandleError(f"a part of the receipt handle is not a number: {wrong[:20]!r}")
 
 
 def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:

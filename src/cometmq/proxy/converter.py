@@ -1,17 +1,12 @@
-"""Converts RocketMQ's names, times and stored messages to and from protobuf (``GrpcConverter``, ``NamespaceUtil``)."""
+"""Converts RocketMQ's names and times to and from protobuf (``GrpcConverter``, ``NamespaceUtil``)."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
-from cometmq.java_values import parse_long
-from cometmq.limits import MAX_DECOMPRESSED_BYTES
 from cometmq.message import properties as names
-from cometmq.message.compression import decompress
-from cometmq.message.message import MessageExt
 from cometmq.message.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -22,7 +17,6 @@ from cometmq.message.names import (
     check_group,
     check_topic,
 )
-from cometmq.message.sysflag import COMPRESSED
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
@@ -33,8 +27,6 @@ TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 DLQ_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-_INT32_MAX: Final = 2**31 - 1
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 RESERVED: Final = names.RESERVED_NAMES | {
     BORN_HOST,
@@ -65,11 +57,13 @@ RESERVED: Final = names.RESERVED_NAMES | {
 """Properties that users can neither set nor receive: those of RocketMQ 4.9 and those added in version 5."""
 _NANOS_OF_A_MILLISECOND: Final = 1_000_000
 _MS_OF_A_SECOND: Final = 1_000
-_FIRST_MS: Final = -62_135_596_800_000
-_LAST_MS: Final = 253_402_300_799_999
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, the latest timestamp that protobuf libraries accept."""
 _NAMESPACE_SEPARATOR: Final = "%"
 _NAME_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
+_NAMES_CACHED: Final = 1_024
+"""Number of valid names that are not checked again."""
 
 
 # --- names and times ------------------------------------------------------------------------------
@@ -98,7 +92,11 @@ def topic_of(resource: v2.Resource) -> str:
 
     :raises ProxyError: the name is invalid, or belongs to a system topic.
     """
-    name = full_name(resource)
+    return _topic(full_name(resource))
+
+
+@lru_cache(_NAMES_CACHED)
+def _topic(name: str) -> str:
     wrong = check_topic(name)
     if wrong is not None:
         # Apache's proxy adds the name of the topic, except if it is blank.
@@ -114,7 +112,11 @@ def group_of(resource: v2.Resource) -> str:
 
     :raises ProxyError: the name is invalid, or belongs to a system group.
     """
-    name = full_name(resource)
+    return _group(full_name(resource))
+
+
+@lru_cache(_NAMES_CACHED)
+def _group(name: str) -> str:
     wrong = check_group(name)
     if wrong is not None:
         raise ProxyError(Code.ILLEGAL_CONSUMER_GROUP, wrong)
@@ -130,7 +132,7 @@ def ms_of(moment: v2.Timestamp | v2.Duration) -> int:
 
 def timestamp(ms: int) -> v2.Timestamp:
     """Return milliseconds since 1970 as a timestamp, limited to the range that protobuf supports."""
-    seconds, rest = divmod(min(max(ms, _FIRST_MS), _LAST_MS), _MS_OF_A_SECOND)
+    seconds, rest = divmod(min(max(ms, FIRST_MS), LAST_MS), _MS_OF_A_SECOND)
     return v2.Timestamp(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
 
 
@@ -140,7 +142,6 @@ def duration(ms: int) -> v2.Duration:
     return v2.Duration(seconds=seconds, nanos=rest * _NANOS_OF_A_MILLISECOND)
 
 
-# --- messages -------------------------------------------------------------------------------------
 def type_of(properties: Mapping[str, str]) -> v2.MessageType:
     """Return a message's type, derived from its properties (``TopicMessageType.parseFromMessageProperty``)."""
     if properties.get(names.TRAN_MSG) == "true":
@@ -150,72 +151,3 @@ def type_of(properties: Mapping[str, str]) -> v2.MessageType:
     if names.SHARDING_KEY in properties:
         return v2.MessageType.FIFO
     return v2.MessageType.PRIORITY if PRIORITY in properties else v2.MessageType.NORMAL
-
-
-def to_proto(message: MessageExt, *, topic: str, handle: str | None = None, attempt: int | None = None) -> v2.Message:
-    """Convert a stored message to protobuf for a client.
-
-    :param topic: the topic of the message as the client knows it.
-    :param handle: the receipt handle, if the message is delivered by a pop.
-    :param attempt: the delivery attempt; by default computed from the stored retries.
-    """
-    properties = message.properties
-    body = message.stored_body
-    encoding = v2.Encoding.IDENTITY
-    if message.sys_flag & COMPRESSED:
-        if body.startswith(_GZIP_MAGIC):
-            encoding = v2.Encoding.GZIP
-        else:  # gRPC clients support only gzip
-            body = decompress(body, message.sys_flag, MAX_DECOMPRESSED_BYTES)
-    system = v2.SystemProperties(
-        message_id=message.msg_id,
-        body_digest=v2.Digest(
-            type=v2.DigestType.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-        ),
-        body_encoding=encoding,
-        message_type=type_of(properties),
-        born_timestamp=timestamp(message.born_timestamp),
-        born_host=properties.get(BORN_HOST) or message.born_host,
-        store_timestamp=timestamp(message.store_timestamp),
-        store_host=message.store_host,
-        queue_id=message.queue_id,
-        queue_offset=message.queue_offset,
-        delivery_attempt=message.reconsume_times + 1 if attempt is None else attempt,
-    )
-    if handle is not None:
-        system.receipt_handle = handle
-    _set_optional(system, properties)
-    user = {name: value for name, value in properties.items() if name not in RESERVED}
-    return v2.Message(topic=resource_of(topic), user_properties=user, system_properties=system, body=body)
-
-
-def _set_optional(system: v2.SystemProperties, properties: Mapping[str, str]) -> None:
-    tag = properties.get(names.TAGS)
-    if tag is not None:
-        system.tag = tag
-    keys = properties.get(names.KEYS, "").rstrip(names.KEY_SEPARATOR)
-    if keys:  # like Java's split, drop empty parts at the end, and only there
-        system.keys.extend(keys.split(names.KEY_SEPARATOR))
-    group = properties.get(names.SHARDING_KEY)
-    if group is not None:
-        system.message_group = group
-    due_ms = _number(properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS))
-    if due_ms is not None:
-        system.delivery_timestamp.CopyFrom(timestamp(due_ms))
-    trace = properties.get(TRACE_CONTEXT)
-    if trace is not None:
-        system.trace_context = trace
-    priority = _number(properties.get(PRIORITY))
-    if priority is not None and 0 <= priority <= _INT32_MAX:
-        system.priority = priority
-    dead = properties.get(DLQ_TOPIC)
-    if dead is not None:
-        system.dead_letter_queue.topic = dead
-        system.dead_letter_queue.message_id = properties.get(DLQ_MESSAGE_ID, "")
-
-
-def _number(text: str | None) -> int | None:
-    """Return the number in a property, or ``None`` if a producer set it to a text that is not a number."""
-    with suppress(ValueError):
-        return None if text is None else parse_long(text)
-    return None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cometmq.message.pop_info import HandleError, ReceiptHandle, parse_handle, real_topic
-from cometmq.proxy.backend.backend import Link
+from cometmq.message.pop_info import NORMAL_TOPIC, HandleError, ReceiptHandle, parse_handle, real_topic
+from cometmq.proxy.backend.backend import Link, PoppedHandle
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.codes import RequestCode
@@ -45,9 +45,40 @@ class Delivery(NamedTuple):
         """The topic in which the message is stored: the client's topic or a retry topic of its group."""
         return real_topic(self.topic, self.group, self.handle.topic_type)
 
+    @property
+    def popped(self) -> PoppedHandle:
+        """The message, for an acknowledgement."""
+        handle = self.handle
+        return PoppedHandle(
+            *(handle.broker_name, self.stored_topic, self.group, handle.queue_id, handle.queue_offset, handle.pop_time)
+        )
+
     def encode(self) -> str:
         """Return the receipt handle to send to the client."""
         return f"{self.handle.encode()} {self.log_offset}"
+
+
+def popped_of(topic: str, group: str, text: str, *, now_ms: int) -> PoppedHandle:
+    """Parse the receipt handle of a message that is to be acknowledged and is still invisible.
+
+    :raises ProxyError: the handle is malformed or expired.
+    """
+    try:
+        _, pop_time, invisible_ms, _, kind, broker, queue_id, offset = parse_handle(text)
+    except HandleError as error:
+        raise _invalid(error) from error
+    if pop_time + invisible_ms <= now_ms:
+        raise _expired()
+    stored_topic = topic if kind == NORMAL_TOPIC else real_topic(topic, group, kind)
+    return PoppedHandle(broker, stored_topic, group, queue_id, offset, pop_time)
+
+
+def _invalid(error: HandleError) -> ProxyError:
+    return ProxyError(Code.INVALID_RECEIPT_HANDLE, f"receipt handle is invalid: {error.message}")
+
+
+def _expired() -> ProxyError:
+    return ProxyError(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
 
 def parse_delivery(topic: str, group: str, text: str, *, now_ms: int) -> Delivery:
@@ -55,17 +86,25 @@ def parse_delivery(topic: str, group: str, text: str, *, now_ms: int) -> Deliver
 
     :raises ProxyError: the handle is malformed or expired.
     """
+    delivery = read_delivery(topic, group, text)
+    if delivery.ends_ms <= now_ms:
+        raise _expired()
+    return delivery
+
+
+def read_delivery(topic: str, group: str, text: str) -> Delivery:
+    """Parse a receipt handle.
+
+    :raises ProxyError: the handle is malformed.
+    """
     try:
         handle = parse_handle(text)
     except HandleError as error:
-        raise ProxyError(Code.INVALID_RECEIPT_HANDLE, f"receipt handle is invalid: {error.message}") from error
+        raise _invalid(error) from error
     parts = text.split(" ", _POP_PARTS + 1)
     last = parts[_POP_PARTS] if len(parts) > _POP_PARTS else ""
     is_offset = last.isascii() and last.isdigit() and len(last) <= _MAX_OFFSET_DIGITS
-    delivery = Delivery(topic, group, handle, int(last) if is_offset else 0)
-    if delivery.ends_ms <= now_ms:
-        raise ProxyError(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
-    return delivery
+    return Delivery(topic, group, handle, int(last) if is_offset else 0)
 
 
 async def acknowledge(link: Link, delivery: Delivery) -> None:

@@ -22,7 +22,7 @@ from cometmq.periodic import Periodic
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.limits import MAX_RENEWED_HANDLES
-from cometmq.proxy.receipts import Delivery, change_invisible_time
+from cometmq.proxy.receipts import Delivery, change_invisible_time, read_delivery
 from cometmq.proxy.sessions import ClientSession, Key
 
 _log = logging.getLogger(__name__)
@@ -110,10 +110,13 @@ class Renewals:
         """True if another message can be renewed."""
         return len(self._renewals) < MAX_RENEWED_HANDLES
 
-    def add(self, session: ClientSession, delivery: Delivery) -> None:
-        """Start renewing a message."""
-        key = (session.key, delivery.group, delivery.encode())
-        self._renewals[key] = _Renewal(session, delivery, self._clock.now_ms())
+    def add(self, session: ClientSession, topic: str, group: str, handle: str) -> None:
+        """Start renewing a message.
+
+        :raises ProxyError: the handle is malformed.
+        """
+        delivery = read_delivery(topic, group, handle)
+        self._renewals[session.key, group, handle] = _Renewal(session, delivery, self._clock.now_ms())
 
     def find(self, session: ClientSession, topic: str, group: str, first_handle: str) -> Delivery | None:
         """Return the current delivery for a client's handle, or ``None`` if the message is not being renewed."""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import copy_context
 from types import MappingProxyType
 from typing import Any, Final
 
-from cometmq.errors import CometMQError
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.errors import ProxyError
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call, Method
+from cometmq.proxy.rpc.status import GrpcError, GrpcStatus
 from cometmq.proxy.services.acknowledge import AcknowledgeService
 from cometmq.proxy.services.clients import ClientService
 from cometmq.proxy.services.commands import ClientCommands
 from cometmq.proxy.services.dead_letters import DeadLetterService
+from cometmq.proxy.services.failures import status_of
 from cometmq.proxy.services.offsets import OffsetService
 from cometmq.proxy.services.receive import ReceiveService
 from cometmq.proxy.services.routes import RouteService
@@ -26,9 +27,9 @@ from cometmq.proxy.services.telemetry import TelemetryService
 from cometmq.proxy.services.transactions import TransactionService
 from cometmq.proxy.sessions import client_id_of
 
-_log = logging.getLogger(__name__)
-
 Handler = Callable[[Call, Any], Awaitable[Any]]
+Direct = Callable[[Call, Any], bytes | None]
+"""A handler that needs no task; it returns the encoded response, or ``None`` if it ends the call itself."""
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 
 
@@ -46,20 +47,22 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
         "SendMessage": sends.send_message,
         "RecallMessage": sends.recall_message,
         "EndTransaction": transactions.end_transaction,
-        "AckMessage": acks.ack_message,
         "ChangeInvisibleDuration": acks.change_invisible_duration,
         "ForwardMessageToDeadLetterQueue": dead_letters.forward_message,
         "UpdateOffset": offsets.update_offset,
         "GetOffset": offsets.get_offset,
         "QueryOffset": offsets.query_offset,
         "SyncLiteSubscription": _refuse_lite_topics,
-        "ReceiveMessage": receives.receive_message,
         "PullMessage": offsets.pull_message,
     }
     methods = {
         SERVICE + name: Method(getattr(v2, f"{name}Request").FromString, _with_status(name, handler))
         for name, handler in handlers.items()
     }
+    directs: dict[str, Direct] = {"AckMessage": acks.ack_message, "ReceiveMessage": receives.receive_message}
+    for name, direct in directs.items():
+        decode = getattr(v2, f"{name}Request").FromString
+        methods[SERVICE + name] = Method(decode, direct=_direct(name, decode, direct))
     methods[f"{SERVICE}Telemetry"] = Method(v2.TelemetryCommand.FromString, converse=telemetry.open_stream)
     return MappingProxyType(methods)
 
@@ -72,14 +75,28 @@ def _with_status(name: str, handler: Handler) -> Handler:
         try:
             client_id_of(call)
             return await handler(call, request)
-        except ProxyError as error:
-            return response(status=error.status)
-        except CometMQError as error:
-            return response(status=v2.Status(code=Code.INTERNAL_SERVER_ERROR, message=error.message))
         except Exception as error:
-            _log.exception("%s from %s failed", name, call.peer.remote_address)
-            words = f"{type(error).__name__}: {error}"
-            return response(status=v2.Status(code=Code.INTERNAL_SERVER_ERROR, message=words))
+            return response(status=status_of(error, call))
+
+    return handle
+
+
+def _direct(name: str, decode: Callable[[bytes], Any], handler: Direct) -> Callable[[Call, bytes], bytes | None]:
+    """Wrap a handler that needs no task as :func:`_with_status` wraps others."""
+    response = getattr(v2, f"{name}Response")
+
+    def handle(call: Call, payload: bytes) -> bytes | None:
+        try:
+            request = decode(payload)
+        except Exception as error:
+            raise GrpcError(GrpcStatus.INTERNAL, "Invalid protobuf byte sequence") from error
+        try:
+            client_id_of(call)
+            # The account of this call must not be seen by the connection's next call, which runs in the same context.
+            return copy_context().run(handler, call, request)
+        except Exception as error:
+            encoded: bytes = response(status=status_of(error, call)).SerializeToString()
+            return encoded
 
     return handle
 

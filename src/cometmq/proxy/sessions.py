@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple, Protocol
 
 from cometmq.clock import Clock, TimerHandle
@@ -26,7 +26,7 @@ from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.rpc.call import Call
 from cometmq.remoting.bodies import HeartbeatData
-from cometmq.remoting.permissions import Need
+from cometmq.remoting.permissions import Action, Need, on_group, on_topic
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ _RESEND_SECONDS: Final = 0.3
 _MAX_RESENT_BYTES: Final = 16_384
 """Maximum size of the settings that are stored for resending; larger settings are not stored."""
 _SECOND_CHANCES: Final = 8
+_NEEDS_CACHED: Final = 1_024
 Key = tuple[str | None, str]
 """The key of a session: account and client id."""
 
@@ -315,6 +316,12 @@ class Sessions:
             is_silent = now - session.called_at > GRPC_SILENT_SECONDS
             if is_silent and (session.state, SessionEvent.SILENCE) in TRANSITIONS:
                 self.remove(session)
+
+
+@lru_cache(_NEEDS_CACHED)
+def consumer_needs(topic: str, group: str) -> Sequence[Need]:
+    """Return the permissions that a consumer needs."""
+    return on_topic(topic, Action.SUB), on_group(group, Action.SUB)
 
 
 def client_id_of(call: Call) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from cometmq.broker.pop.pop_long_polling import PopLongPollingService
 from cometmq.broker.pop.pop_message import check_queue, has_too_many_in_flight
 from cometmq.broker.pop.reads import PopReads
 from cometmq.broker.pop.state import PopQueue
-from cometmq.broker.turn.answers import OneAnswer
+from cometmq.broker.turn.answers import FLUSH_IS_LATE, OneAnswer
 from cometmq.broker.turn.targets import TOPIC_HELP, RefusedError
 from cometmq.message.pop_info import HandleError, ReceiptHandle, is_retry_of, parse_handle, real_topic
 from cometmq.remoting.bodies import Body, BodyError, decode_request
@@ -43,6 +44,11 @@ from cometmq.remoting.pop_headers import (
 )
 from cometmq.remoting.processors import Request, Response, answers
 from cometmq.remoting.server_connection import ServerConnection
+
+Popped = tuple[str, str, str, int, int, int]
+"""A popped message: broker name, topic, group, queue ID, offset and pop time."""
+Answered = Callable[[Sequence[int], int, str | None], None]
+"""Called with the positions of acknowledged messages, a response code and a remark."""
 
 
 class BatchAck(Body, kw_only=True):
@@ -172,6 +178,66 @@ class AckMessageProcessor:
         return None
 
     # --- acknowledging -----------------------------------------------------------------------------------
+    def acknowledge_handed_out(self, broker_name: str, handles: Sequence[Popped], answered: Answered) -> Sequence[int]:
+        """Acknowledge messages that are handed out; return the positions of the others, which need a request each.
+
+        :param broker_name: this broker's name; the messages of another broker are others.
+        :param answered: called once when it is known whether the acknowledgements are stored; not called if all
+            messages are others.
+        """
+        try:
+            self._log.check()
+        except RefusedError:
+            return range(len(handles))
+        taken: list[int] = []
+        others: list[int] = []
+        ends: dict[tuple[PopQueue, int], list[int]] = {}
+        for position, (broker, topic, group, queue_id, offset, pop_time) in enumerate(handles):
+            found = self._find_queue(topic, group, queue_id) if broker == broker_name else None
+            if found is None or not is_handed_out(found, offset, pop_time) or not self._has(topic, queue_id, offset):
+                others.append(position)
+            else:
+                taken.append(position)
+                ends.setdefault((found, pop_time), []).append(offset)
+        if ends:
+            for (found, pop_time), offsets in ends.items():
+                self._acknowledge(found, offsets, pop_time)
+            self._call_when_stored(partial(answered, taken), [found for found, _ in ends])
+        return others
+
+    def _has(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether a queue exists and has an offset, which is below its end."""
+        config = self._topics.get(topic)
+        return (
+            config is not None
+            and 0 <= queue_id < config.read_queue_nums
+            and offset >= self._store.queue(topic, queue_id).min_offset()
+        )
+
+    def _call_when_stored(self, answered: Callable[[int, str | None], None], ended: Sequence[PopQueue]) -> None:
+        is_answered = False
+
+        def answer(code: int, remark: str | None) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                answered(code, remark)
+
+        def stored(refusal: RefusedError | None) -> None:
+            if refusal is None:
+                answer(ResponseCode.SUCCESS, None)
+            else:
+                self._restore_offsets(ended)
+                answer(refusal.code, refusal.remark)
+
+        self._log.when_stored(stored, lambda: answer(FLUSH_IS_LATE.code, FLUSH_IS_LATE.remark))
+
+    def _restore_offsets(self, ended: Sequence[PopQueue]) -> None:
+        """Restore the offsets of ordered queues whose acknowledgements were not stored."""
+        for queue in ended:
+            if queue.ordered is not None:
+                self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
+
     def _acknowledge(self, queue: PopQueue, offsets: list[int], pop_time: int) -> None:
         ordered = queue.ordered
         before, was_full = (None, False) if ordered is None else (ordered.committed, ordered.is_full)
@@ -192,9 +258,7 @@ class AckMessageProcessor:
 
         def stored(refusal: RefusedError | None) -> None:
             if refusal is not None:
-                for queue in ended:
-                    if queue.ordered is not None:
-                        self._offsets.set_offset(queue.group, queue.topic, queue.queue_id, queue.ordered.committed)
+                self._restore_offsets(ended)
             answer.respond(response if refusal is None else refusal.response())
 
         self._log.when_stored(stored, answer.respond_flush_timeout)

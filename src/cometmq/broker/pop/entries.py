@@ -10,7 +10,7 @@ Entries may be applied again: each contains a pop time, and does not change a me
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -102,6 +102,24 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _all: Final = msgspec.msgpack.Decoder(list[AnyEntry])
 _each: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _one: Final = msgspec.msgpack.Decoder(AnyEntry)
+
+
+def joined(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
+    """Return the entries, but acknowledgements of one pop from a queue that no other entry separates as one entry."""
+    found: list[AnyEntry] = []
+    offsets: dict[tuple[str, str, int, int], list[int]] = {}
+    for entry in entries:
+        if not isinstance(entry, Acked):
+            offsets.clear()
+            found.append(entry)
+            continue
+        key = entry.topic, entry.group, entry.queue_id, entry.pop_time
+        known = offsets.get(key)
+        if known is None:
+            known = offsets[key] = []
+            found.append(Acked(*key, known))
+        known.extend(entry.offsets)
+    return found
 
 
 def encode_entries(entries: Sequence[AnyEntry]) -> bytes:

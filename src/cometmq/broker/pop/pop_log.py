@@ -14,7 +14,7 @@ from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.limits import MAX_POP_LOG_ENTRIES
-from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, Popped, PoppedInOrder, Revived, encode_entries
+from cometmq.broker.pop.entries import Acked, AnyEntry, Changed, Popped, PoppedInOrder, Revived, encode_entries, joined
 from cometmq.broker.pop.state import PopState, Undo
 from cometmq.broker.statistics.pop_counts import ACK, CHECKPOINT, Ends
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
@@ -105,7 +105,7 @@ class PopLog:
         self.put_entries += len(waiting)
         try:
             self._turn.put_inner(
-                self.to_record([entry for entry, _ in waiting]),
+                self.to_record(joined([entry for entry, _ in waiting])),
                 when_stored,
                 late=partial(call_all, late) if late else None,
             )

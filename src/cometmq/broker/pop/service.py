@@ -49,10 +49,11 @@ class PopService:
         self.modes: Final = MessageRequestModeManager(root / "config" / "messageRequestMode.json", clock=broker.clock)
         for finding in self.modes.load():
             _log.warning("%s", finding)
+        self.acks: Final = AckMessageProcessor(broker, self.log, self.polling, self.reads)
         pops = PopMessageProcessor(broker, filters, self.log, self.polling, self.reads)
         self.parts: Final[Iterable[object]] = (
             pops,
-            AckMessageProcessor(broker, self.log, self.polling, self.reads),
+            self.acks,
             NotificationProcessor(broker, filters, pops, self.log, self.polling),
             QueryAssignmentProcessor(broker, self.modes, client),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -151,6 +151,22 @@ class ClientIdentity(NamedTuple):
     language: str
 
 
+class PoppedHandle(NamedTuple):
+    """A message that is to be acknowledged, as named by its receipt handle."""
+
+    broker: str
+    topic: str
+    """The topic in which the message is stored, which may be a retry topic."""
+    group: str
+    queue_id: int
+    offset: int
+    pop_time: int
+
+
+Acknowledged = Callable[[Sequence[int], ProxyError | None], None]
+"""Called with the positions of messages, and the error if they could not be acknowledged."""
+
+
 class Link(Protocol):
     """A connection over which one client's requests reach the brokers."""
 
@@ -160,6 +176,12 @@ class Link(Protocol):
         """Send a request to the master with the given broker name, and return its response.
 
         :raises ProxyError: the broker is unknown, or does not answer in time.
+        """
+
+    def acknowledge(self, handles: Sequence[PoppedHandle], done: Acknowledged) -> Sequence[int]:
+        """Acknowledge messages without a request for each; return the positions of those that need a request.
+
+        :param done: called once the other messages are acknowledged or refused; not called if there are none.
         """
 
     async def register(self, data: HeartbeatData) -> None:
@@ -180,6 +202,12 @@ class Backend(Protocol):
 
     async def group(self, name: str) -> GroupInfo:
         """Return a consumer group's configuration."""
+
+    def known_topic(self, name: str) -> TopicInfo | None:
+        """Return a topic's configuration, or ``None`` if it must be read with :meth:`topic`."""
+
+    def known_group(self, name: str) -> GroupInfo | None:
+        """Return a consumer group's configuration, or ``None`` if it must be read with :meth:`group`."""
 
     def advertised_host(self, access_host: str) -> str | None:
         """Return the host for routes, or ``None`` if routes must contain the address that the client used.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from cometmq.client.errors import ClientError, RouteNotFoundError
 from cometmq.client.route.table import RouteTable
@@ -21,11 +21,13 @@ from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
     MIXED,
     NORMAL,
+    Acknowledged,
     BrokerQueues,
     BrokerRequest,
     ClientIdentity,
     GroupInfo,
     Link,
+    PoppedHandle,
     Reply,
     TopicInfo,
     heartbeat_body,
@@ -59,6 +61,8 @@ from cometmq.remoting.security import Security
 
 _log = logging.getLogger(__name__)
 
+Info = TypeVar("Info", TopicInfo, GroupInfo)
+
 _MAX_IN_FLIGHT: Final = 65_536
 """Maximum number of pending requests on a connection, which is shared by all waiting consumers."""
 
@@ -85,6 +89,10 @@ class FleetLink:
     ) -> Reply:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         return await self._fleet.ask(broker, code, header, body, timeout_s=timeout_s)
+
+    def acknowledge(self, handles: Sequence[PoppedHandle], _done: Acknowledged) -> Sequence[int]:
+        """See :class:`~cometmq.proxy.backend.backend.Link`; each message needs a request."""
+        return range(len(handles))
 
     async def register(self, data: HeartbeatData) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
@@ -208,10 +216,11 @@ class FleetBackend:
     # --- topics and groups ----------------------------------------------------------------------
     async def topic(self, name: str) -> TopicInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`; results are cached for some seconds."""
+        current = self.known_topic(name)
+        if current is not None:
+            return current
         known = self._topics.get(name)
         now = self.clock.monotonic()
-        if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
-            return known[1]
         try:
             route = await self._routes.refresh(name)
         except RouteNotFoundError:
@@ -231,6 +240,10 @@ class FleetBackend:
         self._topics[name] = (now, info)
         return info
 
+    def known_topic(self, name: str) -> TopicInfo | None:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`."""
+        return _current(self._topics.get(name), self.clock)
+
     async def _message_type(self, name: str, queues: tuple[BrokerQueues, ...]) -> str:
         """Return a topic's message type. Brokers before 5.0 have no message types and accept all messages."""
         for broker in (broker_queues.broker for broker_queues in queues):
@@ -247,10 +260,11 @@ class FleetBackend:
 
     async def group(self, name: str) -> GroupInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`; results are cached for some seconds."""
+        current = self.known_group(name)
+        if current is not None:
+            return current
         known = self._groups.get(name)
         now = self.clock.monotonic()
-        if known is not None and now - known[0] < TOPIC_CACHE_SECONDS:
-            return known[1]
         info = GroupInfo() if known is None else known[1]
         if not self._routes.brokers:
             await self._find_brokers()
@@ -267,6 +281,10 @@ class FleetBackend:
             self._groups.clear()
         self._groups[name] = (now, info)
         return info
+
+    def known_group(self, name: str) -> GroupInfo | None:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`."""
+        return _current(self._groups.get(name), self.clock)
 
     def advertised_host(self, access_host: str) -> str | None:
         """See :class:`~cometmq.proxy.backend.backend.Backend`: clients keep the address that they connected to."""
@@ -323,6 +341,11 @@ class FleetBackend:
     async def stop(self) -> None:
         """Close all connections."""
         await self._remoting.close()
+
+
+def _current(known: tuple[float, Info] | None, clock: Clock) -> Info | None:
+    """Return a cached configuration, unless it is too old."""
+    return known[1] if known is not None and clock.monotonic() - known[0] < TOPIC_CACHE_SECONDS else None
 
 
 def _drop_response(_response: Response) -> None:

@@ -7,31 +7,33 @@ client. The endpoint checks the account of each call.
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from cometmq.auth.guard import Session
 from cometmq.broker.controller import Broker
-from cometmq.clock import TimerHandle
+from cometmq.clock import Clock, TimerHandle
 from cometmq.message.hosts import encode_host, format_address
-from cometmq.periodic import Periodic
+from cometmq.periodic import Alarm
 from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
+    Acknowledged,
     BrokerQueues,
     BrokerRequest,
     ClientIdentity,
     GroupInfo,
     Link,
+    PoppedHandle,
     Reply,
     TopicInfo,
     heartbeat_body,
     message_type_of,
     no_route,
 )
-from cometmq.proxy.errors import ProxyError
-from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS
+from cometmq.proxy.errors import ProxyError, refused
+from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, HEARTBEATS_AT_ONCE, HEARTBEATS_PAUSE_SECONDS
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.bodies import HeartbeatData
 from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
@@ -139,18 +141,61 @@ def _joined(body: Buffer | Any) -> Buffer:
     return body if isinstance(body, (bytes, memoryview)) else b"".join(body)
 
 
+class _Heartbeats:
+    """Sends the heartbeats of all clients: one alarm for all, and a limited number of heartbeats at a time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due: dict[LocalLink, float] = {}
+        """The time of each client's next heartbeat; all wait equally long, so the first one is the next."""
+        self._alarm = Alarm(self._send, clock=clock)
+
+    def add(self, link: LocalLink) -> None:
+        """Send a client's heartbeats from now on."""
+        self.remove(link)
+        self._due[link] = self._clock.monotonic() + HEARTBEAT_BROKER_SECONDS
+        if not self._alarm.is_set:
+            self._alarm.after(HEARTBEAT_BROKER_SECONDS)
+
+    def remove(self, link: LocalLink) -> None:
+        """Send no more heartbeats of a client."""
+        self._due.pop(link, None)
+
+    def close(self) -> None:
+        """Send no more heartbeats."""
+        self._alarm.close()
+
+    def _send(self) -> None:
+        now = self._clock.monotonic()
+        for link, due in list(islice(self._due.items(), HEARTBEATS_AT_ONCE)):
+            if due > now:
+                break
+            del self._due[link]
+            self._due[link] = now + HEARTBEAT_BROKER_SECONDS
+            link.send_heartbeat()
+        if self._due:
+            next_due = next(iter(self._due.values()))
+            self._alarm.after(max(next_due - now, HEARTBEATS_PAUSE_SECONDS))
+
+
 class LocalLink:
     """A link over which one client's requests reach the broker in this process."""
 
-    def __init__(self, broker: Broker, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> None:
+    __slots__ = ("_broker", "_connection", "_heartbeat", "_heartbeats", "_language", "_name", "_opaque")
+
+    def __init__(
+        self,
+        broker: Broker,
+        client: ClientIdentity,
+        on_request: Callable[[BrokerRequest], None],
+        heartbeats: _Heartbeats,
+    ) -> None:
         self._broker = broker
         self._name = broker.config.broker_name
         self._language = client.language
-        self._opaques = itertools.count(1)
+        self._opaque = 0
         self._heartbeat: HeartbeatData | None = None
-        self._heartbeats = Periodic(
-            "sending a client's heartbeat", HEARTBEAT_BROKER_SECONDS, self._send_heartbeat, clock=broker.clock
-        )
+        self._heartbeats = heartbeats
         self._connection = LocalConnection(broker, client.peer, on_request)
 
     def ask(
@@ -163,10 +208,11 @@ class LocalLink:
         caller = CALLER.get()
         if isinstance(caller, Session):
             connection.use_account(caller)
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         request = Request(
             code=code,
             header=header or NoHeader(),
-            opaque=next(self._opaques) & 0x7FFFFFFF,
+            opaque=self._opaque,
             language=self._language,
             version=CURRENT_VERSION,
         )
@@ -176,19 +222,41 @@ class LocalLink:
             pending.timer = self._broker.clock.call_later(timeout_s, connection.expire, request.opaque)
         return pending.future
 
+    def acknowledge(self, handles: Sequence[PoppedHandle], done: Acknowledged) -> Sequence[int]:
+        """See :class:`~cometmq.proxy.backend.backend.Link`.
+
+        A message needs a request if hooks or quotas are to see it, or if it is not handed out.
+        """
+        broker = self._broker
+        path = broker.server.path
+        if path.hooks or broker.is_slave or (path.limiter is not None and path.limiter.is_active):
+            return range(len(handles))
+        broker.server.schedule_round()
+        latency = path.latency
+        arrived = 0.0 if latency is None else latency.began
+
+        def answered(positions: Sequence[int], code: int, remark: str | None) -> None:
+            if latency is not None:
+                latency.answered(RequestCode.ACK_MESSAGE, code, arrived, len(positions))
+            done(positions, refused(code, remark) if code else None)
+
+        return broker.pops.acks.acknowledge_handed_out(self._name, handles, answered)
+
     async def register(self, data: HeartbeatData) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         (await self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(data))).checked()
         self._heartbeat = data
-        self._heartbeats.start()
+        if not self._connection.closed:
+            self._heartbeats.add(self)
 
-    def _send_heartbeat(self) -> None:
-        assert self._heartbeat is not None
-        self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(self._heartbeat))
+    def send_heartbeat(self) -> None:
+        """Repeat the client's heartbeat."""
+        if self._heartbeat is not None:
+            self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(self._heartbeat))
 
     async def close(self, data: HeartbeatData | None) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
-        self._heartbeats.close()
+        self._heartbeats.remove(self)
         self._connection.close()
 
 
@@ -197,13 +265,21 @@ class LocalBackend:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._heartbeats = _Heartbeats(broker.clock)
 
     async def topic(self, name: str) -> TopicInfo:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`."""
+        info = self.known_topic(name)
+        if info is None:
+            raise no_route(name)
+        return info
+
+    def known_topic(self, name: str) -> TopicInfo | None:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
         broker = self._broker
         config = broker.topics.get(name)
         if config is None:
-            raise no_route(name)
+            return None
         queues = BrokerQueues(
             broker.config.broker_name,
             config.read_queue_nums,
@@ -213,6 +289,10 @@ class LocalBackend:
         return TopicInfo(name, (queues,), message_type_of(config))
 
     async def group(self, name: str) -> GroupInfo:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`."""
+        return self.known_group(name)
+
+    def known_group(self, name: str) -> GroupInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
         config = self._broker.groups.get(name)
         return GroupInfo() if config is None else GroupInfo.of(config)
@@ -228,10 +308,11 @@ class LocalBackend:
 
     def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
-        return LocalLink(self._broker, client, on_request)
+        return LocalLink(self._broker, client, on_request, self._heartbeats)
 
     async def start(self) -> None:
         """Do nothing, because the broker is already running."""
 
     async def stop(self) -> None:
-        """Do nothing, because the broker stops itself."""
+        """Send no more heartbeats; the broker stops itself."""
+        self._heartbeats.close()

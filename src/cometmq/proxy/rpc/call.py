@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -292,6 +292,19 @@ class Call:
             error = GrpcError(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}")
         self.fail(error)
 
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a part of a direct handler in a task, which is cancelled when the client cancels the call."""
+        self._task = asyncio.get_running_loop().create_task(self._run_work(work))
+        self._owner.hold_task(self._task)
+
+    async def _run_work(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._fail_with(error)
+        finally:
+            self._task = None
+
     def _run_direct(self, direct: Callable[[Call, bytes], bytes | None], payload: bytes) -> None:
         try:
             answer = direct(self, payload)
@@ -309,6 +322,10 @@ class Call:
             self.peer.count_incomplete(-len(payload))
             self._task = None
         self._run_direct(direct, payload)
+
+    def has_time(self, size: int, large: int) -> bool:
+        """Return whether a piece of work can start without :meth:`wait_for_time`."""
+        return size <= large and self._owner.pace.has_time()
 
     async def wait_for_time(self, size: int, large: int) -> None:
         """Wait until a piece of work can start; until then, its bytes count as held by the connection.

@@ -18,8 +18,8 @@ from cometmq.clock import Clock, TimerHandle
 from cometmq.message.message import split_records
 from cometmq.message.record import RecordError
 from cometmq.proxy.backend.backend import BrokerRequest
-from cometmq.proxy.converter import to_proto
 from cometmq.proxy.limits import COMMAND_SECONDS, MAX_PENDING_COMMANDS
+from cometmq.proxy.message_bytes import to_proto
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.proxy.services.transactions import check_transaction

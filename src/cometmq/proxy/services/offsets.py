@@ -7,9 +7,10 @@ from typing import Final
 from cometmq.message.message import split_records
 from cometmq.proxy.backend.backend import ASK_SECONDS
 from cometmq.proxy.context import EndpointContext
-from cometmq.proxy.converter import group_of, ms_of, to_proto, topic_of
+from cometmq.proxy.converter import group_of, ms_of, topic_of
 from cometmq.proxy.errors import OK, ProxyError, refused
 from cometmq.proxy.limits import LARGE_ANSWER_BYTES
+from cometmq.proxy.message_bytes import to_proto
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, FilterType, QueryOffsetPolicy
 from cometmq.proxy.rpc.call import Call

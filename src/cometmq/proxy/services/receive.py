@@ -5,34 +5,42 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from cometmq.loop import TaskSet
-from cometmq.message.message import MessageExt, split_records
-from cometmq.message.pop_info import HandleError, ReceiptHandle, parse_handle
-from cometmq.message.properties import POP_CK
 from cometmq.message.tags import split_tags
-from cometmq.proxy.backend.backend import ASK_SECONDS, Reply
+from cometmq.proxy.backend.backend import ASK_SECONDS, GroupInfo, Reply
 from cometmq.proxy.context import EndpointContext
-from cometmq.proxy.converter import group_of, ms_of, timestamp, to_proto, topic_of
+from cometmq.proxy.converter import group_of, ms_of, topic_of
 from cometmq.proxy.errors import OK, ProxyError, refused
 from cometmq.proxy.limits import LARGE_ANSWER_BYTES
+from cometmq.proxy.message_bytes import field, timestamp_bytes
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, FilterType
-from cometmq.proxy.receipts import Delivery, acknowledge, change_invisible_time, forward_to_dead_letters
+from cometmq.proxy.receipts import (
+    Delivery,
+    acknowledge,
+    change_invisible_time,
+    forward_to_dead_letters,
+    read_delivery,
+)
+from cometmq.proxy.received import Received, read_pop
 from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call
-from cometmq.proxy.sessions import ClientSession
+from cometmq.proxy.services.failures import status_of
+from cometmq.proxy.sessions import ClientSession, consumer_needs
 from cometmq.remoting.codes import RequestCode, ResponseCode
-from cometmq.remoting.permissions import Action, on_group, on_topic
-from cometmq.remoting.pop_headers import MAX, PopMessageRequestHeader, PopMessageResponseHeader
+from cometmq.remoting.pop_headers import MAX, PopMessageRequestHeader
 
 _log = logging.getLogger(__name__)
 
 _ALL: Final = "*"
 _TAG: Final = "TAG"
+_OK: Final = v2.ReceiveMessageResponse(status=OK).SerializeToString()
+_DELIVERY_TIMESTAMP: Final = b"\x1a"
+"""The head of the field ``delivery_timestamp`` in a ``ReceiveMessageResponse``."""
 
 _NO_MESSAGES: Final = {
     ResponseCode.POLLING_TIMEOUT,
@@ -40,19 +48,44 @@ _NO_MESSAGES: Final = {
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
 }
+_NO_LIMIT: Final = 2**32
+"""More delivery attempts than a message can have."""
 _RELEASE_MS: Final = 1_000
 """Time after which messages become visible again if the client has cancelled its call."""
 _ANSWER_MS: Final = 1_000
 """Time reserved for the response if the call's deadline shortens the poll."""
 
 
-class _Received(NamedTuple):
-    """A popped message."""
+class _Poll:
+    """A call that waits for messages."""
 
-    message: MessageExt
-    delivery: Delivery
-    attempt: int
-    """The delivery attempt, starting at 1."""
+    __slots__ = ("broker", "call", "header", "is_cancelled", "max_attempts", "renews", "session")
+
+    def __init__(
+        self,
+        call: Call,
+        session: ClientSession,
+        header: PopMessageRequestHeader,
+        broker: str,
+        *,
+        max_attempts: int,
+        renews: bool,
+    ) -> None:
+        self.call = call
+        self.session = session
+        self.header = header
+        self.broker = broker
+        self.max_attempts = max_attempts
+        self.renews = renews
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Record that the client has cancelled the call."""
+        self.is_cancelled = True
+
+    def delivery(self, received: Received) -> Delivery:
+        """Return the delivery of a message."""
+        return read_delivery(self.header.topic, self.header.consumer_group, received.handle)
 
 
 class ReceiveService:
@@ -65,34 +98,51 @@ class ReceiveService:
         self._counters: dict[str, Iterator[int]] = {}
         """The next broker for each topic, for requests that do not specify one."""
 
-    async def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
+    def receive_message(self, call: Call, request: v2.ReceiveMessageRequest) -> None:
         """Wait for messages; send the status, one response per message, and the delivery time."""
+        backend = self._context.backend
         try:
-            status, messages = OK, await self._receive(call, request)
+            topic, group = topic_of(request.message_queue.topic), group_of(request.group)
+            session = self._context.sessions.admit(call, consumer_needs(topic, group))
+            times = self._poll_ms(call, session, request), self._invisible_ms(request)
+            info = backend.known_group(group)
+            broker = request.message_queue.broker.name
+            if info is None or not broker:
+                call.start_task(self._look_up(call, session, request, times))
+            else:
+                self._pop(self._poll(call, session, request, times, info, broker))
         except ProxyError as error:
-            status, messages = error.status, []
-        call.send(v2.ReceiveMessageResponse(status=status))
-        for message in messages:
-            call.send(v2.ReceiveMessageResponse(message=message))
-        call.send(v2.ReceiveMessageResponse(delivery_timestamp=timestamp(self._context.clock.now_ms())))
+            self._refuse(call, error.status)
 
-    async def _receive(self, call: Call, request: v2.ReceiveMessageRequest) -> list[v2.Message]:
-        context = self._context
-        topic, group = topic_of(request.message_queue.topic), group_of(request.group)
-        session = context.sessions.admit(call, [on_topic(topic, Action.SUB), on_group(group, Action.SUB)])
-        poll_ms = self._poll_ms(call, session, request)
-        invisible_ms = self._invisible_ms(request)
-        info = await context.backend.group(group)
-        broker = request.message_queue.broker.name or await self._next_broker(topic)
+    async def _look_up(
+        self, call: Call, session: ClientSession, request: v2.ReceiveMessageRequest, times: tuple[int, int]
+    ) -> None:
+        try:
+            info = await self._context.backend.group(group_of(request.group))
+            broker = request.message_queue.broker.name or await self._next_broker(topic_of(request.message_queue.topic))
+            self._pop(self._poll(call, session, request, times, info, broker))
+        except Exception as error:
+            self._refuse(call, status_of(error, call))
+
+    def _poll(
+        self,
+        call: Call,
+        session: ClientSession,
+        request: v2.ReceiveMessageRequest,
+        times: tuple[int, int],
+        info: GroupInfo,
+        broker: str,
+    ) -> _Poll:
+        poll_ms, invisible_ms = times
         expression = request.filter_expression
         header = PopMessageRequestHeader(
-            consumer_group=group,
-            topic=topic,
+            consumer_group=group_of(request.group),
+            topic=topic_of(request.message_queue.topic),
             queue_id=-1,
             max_msg_nums=self._batch_size(request),
             invisible_time=invisible_ms,
             poll_time=poll_ms,
-            born_time=context.clock.now_ms(),
+            born_time=self._context.clock.now_ms(),
             init_mode=MAX,
             exp_type="SQL92" if expression.type == FilterType.SQL else _TAG,
             exp=expression.expression or _ALL,
@@ -100,21 +150,14 @@ class ReceiveService:
             by_message_group=info.is_orderly or None,
             attempt_id=request.attempt_id or None,
         )
-        pop = session.link.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=poll_ms / 1000 + ASK_SECONDS)
-        received = await self._wait_for_pop(call, session, header, broker, pop)
-        if header.exp_type == _TAG and expression.expression not in ("", _ALL):
-            received = await self._with_tags(session, received, expression.expression)
-        if not info.is_orderly:
-            received = await self._without_dead(session, received, info.retry_max_times)
-        if not received:
-            raise ProxyError(Code.MESSAGE_NOT_FOUND, "no match message")
-        if request.auto_renew and self._renewals.has_room:
-            for one in received:
-                self._renewals.add(session, one.delivery)
-        return [
-            to_proto(message, topic=topic, handle=delivery.encode(), attempt=attempt)
-            for message, delivery, attempt in received
-        ]
+        max_attempts = _NO_LIMIT if info.is_orderly else info.retry_max_times + 1
+        return _Poll(call, session, header, broker, max_attempts=max_attempts, renews=request.auto_renew)
+
+    def _pop(self, poll: _Poll) -> None:
+        timeout_s = poll.header.poll_time / 1000 + ASK_SECONDS
+        pop = poll.session.link.ask(poll.broker, RequestCode.POP_MESSAGE, poll.header, timeout_s=timeout_s)
+        poll.call.on_cancel = poll.cancel
+        asyncio.ensure_future(pop).add_done_callback(partial(self._popped, poll))
 
     async def _next_broker(self, topic: str) -> str:
         """Return a broker that has readable queues of a topic, a different one in each call; empty if there is none."""
@@ -173,132 +216,117 @@ class ReceiveService:
         return invisible_ms
 
     # --- the answer of the broker ---------------------------------------------------------------
-    async def _wait_for_pop(
-        self,
-        call: Call,
-        session: ClientSession,
-        header: PopMessageRequestHeader,
-        broker: str,
-        pop: Awaitable[Reply],
-    ) -> list[_Received]:
-        """Return the popped messages; if the client cancels the call, make them visible again.
+    def _popped(self, poll: _Poll, pop: asyncio.Future[Reply]) -> None:
+        if pop.cancelled():
+            return
+        call = poll.call
+        try:
+            reply = pop.result()
+            if poll.is_cancelled:
+                self._release(poll, reply)
+            elif call.has_time(len(reply.body), LARGE_ANSWER_BYTES):
+                self._pass_on(poll, reply)
+            else:
+                call.start_task(self._pass_on_later(poll, reply))
+        except Exception as error:
+            self._refuse(call, status_of(error, call))
+
+    async def _pass_on_later(self, poll: _Poll, reply: Reply) -> None:
+        try:
+            await poll.call.wait_for_time(len(reply.body), LARGE_ANSWER_BYTES)
+            self._pass_on(poll, reply)
+        except asyncio.CancelledError:
+            self._release(poll, reply)
+            raise
+        except Exception as error:
+            self._refuse(poll.call, status_of(error, poll.call))
+
+    def _pass_on(self, poll: _Poll, reply: Reply) -> None:
+        """Send the popped messages to the client.
 
         :raises ProxyError: there are no messages, or the broker refuses.
         """
-        read = partial(_read_pop, topic=header.topic, group=header.consumer_group, broker=broker)
-        future = asyncio.ensure_future(pop)
-        try:
-            reply = await asyncio.shield(future)
-            await call.wait_for_time(len(reply.body), LARGE_ANSWER_BYTES)
-        except asyncio.CancelledError:
-            future.add_done_callback(lambda done: self._release(session, done, read))
-            raise
         if reply.code in _NO_MESSAGES:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, "no new message")
         if reply.code == ResponseCode.POLLING_FULL:
             raise ProxyError(Code.TOO_MANY_REQUESTS, reply.remark or "too many polls are waiting on the broker")
         if reply.code:
             raise refused(reply.code, reply.remark)
-        return read(reply)
+        header = poll.header
+        received = read_pop(reply, topic=header.topic, broker=poll.broker, max_attempts=poll.max_attempts)
+        tags = header.exp or _ALL
+        wanted = frozenset(split_tags(tags)) if header.exp_type == _TAG and tags != _ALL else None
+        if all(one.attempt <= poll.max_attempts and (wanted is None or one.tag in wanted) for one in received):
+            self._send(poll, received)
+        else:
+            poll.call.start_task(self._send_some(poll, received, wanted))
 
-    def _release(
-        self, session: ClientSession, pop: asyncio.Future[Reply], read: Callable[[Reply], list[_Received]]
-    ) -> None:
-        if not pop.cancelled() and pop.exception() is None and not pop.result().code:
-            self._releases.start(self._release_all(session, read(pop.result())), "release messages of a cancelled call")
-
-    @staticmethod
-    async def _release_all(session: ClientSession, received: list[_Received]) -> None:
-        try:
+    def _send(self, poll: _Poll, received: Sequence[Received]) -> None:
+        if not received:
+            raise ProxyError(Code.MESSAGE_NOT_FOUND, "no match message")
+        if poll.renews and self._renewals.has_room:
             for one in received:
-                await change_invisible_time(session.link, one.delivery, _RELEASE_MS)
-        except ProxyError as error:
-            _log.info("cannot release the messages of a cancelled call: %s", error)
+                self._renewals.add(poll.session, poll.header.topic, poll.header.consumer_group, one.handle)
+        poll.call.send_bytes(_OK, *[one.response for one in received], self._delivery_time())
+        poll.call.finish()
+
+    def _refuse(self, call: Call, status: v2.Status) -> None:
+        call.send_bytes(v2.ReceiveMessageResponse(status=status).SerializeToString(), self._delivery_time())
+        call.finish()
+
+    def _delivery_time(self) -> bytes:
+        return field(_DELIVERY_TIMESTAMP, timestamp_bytes(self._context.clock.now_ms()))
+
+    def _release(self, poll: _Poll, reply: Reply) -> None:
+        """Make messages visible again that the client of a cancelled call does not get."""
+        if not reply.code:
+            received = read_pop(reply, topic=poll.header.topic, broker=poll.broker, max_attempts=0)
+            self._releases.start(_release_all(poll, received), "release messages of a cancelled call")
 
     # --- messages that are not for the client ---------------------------------------------------
-    async def _with_tags(self, session: ClientSession, received: list[_Received], expression: str) -> list[_Received]:
-        """Return the messages with matching tags, and acknowledge the others; Apache's brokers compare only hashes."""
-        wanted = frozenset(split_tags(expression))
-        tagged = []
-        for one in received:
-            if one.message.tags in wanted:
-                tagged.append(one)
-                continue
-            try:
-                await acknowledge(session.link, one.delivery)
-            except ProxyError as error:  # this message will be delivered again
-                _log.warning(
-                    "cannot acknowledge a message with a different tag for group %s: %s", one.delivery.group, error
-                )
-        return tagged
-
-    async def _without_dead(
-        self, session: ClientSession, received: list[_Received], max_retries: int
-    ) -> list[_Received]:
-        """Return the messages that have attempts left; send the others to the dead-letter topic."""
-        alive = []
-        for one in received:
-            if one.attempt <= max_retries + 1:
-                alive.append(one)
-                continue
-            try:
-                await forward_to_dead_letters(session.link, one.delivery, one.message.msg_id)
-            except ProxyError as error:  # this message will be delivered again
-                _log.warning(
-                    "cannot move a message to the dead-letter topic of group %s yet: %s", one.delivery.group, error
-                )
-        return alive
+    async def _send_some(self, poll: _Poll, received: Sequence[Received], wanted: frozenset[str] | None) -> None:
+        """Send the messages that match and have attempts left."""
+        try:
+            if wanted is not None:
+                received = await _with_tags(poll, received, wanted)
+            self._send(poll, await _without_dead(poll, received))
+        except Exception as error:
+            self._refuse(poll.call, status_of(error, poll.call))
 
 
-def _read_pop(reply: Reply, *, topic: str, group: str, broker: str) -> list[_Received]:
-    """Return the popped messages with their handles.
-
-    :raises ProxyError: the answer of the broker is malformed.
-    """
-    header = reply.header(PopMessageResponseHeader)
-    starts = _start_offsets(header.start_offset_info or "")
-    failures = _failed_deliveries(header.order_count_info or "")
-    received = []
+async def _release_all(poll: _Poll, received: Sequence[Received]) -> None:
     try:
-        for message in split_records(bytes(reply.body), broker):
-            text = message.properties.get(POP_CK)
-            position = (message.queue_id, message.queue_offset)
-            if text is not None:
-                handle = parse_handle(text)
-            else:
-                handle = ReceiptHandle(
-                    starts["0", message.queue_id],
-                    header.pop_time,
-                    header.invisible_time,
-                    header.revive_qid,
-                    "0",
-                    message.broker_name,
-                    *position,
-                )
-            failed = failures.get(position, message.reconsume_times)
-            delivery = Delivery(topic, group, handle, message.commit_log_offset)
-            received.append(_Received(message, delivery, failed + 1))
-    except (KeyError, ValueError, HandleError) as error:
-        words = f"cannot read the broker's response to a pop: {error}"
-        raise ProxyError(Code.INTERNAL_SERVER_ERROR, words) from error
-    return received
+        for one in received:
+            await change_invisible_time(poll.session.link, poll.delivery(one), _RELEASE_MS)
+    except ProxyError as error:
+        _log.info("cannot release the messages of a cancelled call: %s", error)
 
 
-def _start_offsets(info: str) -> dict[tuple[str, int], int]:
-    """Parse startOffsetInfo into the first offset for each topic type and queue."""
-    starts = {}
-    for part in filter(None, info.split(";")):
-        kind, queue_id, start = part.split(" ")
-        starts[kind, int(queue_id)] = int(start)
-    return starts
+async def _with_tags(poll: _Poll, received: Sequence[Received], wanted: frozenset[str]) -> Sequence[Received]:
+    """Return the messages with matching tags, and acknowledge the others; Apache's brokers compare only hashes."""
+    tagged = []
+    for one in received:
+        if one.tag in wanted:
+            tagged.append(one)
+            continue
+        try:
+            await acknowledge(poll.session.link, poll.delivery(one))
+        except ProxyError as error:  # this message will be delivered again
+            group = poll.header.consumer_group
+            _log.warning("cannot acknowledge a message with a different tag for group %s: %s", group, error)
+    return tagged
 
 
-def _failed_deliveries(info: str) -> dict[tuple[int, int], int]:
-    """Parse orderCountInfo into the number of failed deliveries for each queue and offset."""
-    failures = {}
-    for part in filter(None, info.split(";")):
-        _, position, count = part.split(" ")
-        if position.startswith("qo"):
-            queue_id, _, offset = position[2:].partition("%")
-            failures[int(queue_id), int(offset)] = int(count)
-    return failures
+async def _without_dead(poll: _Poll, received: Sequence[Received]) -> Sequence[Received]:
+    """Return the messages that have attempts left; send the others to the dead-letter topic."""
+    alive = []
+    for one in received:
+        if one.attempt <= poll.max_attempts:
+            alive.append(one)
+            continue
+        try:
+            await forward_to_dead_letters(poll.session.link, poll.delivery(one), one.message_id)
+        except ProxyError as error:  # this message will be delivered again
+            group = poll.header.consumer_group
+            _log.warning("cannot move a message to the dead-letter topic of group %s yet: %s", group, error)
+    return alive

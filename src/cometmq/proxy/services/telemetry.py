@@ -48,6 +48,8 @@ class TelemetryService:
 class TelemetryStream:
     """A Telemetry stream, which handles the client's commands one at a time."""
 
+    __slots__ = ("_call", "_commands", "_context", "_session", "_task", "_waiting", "_work")
+
     def __init__(
         self, context: EndpointContext, commands: ClientCommands, call: Call, work: set[asyncio.Task[None]]
     ) -> None:

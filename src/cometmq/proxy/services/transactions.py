@@ -13,8 +13,9 @@ from cometmq.message.record import RecordError
 from cometmq.message.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from cometmq.proxy.backend.backend import BrokerRequest
 from cometmq.proxy.context import EndpointContext
-from cometmq.proxy.converter import to_proto, topic_of
+from cometmq.proxy.converter import topic_of
 from cometmq.proxy.errors import OK, ProxyError
+from cometmq.proxy.message_bytes import to_proto
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code, TransactionResolution, TransactionSource
 from cometmq.proxy.rpc.call import Call
