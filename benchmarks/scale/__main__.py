@@ -1,16 +1,17 @@
-"""Measures a broker with many topics, offsets, timers or clients beside Apache RocketMQ, in turn, on this machine.
+"""Measures how the cost of a broker grows with its size, in steps of ten: topics, offsets, delays, accounts, the log …
 
-    python -m benchmarks.scale topics  [--steps 100,1000,10000,20000]  topics of five queues, a message in each
-    python -m benchmarks.scale offsets [--steps 1000,10000,100000,1000000]  offsets of groups over 1,000 topics
-    python -m benchmarks.scale timers  [--steps 10000,100000,1000000]   messages that wait for two days
-    python -m benchmarks.scale clients [--steps 100,1000,10000]         connections with heartbeats
+    python -m benchmarks.scale topics                      beside Apache RocketMQ, in turn, on this machine
     python -m benchmarks.scale topics --steps 100,1000 --systems cometmq    a short run: 90 seconds
+    python -m benchmarks.scale halves --holds              also what holds the event loop, and for how long
+    python -m benchmarks.scale --help                      the rows
 
 Each step is a fresh broker, alone, with its default keys; the JVM has a heap of 1 GB. Timers are those of Apache 5.1.4,
-the rest is beside 4.9.7. When the broker is full, one small send every 5 to 10 ms shows how long others wait; the worst
-of each second counts. The share of a processor is the broker's, with these sends and without any. "Ready" is the time
-from the start of the process until a send succeeds. Prints one JSON line a step and a Markdown table at the end, with a
-sentence on how quiet the machine was; `--plot FILE.svg` draws waits and starts over the steps.
+the rest is beside 4.9.7; rows without a peer measure CometMQ alone. When the broker is full, one small send every 5 to
+10 ms shows how long others wait; the worst of each second counts. The share of a processor is the broker's, with these
+sends and without any. "Ready" is the time from the start of the process until a send succeeds. Prints one JSON line a
+step and a Markdown table at the end, with a sentence on how quiet the machine was. The last columns are the exponents
+of CometMQ's growth, over all steps and over the last; lines below the table name what grows faster than the work.
+`--plot FILE.svg` draws waits and starts over the steps.
 """
 
 from __future__ import annotations
@@ -25,19 +26,13 @@ from typing import Final
 
 from benchmarks.machine import Beside, look_before, verdict
 from benchmarks.rounds import Figures, say, table
+from benchmarks.scale.bench import Bench, Options, Times
 from benchmarks.scale.crowd import more_descriptors
 from benchmarks.scale.curves import plot
-from benchmarks.scale.rows import ROWS, Bench, Times
+from benchmarks.scale.growth import more_than_work, slopes
+from benchmarks.scale.rows import ROWS, Row
 from tests.interop.systems import System
 
-STEPS: Final = {
-    "topics": (100, 1_000, 10_000, 20_000),
-    "offsets": (1_000, 10_000, 100_000, 1_000_000),
-    "timers": (10_000, 100_000, 1_000_000),
-    "clients": (100, 1_000, 10_000),
-}
-APACHE_TOPICS: Final = 10_000
-"""More topics take Apache too long to make."""
 DRAWN: Final = {
     "longest wait per second, median, ms": ("wait", 1.0),
     "ready after SIGKILL, s": ("ready", 1_000.0),
@@ -45,16 +40,23 @@ DRAWN: Final = {
 """Figures of the picture: the name of the curve, and the factor that makes them milliseconds."""
 LEAST_MS: Final = 0.1
 
+LONGEST: Final = 8
+"""Callbacks of the loop that are named, those that held it longest."""
+
 Measured = dict[System, dict[int, Figures]]
 
 
-def one_step(row: str, system: System, count: int, times: Times) -> tuple[Figures, list[Beside]]:
-    """Measure one row on a fresh broker."""
-    with tempfile.TemporaryDirectory(prefix="cometmq-scale-", ignore_cleanup_errors=True) as directory:
-        bench = Bench(system, Path(directory), times)
+def one_step(row: Row, system: System, count: int, times: Times, *, holds: bool = False) -> tuple[Figures, Bench]:
+    """Measure one row on a fresh broker; return the figures, and the bench, which is closed."""
+    with tempfile.TemporaryDirectory(prefix="cometmq-scale-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        keys = {key: value.format(directory=directory) for key, value in row.keys.items()}
+        bench = Bench(system, directory, times, Options(row.nameservers, keys, holds))
         try:
+            if row.prepare is not None:
+                row.prepare(directory, count)
             bench.start()
-            return ROWS[row](bench, count), bench.beside
+            return row.measure(bench, count), bench
         finally:
             bench.close()
 
@@ -65,7 +67,15 @@ def step_table(measured: Measured) -> str:
     names = list(dict.fromkeys(name for *_, found in columns for name in found))
     heads = [f"{_NAMES[system]} {count:,}" for system, count, _ in columns]
     rows = [[name, *(_figure(found.get(name)) for *_, found in columns)] for name in names]
+    ours = measured.get(System.COMETMQ, {})
+    if len(ours) > 1:
+        heads += ["exponent", "of the last step"]
+        rows = [[*row, *map(_slope, slopes(ours, row[0]))] for row in rows]
     return table(["", *heads], *rows)
+
+
+def _slope(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 _NAMES: Final = {System.APACHE: "Apache", System.APACHE5: "Apache 5", System.COMETMQ: "CometMQ"}
@@ -89,40 +99,58 @@ def picture(row: str, measured: Mapping[System, Mapping[int, Figures]]) -> str:
     return plot(steps, curves, f"{row}; milliseconds")
 
 
-def measure(row: str, wanted: Mapping[System, Sequence[int]], times: Times) -> tuple[Measured, list[Beside]]:
+def measure(
+    row: str, wanted: Mapping[System, Sequence[int]], times: Times, *, holds: bool = False
+) -> tuple[Measured, list[Beside]]:
     """All steps of all systems, in turn; one JSON line each."""
     measured: Measured = {system: {} for system in wanted}
     beside: list[Beside] = []
     for count in sorted({count for steps in wanted.values() for count in steps}):
         for system, steps in wanted.items():
             if count in steps:
-                measured[system][count], busy = one_step(row, system, count, times)
-                beside += busy
+                measured[system][count], bench = one_step(ROWS[row], system, count, times, holds=holds)
+                beside += bench.beside
                 say(row=row, system=system.value, count=count, **measured[system][count])
+                if bench.holds:
+                    say(row=row, count=count, holds_ms=dict(sorted(bench.holds.items(), key=_BY_TIME)[:LONGEST]))
     return measured, beside
+
+
+def _by_time(hold: tuple[str, float]) -> float:
+    return -hold[1]
+
+
+_BY_TIME: Final = _by_time
 
 
 def main() -> None:
     """Measure one row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    rows = "\n".join(f"{name:10}{row.unit} ({', '.join(map(str, row.steps))})" for name, row in ROWS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=rows, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("row", choices=ROWS)
     parser.add_argument("--steps", help="how many, with commas between")
     parser.add_argument("--systems", help="cometmq, apache (4.9.7), apache5 (5.1.4), with commas between")
     parser.add_argument("--apache-most", type=int, help="no larger step for Apache (topics: 10,000)")
+    parser.add_argument("--holds", action="store_true", help="also measure what holds the event loop")
     parser.add_argument("--plot", type=Path, help="the picture's file")
     for part in fields(Times):
         parser.add_argument(f"--{part.name}", type=float, default=part.default, help="seconds of this part")
     options = parser.parse_args()
-    steps = tuple(map(int, options.steps.split(","))) if options.steps else STEPS[options.row]
-    most = options.apache_most or (APACHE_TOPICS if options.row == "topics" else max(steps))
-    peer = System.APACHE5 if options.row == "timers" else System.APACHE
-    systems = [System(name) for name in options.systems.split(",")] if options.systems else [peer, System.COMETMQ]
+    row = ROWS[options.row]
+    steps = tuple(map(int, options.steps.split(","))) if options.steps else row.steps
+    most = options.apache_most or row.most_of_peer
+    default = [System.COMETMQ] if row.peer is None else [row.peer, System.COMETMQ]
+    systems = [System(name) for name in options.systems.split(",")] if options.systems else default
     wanted = {system: [one for one in steps if system is System.COMETMQ or one <= most] for system in systems}
     times = Times(**{part.name: getattr(options, part.name) for part in fields(Times)})
     more_descriptors()
     load, before = os.getloadavg()[0], look_before()
-    measured, beside = measure(options.row, wanted, times)
+    measured, beside = measure(options.row, wanted, times, holds=options.holds)
     print(f"\n{verdict(load, before, beside)}\n\n{step_table(measured)}")
+    for line in more_than_work(measured.get(System.COMETMQ, {})):
+        print(f"more than the work: {line}")
     if options.plot:
         options.plot.write_text(picture(options.row, measured), encoding="utf-8")
 

@@ -8,14 +8,11 @@ when all have come.
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 import sys
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.scale.wire import request
-
-from cometmq.remoting.codes import RequestCode
+from benchmarks.scale.wire import heartbeat
 
 HEARTBEAT_S: Final = 30.0
 OF_A_GROUP: Final = 50
@@ -28,32 +25,9 @@ def more_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def heartbeat(number: int, topic: str) -> bytes:
+def _heartbeat(number: int, topic: str) -> bytes:
     """The request of one client."""
-    group = f"crowd-{number // OF_A_GROUP}"
-    subscription: dict[str, Any] = {
-        "topic": topic,
-        "subString": "*",
-        "tagsSet": [],
-        "codeSet": [],
-        "subVersion": 1,
-        "classFilterMode": False,
-        "expressionType": "TAG",
-    }
-    consumer = {
-        "groupName": group,
-        "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-        "subscriptionDataSet": [subscription],
-        "unitMode": False,
-    }
-    data = {
-        "clientID": f"10.0.0.{number % 250}@{number}",
-        "producerDataSet": [{"groupName": f"{group}-producers"}],
-        "consumerDataSet": [consumer],
-    }
-    return request(RequestCode.HEART_BEAT, json.dumps(data).encode())
+    return heartbeat(f"10.0.0.{number % 250}@{number}", f"crowd-{number // OF_A_GROUP}", topic)
 
 
 class _Client(asyncio.Protocol):
@@ -80,7 +54,7 @@ async def stay(port: int, clients: int, topic: str) -> None:
     async def come(number: int) -> None:
         async with turn:
             transport, client = await loop.create_connection(_Client, "127.0.0.1", port)
-            frame = heartbeat(number, topic)
+            frame = _heartbeat(number, topic)
             transport.write(frame)
             await client.heard
             there.append((transport, frame))

@@ -1,4 +1,4 @@
-"""The rows: each fills one broker, sends a little while it is at rest, and most start the broker again."""
+"""The rows: each fills one broker to a size, sends a little while it is at rest, and most start the broker again."""
 
 from __future__ import annotations
 
@@ -9,195 +9,68 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from benchmarks.machine import Beside, CpuTimes, anonymous_mb, cpu_seconds
 from benchmarks.rounds import Figures
-from benchmarks.scale.wire import RefusedError, Wire, commit, make_topic, send
-from benchmarks.servers import JAVA
-from tests.interop import systems
-from tests.interop.systems import Server, System
+from benchmarks.scale import stores
+from benchmarks.scale.bench import Bench, worst
+from benchmarks.scale.wire import (
+    Wire,
+    commit,
+    heartbeat,
+    make_topic,
+    pop,
+    query,
+    request,
+    reset,
+    search,
+    send,
+    subscribe,
+)
+from tests.interop.systems import System
 
-PROBE: Final = "Probe"
-PROBE_QUEUES: Final = 4
-PAUSE_S: Final = (0.005, 0.010)
-"""Between two small sends: they come at random moments, so that no work at intervals is missed."""
-CHANGE_S: Final = 0.1
+from cometmq.remoting.codes import RequestCode
+
 ONE_MORE: Final = 20
 OFFSET_TOPICS: Final = 1_000
 OFFSET_QUEUES: Final = 10
 """Of each topic: a million offsets are 100,000 pairs of topic and group; CometMQ takes 200,000, its own included."""
 TIMER_S: Final = 47 * 3_600
-READY_S: Final = 300.0
-LOOK_S: Final = 0.005
+DELAYS_S: Final = (60, 3 * 365 * 86_400)
+"""The shortest and the longest of delays that are spread evenly over their logarithms."""
+POP_QUEUES: Final = 8
+POP_MESSAGES: Final = 32
+FILTERED_TOPICS: Final = 100
+SINGLE: Final = 20
+"""Times that an operation is measured, whose median counts."""
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds of the parts of one measurement."""
+def timed_ms(work: Callable[[int], object], times: int = SINGLE) -> float:
+    """The median of the milliseconds that an operation takes.
 
-    warm: float = 5.0
-    """Sends as fast as one connection goes, before anything is measured."""
-    after: float = 5.0
-    """Small sends at once after the fill …"""
-    steady: float = 10.0
-    """… from then on …"""
-    idle: float = 10.0
-    """… and no sends."""
-
-
-class Bench:
-    """One system with its nameserver, on a fresh store."""
-
-    def __init__(self, system: System, directory: Path, times: Times) -> None:
-        self.times = times
-        self.beside: list[Beside] = []
-        """How busy the machine was with others."""
-        self.changes: Iterator[bytes] = iter(())
-        """Requests that are sent beside the small sends, ten a second."""
-        self._system = system
-        self._directory = directory
-        self._names = systems.start_namesrv(system, directory / "namesrv")
-        self._broker: Server | None = None
-
-    def start(self) -> float:
-        """Start the broker; seconds from its start until a send succeeds."""
-        port = None if self._broker is None else self._broker.port
-        with ThreadPoolExecutor(1) as starter:
-            begun = time.monotonic()
-            starting = starter.submit(
-                systems.start_broker, self._system, self._directory / "broker", self._names.address, {}, port, JAVA
-            )
-            while port is not None and not self._takes_a_send(port):
-                if starting.done() and (problem := starting.exception()):
-                    raise problem
-                if time.monotonic() - begun > READY_S:
-                    raise TimeoutError(f"no send succeeds within {READY_S:g} s")
-                time.sleep(LOOK_S)
-            seconds = time.monotonic() - begun
-            self._broker = starting.result()
-        if port is None:
-            with self.wire() as wire:
-                wire.ask(make_topic(PROBE))
-                _warm(wire, self.times.warm)
-        return seconds
-
-    @staticmethod
-    def _takes_a_send(port: int) -> bool:
-        with suppress(OSError, RefusedError), Wire(port) as wire:
-            wire.ask(send(PROBE))
-            return True
-        return False
-
-    def ready(self) -> Figures:
-        """Stop the broker, and kill it; each time seconds until a send succeeds again."""
-        self._running.stop()
-        stopped = self.start()
-        time.sleep(self.times.after)  # an Apache broker that has just started has not written what a kill finds
-        self._running.kill()
-        return {"ready after a stop, s": stopped, "ready after SIGKILL, s": self.start()}
-
-    @property
-    def _running(self) -> Server:
-        assert self._broker is not None
-        return self._broker
-
-    @property
-    def port(self) -> int:
-        """Of the broker."""
-        return self._running.port
-
-    def wire(self) -> Wire:
-        """A connection to the broker."""
-        return Wire(self.port)
-
-    def waits(self, while_: Callable[[], bool]) -> list[tuple[float, float]]:
-        """Small sends, one every 5 to 10 ms: for each the second in which it began, and how long it took, in ms."""
-        taken: list[tuple[float, float]] = []
-        with self.wire() as wire, self.wire() as other:
-            begun = changed = time.monotonic()
-            for number in itertools.count():
-                at = time.monotonic()
-                wire.ask(send(PROBE, number % PROBE_QUEUES))
-                now = time.monotonic()
-                taken.append((at - begun, (now - at) * 1000))
-                if now - changed >= CHANGE_S and (change := next(self.changes, None)) is not None:
-                    other.ask(change)
-                    changed = now
-                if not while_():
-                    return taken
-                time.sleep(random.uniform(*PAUSE_S))
-        raise AssertionError("unreachable")
-
-    def waits_for(self, seconds: float) -> list[tuple[float, float]]:
-        """Small sends for some seconds."""
-        end = time.monotonic() + seconds
-        return self.waits(lambda: time.monotonic() < end)
-
-    def at_rest(self) -> Figures:
-        """Waits of small sends and the share of a processor with them; then without them, and what the broker holds."""
-        with self._share() as busy:
-            waits = self.waits_for(self.times.steady)
-        with self._share() as idle:
-            time.sleep(self.times.idle)
-        each_second = worst_each_second(waits)
-        return {
-            "longest wait per second, median, ms": statistics.median(each_second),
-            "longest wait per second, maximum, ms": max(each_second),
-            "processor use with small sends, %": busy[0],
-            "processor use without sends, %": idle[0],
-            **self.held(),
-        }
-
-    def held(self) -> Figures:
-        """Anonymous memory and descriptors of the broker."""
-        pid = self._running.pid
-        descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-        return {"anonymous memory, MB": anonymous_mb(pid), "descriptors": float(descriptors)}
-
-    @contextmanager
-    def _share(self) -> Iterator[list[float]]:
-        """The list gets the broker's share of one processor, in percent."""
-        share: list[float] = []
-        clocks, own = CpuTimes.now(), time.process_time()
-        cpu, begun = sum(cpu_seconds(self._running.pid)), time.monotonic()
-        yield share
-        cpu = sum(cpu_seconds(self._running.pid)) - cpu
-        share.append(cpu / (time.monotonic() - begun) * 100)
-        self.beside.append(Beside.between(clocks, CpuTimes.now(), cpu + time.process_time() - own))
-
-    def close(self) -> None:
-        """Kill both; the store is the caller's."""
-        if self._broker is not None:
-            self._broker.kill()
-        self._names.close()
-
-
-def _warm(wire: Wire, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        wire.pour(send(PROBE, number % PROBE_QUEUES) for number in range(100))
-
-
-def _worst(waits: list[tuple[float, float]]) -> float:
-    return max(ms for _, ms in waits)
-
-
-def worst_each_second(waits: list[tuple[float, float]]) -> list[float]:
-    """The longest wait, in ms, of each second; a send that waits for seconds counts in each of them.
-
-    :param waits: second of the begin and milliseconds of each send.
+    :param work: gets the number of the call.
     """
-    worst: dict[int, float] = {}
-    for at, ms in waits:
-        for second in range(int(at), int(at + ms / 1000) + 1):
-            worst[second] = max(worst.get(second, 0.0), ms)
-    return list(worst.values())
+    took = []
+    for number in range(times):
+        begun = time.monotonic()
+        work(number)
+        took.append((time.monotonic() - begun) * 1000)
+    return statistics.median(took)
+
+
+def borne(bench: Bench, found: Figures, after: str, topic: str | None = None) -> Figures:
+    """The figures of a broker that has just been filled: waits after the fill and at rest, then its starts."""
+    waits = worst(bench.waits_for(bench.times.after))
+    return {**found, f"longest wait after the {after}, ms": waits, **bench.at_rest(), **bench.ready(topic)}
+
+
+def _per_s(wire: Wire, count: int, frames: Iterator[bytes]) -> float:
+    begun = time.monotonic()
+    wire.pour(frames)
+    return count / (time.monotonic() - begun)
 
 
 def _fill_topics(wire: Wire, count: int, queues: int = 5) -> None:
@@ -209,18 +82,19 @@ def _first_messages(wire: Wire, count: int) -> None:
 
 
 def topics(bench: Bench, count: int) -> Figures:
-    """So many topics of five queues, one message in one queue of each."""
-    with bench.wire() as wire:
+    """So many topics of five queues, one message in one queue of each, registered with three nameservers."""
+    last = f"Topic-{count - 1}"
+    with bench.wire() as wire, Wire(bench.names[0].port) as names:
         _fill_topics(wire, count)
-        took = []
-        for number in range(ONE_MORE):
-            begun = time.monotonic()
-            wire.ask(make_topic(f"More-{number}"))
-            took.append((time.monotonic() - begun) * 1000)
+        found = {"creating one more topic, ms": timed_ms(lambda number: wire.ask(make_topic(f"More-{number}")))}
         _first_messages(wire, count)
-    after = _worst(bench.waits_for(bench.times.after))
-    more = {"creating one more topic, ms": statistics.median(took), "longest wait after the first messages, ms": after}
-    return {**more, **bench.at_rest(), **bench.ready()}
+        route = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=last)
+        found["route of one, ms"] = timed_ms(lambda _: names.ask(route))
+        table = request(RequestCode.GET_ALL_TOPIC_CONFIG)
+        found["all topics of the broker, ms"] = timed_ms(lambda _: wire.ask(table), 3)
+        listed = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        found["all topics of a nameserver, ms"] = timed_ms(lambda _: names.ask(listed), 3)
+    return borne(bench, found, "first messages", last)
 
 
 def offsets(bench: Bench, count: int) -> Figures:
@@ -234,15 +108,18 @@ def offsets(bench: Bench, count: int) -> Figures:
         )
         for number in range(count)
     ]
-    with bench.wire() as wire:
+    with bench.wire() as wire, bench.wire() as member:
         _fill_topics(wire, names, OFFSET_QUEUES)
         _first_messages(wire, names)
-        begun = time.monotonic()
-        wire.pour(commit(*place, 0) for place in places)
-        per_s = count / (time.monotonic() - begun)
-    after = _worst(bench.waits_for(bench.times.after))
+        member.ask(heartbeat("10.0.0.1@1", "Group-0", "Topic-0"))  # only the offsets of a group with members are reset
+        found = {"commits/s": _per_s(wire, count, (commit(*place, 0) for place in places))}
+        found["one more reset by time, ms"] = timed_ms(lambda _: wire.ask(reset("Group-0", "Topic-0", 0)))
     bench.changes = (commit(*place, 1) for place in itertools.cycle(places))
-    return {"commits/s": per_s, "longest wait after the commits, ms": after, **bench.at_rest(), **bench.ready()}
+    return borne(bench, found, "commits")
+
+
+def _delay(due_ms: int) -> str:
+    return f"TIMER_DELIVER_MS\x01{due_ms}\x02"
 
 
 def timers(bench: Bench, count: int) -> Figures:
@@ -250,12 +127,82 @@ def timers(bench: Bench, count: int) -> Figures:
     due_ms = int((time.time() + TIMER_S) * 1000)
     with bench.wire() as wire:
         wire.ask(make_topic("Timers"))
+        frames = (send("Timers", 0, _delay(due_ms + number)) for number in range(count))
+        found = {"sends/s": _per_s(wire, count, frames)}
+    return borne(bench, found, "sends")
+
+
+def delays(bench: Bench, count: int) -> Figures:
+    """So many messages that wait for a minute to three years, as many of each order of magnitude."""
+    now_ms = int(time.time() * 1000)
+    shortest, longest = DELAYS_S
+    spread = random.Random(count)
+    delays_s = (shortest * (longest / shortest) ** spread.random() for _ in range(count))
+    with bench.wire() as wire:
+        wire.ask(make_topic("Timers"))
+        frames = (send("Timers", 0, _delay(now_ms + int(delay_s * 1000))) for delay_s in delays_s)
+        found = {"sends/s": _per_s(wire, count, frames)}
+    return borne(bench, found, "sends")
+
+
+def halves(bench: Bench, count: int) -> Figures:
+    """So many half messages that nobody ends."""
+    with bench.wire() as wire:
+        wire.ask(make_topic("Halves"))
+        half = "TRAN_MSG\x01true\x02PGROUP\x01scale\x02UNIQ_KEY\x01{}\x02"
+        frames = (send("Halves", 0, half.format(number)) for number in range(count))
+        found = {"sends/s": _per_s(wire, count, frames)}
+    return borne(bench, found, "sends")
+
+
+def pops(bench: Bench, count: int) -> Figures:
+    """So many messages that a group has popped and not acknowledged."""
+    with bench.wire() as wire:
+        wire.ask(make_topic("Pops", POP_QUEUES))
+        wire.pour(send("Pops", number % POP_QUEUES) for number in range(count))
         begun = time.monotonic()
-        delays = (f"TIMER_DELIVER_MS\x01{due_ms + number}\x02" for number in range(count))
-        wire.pour(send("Timers", 0, delay) for delay in delays)
-        per_s = count / (time.monotonic() - begun)
-    after = _worst(bench.waits_for(bench.times.after))
-    return {"sends/s": per_s, "longest wait after the sends, ms": after, **bench.at_rest(), **bench.ready()}
+        wire.pour(pop("scale", "Pops", POP_MESSAGES) for _ in range(count // POP_MESSAGES))
+        found = {"pops/s": count // POP_MESSAGES / (time.monotonic() - begun)}
+    return borne(bench, found, "pops")
+
+
+def filters(bench: Bench, count: int) -> Figures:
+    """So many groups that each read a topic with an expression of SQL92 of its own."""
+    with bench.wire() as wire:
+        _fill_topics(wire, FILTERED_TOPICS)
+        frames = (
+            subscribe(f"Group-{number}", f"Topic-{number % FILTERED_TOPICS}", f"a > {number} AND b IS NOT NULL")
+            for number in range(count)
+        )
+        found = {"heartbeats/s": _per_s(wire, count, frames)}
+    return borne(bench, found, "heartbeats")
+
+
+def accounts(bench: Bench, count: int) -> Figures:
+    """So many accounts of ACL 1.0 with ten rules each; requests of this machine need none."""
+    directory = Path(bench.options.keys["aclPath"])
+
+    def change(number: int) -> None:
+        stores.write_accounts(directory, count + number)
+
+    found = {"writing the file of accounts, ms": timed_ms(change, 2)}
+    return borne(bench, found, "change of the file")
+
+
+def log(bench: Bench, count: int) -> Figures:
+    """A log of so many files of 1 GiB with holes: a hundred records each, then a filler."""
+    with bench.wire() as wire:
+        keys = [f"key-{number * stores.RECORDS_OF_FILE * count // SINGLE}" for number in range(SINGLE)]
+        times = [stores.BEGIN_MS + count * stores.FILE_MS * number // SINGLE for number in range(SINGLE)]
+        found = {
+            "lookup by key, ms": timed_ms(lambda number: wire.ask(query(stores.TOPIC, keys[number]))),
+            "lookup by time, ms": timed_ms(lambda number: wire.ask(search(stores.TOPIC, times[number]))),
+        }
+    measured = borne(bench, found, "lookups")
+    with bench.wire() as wire:
+        expire = request(RequestCode.DELETE_EXPIRED_COMMITLOG)
+        measured["expiry of one more batch of files, ms"] = timed_ms(lambda _: wire.ask(expire), 3)
+    return measured
 
 
 def clients(bench: Bench, count: int) -> Figures:
@@ -269,24 +216,76 @@ def clients(bench: Bench, count: int) -> Figures:
         assert crowd.stdout is not None
         coming = threading.Thread(target=crowd.stdout.readline, daemon=True)
         coming.start()
-        came = _worst(bench.waits(coming.is_alive))
+        came = worst(bench.waits(coming.is_alive))
         if crowd.poll() is not None:
             raise RuntimeError("the clients could not come")
         rest = bench.at_rest()
         crowd.stdin.close()
-        left = _worst(bench.waits_for(bench.times.after))
+        left = worst(bench.waits_for(bench.times.after))
     return {
         "longest wait while clients connect, ms": came,
         **rest,
         "longest wait while clients disconnect, ms": left,
         "anonymous memory before they connect, MB": before,
         "anonymous memory after they disconnect, MB": bench.held()["anonymous memory, MB"],
+        **bench.loop_holds(),
     }
 
 
-ROWS: Final[dict[str, Callable[[Bench, int], Figures]]] = {
-    "topics": topics,
-    "offsets": offsets,
-    "timers": timers,
-    "clients": clients,
+@dataclass(frozen=True)
+class Row:
+    """What a broker is filled with, in steps of ten."""
+
+    measure: Callable[[Bench, int], Figures]
+    """Fills a broker that runs to a size, and measures it."""
+    steps: tuple[int, ...]
+    unit: str
+    peer: System | None = None
+    """Whose broker is measured beside ours; what has none here is measured alone."""
+    most_of_peer: int = sys.maxsize
+    """More takes the peer too long."""
+    nameservers: int = 1
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Of the broker's configuration; ``{directory}`` is one of its own."""
+    prepare: Callable[[Path, int], None] | None = None
+    """Writes files into the directory before the broker starts."""
+
+
+ROWS: Final[dict[str, Row]] = {
+    "topics": Row(
+        topics,
+        (100, 1_000, 10_000, 20_000),
+        "topics of five queues, a message in each",
+        System.APACHE,
+        10_000,
+        nameservers=3,
+    ),
+    "offsets": Row(offsets, (1_000, 10_000, 100_000, 1_000_000), "offsets of groups over 1,000 topics", System.APACHE),
+    "timers": Row(timers, (10_000, 100_000, 1_000_000), "messages that wait for two days", System.APACHE5),
+    "delays": Row(
+        delays,
+        (1_000, 10_000, 100_000, 1_000_000),
+        "messages that wait for a minute to three years",
+        keys={"timerMaxDelaySec": str(4 * 365 * 86_400)},
+    ),
+    "halves": Row(halves, (1_000, 10_000, 100_000, 400_000), "open transactions"),
+    "pops": Row(pops, (1_000, 10_000, 100_000, 1_000_000), "messages popped and not acknowledged"),
+    "filters": Row(
+        filters, (100, 1_000, 9_000), "groups with an expression of SQL92", keys={"enablePropertyFilter": "true"}
+    ),
+    "accounts": Row(
+        accounts,
+        (100, 1_000, 10_000),
+        "accounts of ACL 1.0 with ten rules each",
+        keys={"aclEnable": "true", "aclPath": "{directory}/acl"},
+        prepare=lambda directory, count: stores.write_accounts(directory / "acl", count),
+    ),
+    "log": Row(
+        log,
+        (10, 100, 1_000),
+        "files of 1 GiB of a log with holes",
+        keys={"fileReservedTime": "1", "deleteWhen": "00"},
+        prepare=lambda directory, count: stores.write_log(directory / "broker" / "store", count),
+    ),
+    "clients": Row(clients, (100, 1_000, 10_000), "connections with heartbeats", System.APACHE),
 }

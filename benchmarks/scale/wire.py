@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -81,6 +81,77 @@ def commit(group: str, topic: str, queue: int, offset: int) -> bytes:
         queueId=str(queue),
         commitOffset=str(offset),
     )
+
+
+def pop(group: str, topic: str, messages: int, invisible_ms: int = 86_400_000) -> bytes:
+    """Pop messages of any queue from the first one on, without a wait."""
+    return request(
+        RequestCode.POP_MESSAGE,
+        consumerGroup=group,
+        topic=topic,
+        queueId="-1",
+        maxMsgNums=str(messages),
+        invisibleTime=str(invisible_ms),
+        pollTime="0",
+        bornTime="0",
+        initMode="0",
+    )
+
+
+def query(topic: str, key: str) -> bytes:
+    """Find messages by key."""
+    return request(
+        RequestCode.QUERY_MESSAGE,
+        topic=topic,
+        key=key,
+        maxNum="1",
+        beginTimestamp="0",
+        endTimestamp=str(1 << 62),
+    )
+
+
+def search(topic: str, time_ms: int) -> bytes:
+    """Find the offset of a queue at a time."""
+    return request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic=topic, queueId="0", timestamp=str(time_ms))
+
+
+def reset(group: str, topic: str, time_ms: int) -> bytes:
+    """Set the offsets of a group to those of a time."""
+    return request(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, topic=topic, group=group, timestamp=str(time_ms), isForce="true"
+    )
+
+
+def subscribe(group: str, topic: str, sql: str) -> bytes:
+    """The heartbeat of a consumer that filters a topic by an expression of SQL92."""
+    return heartbeat(f"10.0.0.1@{group}", group, topic, sql)
+
+
+def heartbeat(client: str, group: str, topic: str, sql: str = "") -> bytes:
+    """The heartbeat of a consumer and a producer."""
+    subscription: dict[str, Any] = {
+        "topic": topic,
+        "subString": sql or "*",
+        "tagsSet": [],
+        "codeSet": [],
+        "subVersion": 1,
+        "classFilterMode": False,
+        "expressionType": "SQL92" if sql else "TAG",
+    }
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "subscriptionDataSet": [subscription],
+        "unitMode": False,
+    }
+    data = {
+        "clientID": client,
+        "producerDataSet": [{"groupName": f"{group}-producers"}],
+        "consumerDataSet": [consumer],
+    }
+    return request(RequestCode.HEART_BEAT, json.dumps(data).encode())
 
 
 class Wire:

@@ -15,7 +15,12 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 ROOT = Path(__file__).resolve().parents[2]
-STARTED_BY_OTHERS = ("benchmarks.clients.cpp_cases", "benchmarks.clients.aiokafka_cases", "benchmarks.scale.crowd")
+STARTED_BY_OTHERS = (
+    "benchmarks.clients.cpp_cases",
+    "benchmarks.clients.aiokafka_cases",
+    "benchmarks.scale.crowd",
+    "benchmarks.scale.held",
+)
 COMMANDS = sorted(
     {
         command

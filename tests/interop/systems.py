@@ -139,14 +139,14 @@ class Server:
             )
 
     def wait_ready(self, namesrv: str | None = None) -> None:
-        """Wait until the port answers and, for a broker, until the nameserver lists it."""
+        """Wait until the port answers and, for a broker, until the nameservers list it (with semicolons between)."""
 
         def ready() -> bool:
             if self._process is None or self._process.poll() is not None:
                 raise RuntimeError(f"{self.system.value} {self.name} ended while it started\n{self.logs()}")
             if not probe.port_open(self.address):
                 return False
-            if namesrv is None or probe.broker_registered(namesrv, self.address):
+            if all(probe.broker_registered(one, self.address) for one in (namesrv or "").split(";") if one):
                 return True
             if self.system.is_apache_5:
                 probe.register_again(self.address)
