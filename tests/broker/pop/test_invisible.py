@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cometmq.broker.pop.entries import Forgotten, popped
 from cometmq.broker.pop.invisible import NEVER, InvisibleMessages
 from cometmq.broker.pop.state import PopQueue, PopState
 
+BATCH = 128
 Steps = Iterable[tuple[str, int, int]]
 
 
@@ -63,6 +65,33 @@ def test_a_million_messages_by_batches_over_queues_take_little_memory() -> None:
         state.apply(popped("T", "G", queue_id, range(start, start + 32), start + 32, batch, 60_000))
     assert state.in_flight("T", "G") == 1_000_000
     assert resident_bytes() - before <= 60_000_000
+
+
+def processor_time_to_end_all(messages: int) -> float:
+    """Seconds that it takes to find all of so many due messages in batches, and to remove them."""
+    found = InvisibleMessages()
+    for start in range(0, messages, 32):
+        found.add(range(start, start + 32), start // 1_000, 60_000 + start // 1_000)
+    began = time.thread_time()
+    while due := found.due_messages(1_000_000, BATCH):
+        for offset, pop_time, _ in due:
+            found.remove(offset, pop_time)
+    assert not found.count
+    return time.thread_time() - began
+
+
+def test_many_messages_that_are_due_at_once_cost_as_much_each_as_few() -> None:
+    few = min(processor_time_to_end_all(8_000) for _ in range(3))
+    assert processor_time_to_end_all(80_000) < 40 * few  # 100 times as much if each batch looks at all
+
+
+def test_a_message_that_is_due_before_those_found_already_comes_first() -> None:
+    found = InvisibleMessages()
+    found.add(range(100), 1, 500)
+    assert found.due_messages(600, 2) == [(0, 1, 500), (1, 1, 500)]
+    found.add([200], 2, 400)
+    found.remove(0, 1)
+    assert found.due_messages(600, 2) == [(200, 2, 400), (1, 1, 500)]
 
 
 def test_what_is_overdue_is_counted_with_the_time_since_the_first() -> None:

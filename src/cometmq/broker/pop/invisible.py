@@ -3,6 +3,10 @@
 Three arrays, sorted by offset, use 24 bytes a message; new messages are nearly always added at the end. The slot of a
 removed message is only marked; marked slots are freed once they are half of all slots. Messages are not Python objects:
 a million of them need 24 to 55 MB.
+
+A look for due messages reads all slots, so it finds many of them at once: the *ready* ones, sorted by due time. Later
+looks take these one after the other, until few are left. Ready messages that have been removed or changed in the
+meantime are skipped.
 """
 
 from __future__ import annotations
@@ -18,12 +22,20 @@ OVER: Final = -(2**63)
 """Value of a removed message's slot."""
 NEVER: Final = 2**63 - 1
 _COMPACT_MIN: Final = 64
+_READY_BATCHES: Final = 16
+"""Minimum number of batches that one look for due messages finds."""
+_READY_SHARE: Final = 64
+"""Fraction of slots (one in N) that one look finds at least, so that many due messages need few looks."""
+
+
+Messages = list[tuple[int, int, int]]
+"""Offset, pop time and due time of each message."""
 
 
 class InvisibleMessages:
     """The offset, pop time and due time of each invisible message; times are in milliseconds since 1970."""
 
-    __slots__ = ("_due", "_offsets", "_pop_times", "count", "first_due")
+    __slots__ = ("_due", "_offsets", "_pop_times", "_ready", "_ready_until", "count", "first_due")
 
     def __init__(self) -> None:
         self._offsets = array("q")
@@ -32,11 +44,17 @@ class InvisibleMessages:
         self.count = 0
         self.first_due = NEVER
         """Lower bound of all due times."""
+        self._ready: Messages = []
+        """The messages that are due first, the last one first, if the last look found more than it was asked for."""
+        self._ready_until = OVER
+        """Due time of the last ready message; no other message is due before it."""
 
     # --- adding and removing --------------------------------------------------------------------
     def add(self, offsets: Sequence[int], pop_time: int, due: int) -> None:
         """Add messages at ascending offsets; a message that is already present gets the new times."""
         count = len(offsets)
+        if due <= self._ready_until:
+            self._forget_ready()
         if not self._offsets or offsets[0] > self._offsets[-1]:
             self._offsets.extend(offsets)
             self._pop_times.extend([pop_time] * count)
@@ -80,8 +98,11 @@ class InvisibleMessages:
     def remove_from(self, offset: int) -> int:
         """Remove all messages at or after an offset; return their latest pop time, or 0 if there are none."""
         at = bisect_left(self._offsets, offset)
-        latest = max((self._pop_times[i] for i in range(at, len(self._offsets)) if self._due[i] != OVER), default=0)
-        self.count -= sum(due != OVER for due in self._due[at:])
+        is_there = np.frombuffer(self._due, np.int64)[at:] != OVER
+        gone = np.frombuffer(self._pop_times, np.int64)[at:][is_there]
+        latest = int(gone.max()) if len(gone) else 0
+        self.count -= len(gone)
+        del is_there, gone  # the arrays cannot be cut while numpy looks at them
         del self._offsets[at:], self._pop_times[at:], self._due[at:]
         return latest
 
@@ -97,26 +118,63 @@ class InvisibleMessages:
         return -1 if self._due[at] == OVER else at
 
     # --- time -----------------------------------------------------------------------------------
-    def due_messages(self, now_ms: int, most: int) -> list[tuple[int, int, int]]:
-        """Return the offset, pop time and due time of up to ``most`` due messages, the longest overdue first.
+    def due_messages(self, now_ms: int, most: int) -> Messages:
+        """Return up to ``most`` due messages, the longest overdue first.
 
         Afterwards ``first_due`` is exact for the remaining messages.
         """
         if not self.count:
             self.first_due = NEVER
             return []
+        found = self._take_ready(now_ms, most)
+        if found is None:
+            self._find_ready(now_ms, most)
+            found = self._take_ready(now_ms, most, is_complete=True)
+        assert found is not None
+        return found
+
+    def _take_ready(self, now_ms: int, most: int, *, is_complete: bool = False) -> Messages | None:
+        """Return up to ``most`` ready messages, which remain ready until they are removed; set ``first_due``.
+
+        :param is_complete: true just after a look. Otherwise, return ``None`` unless a further message is ready, since
+            nobody knows then which message is due next.
+        """
+        ready = self._ready
+        found: Messages = []
+        at = len(ready)
+        while at:
+            at -= 1
+            message = ready[at]
+            if self.find(message[0]) != message[1:]:
+                if not found:
+                    ready.pop()
+            elif len(found) < most and message[2] <= now_ms:
+                found.append(message)
+            else:
+                self.first_due = message[2]
+                return found
+        return found if is_complete else None
+
+    def _find_ready(self, now_ms: int, most: int) -> None:
+        """Find the messages that are due first, and set ``first_due`` to that of the first message after them."""
         due = np.frombuffer(self._due, np.int64)
         places = np.flatnonzero((due <= now_ms) & (due != OVER))
-        rest_due = NEVER
-        if len(places) > most:
+        room = max(most * _READY_BATCHES, len(due) // _READY_SHARE)
+        self.first_due = NEVER
+        if len(places) > room:
             order = np.argsort(due[places], kind="stable")
-            rest_due = int(due[places[order[most]]])
-            places = np.sort(places[order[:most]])
-        later = due[due > now_ms]
-        self.first_due = min(rest_due, int(later.min()) if len(later) else NEVER)
-        found = [(self._offsets[at], self._pop_times[at], self._due[at]) for at in places.tolist()]
-        found.sort(key=_BY_DUE)
-        return found
+            self.first_due = int(due[places[order[room]]])
+            places = places[order[:room]]
+        else:
+            places = places[np.argsort(due[places], kind="stable")]
+            later = due[due > now_ms]
+            self.first_due = int(later.min()) if len(later) else NEVER
+        first_last = places[::-1].tolist()
+        self._ready = [(self._offsets[at], self._pop_times[at], self._due[at]) for at in first_last]
+        self._ready_until = self._ready[0][2] if self._ready else OVER
+
+    def _forget_ready(self) -> None:
+        self._ready, self._ready_until = [], OVER
 
     def overdue(self, now_ms: int) -> tuple[int, int]:
         """Return the number of due messages and how long the first of them has been due, in milliseconds."""
@@ -144,12 +202,14 @@ class InvisibleMessages:
         if not len(made._offsets) == len(made._pop_times) == len(made._due):
             raise ValueError("the arrays have different lengths")
         made.count = len(made._offsets)
-        made.first_due = min(made._due, default=NEVER)
+        if made.count:
+            made.first_due = int(np.frombuffer(made._due, np.int64).min())
         return made
 
     def _clear(self) -> None:
         self._offsets, self._pop_times, self._due = array("q"), array("q"), array("q")
         self.first_due = NEVER
+        self._forget_ready()
 
     def _compact(self) -> None:
         if self.count == len(self._offsets):
@@ -160,10 +220,3 @@ class InvisibleMessages:
             for column in (self._offsets, self._pop_times, self._due)
         ]
         self._offsets, self._pop_times, self._due = kept
-
-
-def _by_due(message: tuple[int, int, int]) -> tuple[int, int]:
-    return message[2], message[0]
-
-
-_BY_DUE: Final = _by_due
