@@ -3,13 +3,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.auth.model import AuthError
 from cometmq.auth.plain_files import PlainFiles
-from cometmq.auth.policies import EntryInfo, PolicyInfo
+from cometmq.auth.policies import EntryInfo, PolicyInfo, User
 from cometmq.auth.user_access import UserAccess, migrate
-from cometmq.auth.users import UserTable
+from cometmq.auth.users import Cipher, StoredUser, StoredUsers, UserTable, _stored
 from cometmq.remoting.permissions import Action, on_group, on_topic
 
 POLICIES = [PolicyInfo("Custom", [EntryInfo("Topic:Orders", ["Pub"], None, "Allow")])]
@@ -105,3 +106,38 @@ def test_accounts_of_acl_1_become_users_with_the_same_permissions(tmp_path: Path
     assert new.signer is not None
     fields = {"AccessKey": "billing-account"}
     assert not new.signer.accepts(fields, b"")
+
+
+def test_a_change_encodes_only_the_changed_user_and_the_file_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "auth.json"
+    table = UserTable(path, None)
+    for number in range(20):
+        table.create(f"user-{number}", "line\nbreak")
+    encoded: list[str] = []
+
+    def noted(user: User, cipher: Cipher | None) -> StoredUser:
+        encoded.append(user.name)
+        return _stored(user, cipher)
+
+    monkeypatch.setattr("cometmq.auth.users._stored", noted)
+    table.put_policies("user-7", POLICIES)
+    table.delete("user-3")
+    assert encoded == ["user-7"]
+    for names in (list(table.users), []):
+        for name in [name for name in table.users if name not in names]:
+            table.delete(name)
+        stored = StoredUsers([_stored(user, None) for user in table.users.values()])
+        assert path.read_bytes() == msgspec.json.format(msgspec.json.encode(stored), indent=2)
+        assert UserTable(path, None).users == table.users
+
+
+def test_no_change_makes_a_file_that_the_next_start_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "auth.json"
+    table = UserTable(path, None)
+    table.create("alice", "secret-of-alice")
+    monkeypatch.setattr("cometmq.auth.users.MAX_USERS_FILE_BYTES", path.stat().st_size + 10)
+    with pytest.raises(AuthError, match="would be larger than"):
+        table.create("bob", "secret-of-bob")
+    assert set(table.users) == set(UserTable(path, None).users) == {"alice"}

@@ -18,6 +18,10 @@ MAX_ACL_BODY_BYTES: Final = 262_144
 """Maximum size of a request body that changes a user or policies, enough for about a thousand entries."""
 MAX_USERS: Final = 10_000
 """Maximum number of ACL 2.0 users; a user with a few policies needs about 1 KB."""
+MAX_USERS_FILE_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size of ``auth.json``, enough for the maximum number of users with 30 policy entries each (220 bytes each),
+which take about four seconds to read. A change that would make the file larger is refused.
+"""
 SIGNATURE_SECONDS: Final = 300.0
 """Time for which a stamped signature is valid by the server's clock; Kerberos has the same limit."""
 SIGNATURE_AHEAD_SECONDS: Final = 60.0

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.auth.limits import MAX_ACL_FILE_BYTES, MAX_USERS
+from cometmq.auth.limits import MAX_USERS, MAX_USERS_FILE_BYTES
 from cometmq.auth.model import AuthError
 from cometmq.auth.policies import (
     CUSTOM,
@@ -123,6 +123,8 @@ class UserTable:
         self.lock: Final = asyncio.Lock()
         """Is held during each change."""
         self._cipher = None if key is None else Cipher(key)
+        self._rows: dict[str, tuple[User, bytes]] = {}
+        """Each user with its text in the file, once a change was saved, so that a change encodes only one user."""
         self._seen = self._look()
         self.users: dict[str, User] = self._read()
         if self._cipher is None:
@@ -202,15 +204,28 @@ class UserTable:
 
     # --- the file -----------------------------------------------------------------------------
     def _save(self, users: dict[str, User]) -> None:
-        stored = StoredUsers([_stored(user, self._cipher) for user in users.values()])
-        data = msgspec.json.format(msgspec.json.encode(stored), indent=2)
+        rows = {name: self._row_of(user) for name, user in users.items()}
+        data = _whole([row for _, row in rows.values()])
+        if len(data) > MAX_USERS_FILE_BYTES:
+            raise AuthError(
+                f"{self.path} would be larger than {MAX_USERS_FILE_BYTES:,} bytes; delete users or policies"
+            )
         try:
             replace_file(self.path, data, private=True)
         except OSError as error:
             raise AuthError(f"{self.path} cannot be written: {reason_of(error)}") from None
         self._seen = self._look()
         self.users = users
+        self._rows = rows
         self.version += 1
+
+    def _row_of(self, user: User) -> tuple[User, bytes]:
+        """Return a user with its text in the file; the text of an unchanged user is that of the last save."""
+        known = self._rows.get(user.name)
+        if known is not None and known[0] is user:
+            return known
+        text = msgspec.json.format(msgspec.json.encode(_stored(user, self._cipher)), indent=2)
+        return user, text.replace(b"\n", b"\n    ")  # texts in JSON have no line breaks
 
     def exported(self, key: bytes) -> bytes:
         """Return all users for another server, with passwords that are encrypted with ``key``."""
@@ -232,7 +247,7 @@ class UserTable:
 
     def _read(self) -> dict[str, User]:
         try:
-            if self.path.stat().st_size > MAX_ACL_FILE_BYTES * 4:
+            if self.path.stat().st_size > MAX_USERS_FILE_BYTES:
                 raise AuthError(f"{self.path} is too large")
             data = self.path.read_bytes()
             if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
@@ -282,6 +297,13 @@ class UserTable:
             _log.error("the users were not reloaded: %s", error)
         else:
             self.version += 1
+
+
+def _whole(rows: list[bytes]) -> bytes:
+    """Return the file's content, as ``msgspec.json.format`` would return it for all users at once."""
+    if not rows:
+        return b'{\n  "users": []\n}'
+    return b'{\n  "users": [\n    %b\n  ]\n}' % b",\n    ".join(rows)
 
 
 def _stored(user: User, cipher: Cipher | None) -> StoredUser:
