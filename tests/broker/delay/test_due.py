@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -159,6 +162,36 @@ def test_recalls_are_forgotten_while_others_are_late() -> None:
     assert set(due._recalled) == {(7_000, 1)}
     due.forget_recalls(10_000)
     assert not due._recalled
+
+
+def processor_time_of_arrivals(messages: int) -> float:
+    """Seconds that it takes to add so many messages that are due at once, with a look after each turn of 16."""
+    due = DueMessages()
+    entries = [entry(serial, 5_000) for serial in range(messages)]
+    began = time.thread_time()
+    for number, one in enumerate(entries):
+        due.add(one)
+        if number % 16 == 15:
+            assert due.next_due() == 5_000
+    return time.thread_time() - began
+
+
+def test_each_arrival_costs_the_same_however_many_are_due_with_it() -> None:
+    few = min(processor_time_of_arrivals(3_000) for _ in range(3))
+    assert processor_time_of_arrivals(30_000) < 40 * few  # 100 times as much if each look goes through all
+
+
+def test_messages_that_arrived_take_60_bytes_each() -> None:
+    due = DueMessages()
+    tracemalloc.start()
+    try:
+        for serial in range(20_000):
+            due.add(entry(serial, 5_000 + serial))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 20_000 * 75  # buffers grow ahead by an eighth
+    assert len(due) == 20_000
 
 
 DueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

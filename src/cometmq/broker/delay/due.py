@@ -1,7 +1,8 @@
 """DueMessages: the delayed messages in memory, in order of delivery.
 
 They consist of windows loaded from the timer log (sorted arrays, 56 bytes per message) and messages that arrived later
-(one list per second, and a heap once the second has begun). If more messages are due than fit into a batch, the late
+(one buffer of such units per slot of 100 ms, which becomes a sorted array when the slot begins; a heap for those that
+arrive in the slot itself). If more messages are due than fit into a batch, the late
 messages are delivered in the order of their due times. Messages that become due in the meantime are delivered in the
 same batches, so that a burst does not delay all later messages.
 """
@@ -9,19 +10,31 @@ same batches, so that a burst does not delay all later messages.
 from __future__ import annotations
 
 import heapq
+import struct
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from cometmq.store.timer.log import FOREVER_MS
-from cometmq.store.timer.unit import RECALL, TimerEntry, Units
+from cometmq.store.timer.unit import RECALL, UNIT_DTYPE, TimerEntry, Units
 
 LATE_MS: Final = 20
 """A message that is overdue by this many milliseconds belongs to the backlog."""
 
 IN_LOG: Final = -1
 """Value of ``Waiting.crc`` for a message whose record is read from the log."""
+
+
+SLOT_MS: Final = 100
+"""Length of a slot in milliseconds."""
+_ARRIVED: Final = -1
+"""Kind of a unit whose ``at`` is the log offset of its record."""
+_ARRIVED_UNIT: Final = struct.Struct("<qqQQqiiII")
 
 
 class Waiting(NamedTuple):
@@ -41,17 +54,56 @@ _DUE: Final = attrgetter("due_ms")
 _SERIAL: Final = attrgetter("serial")
 
 
+class _Slot:
+    """The messages due in one slot that arrived before it began, in the order in which they arrived."""
+
+    __slots__ = ("_packed", "first_ms")
+
+    def __init__(self) -> None:
+        self._packed = bytearray()
+        self.first_ms = FOREVER_MS
+        """The earliest due time, or a time before it."""
+
+    def __len__(self) -> int:
+        return len(self._packed) // UNIT_DTYPE.itemsize
+
+    def add(self, entry: TimerEntry) -> None:
+        due_ms = entry.due_ms
+        place = entry.physical_offset, len(entry.record), _ARRIVED, 0, 0
+        self._packed += _ARRIVED_UNIT.pack(due_ms, entry.serial, entry.key, entry.topic, *place)
+        self.first_ms = min(self.first_ms, due_ms)
+
+    def units(self) -> Units:
+        """Return a view, which must be released before the next message is added."""
+        return np.frombuffer(self._packed, UNIT_DTYPE)
+
+    def in_order(self) -> Units:
+        """Return the messages sorted by due time and serial number."""
+        units = self.units()
+        millisecond = (units["due"] % SLOT_MS).astype(np.uint8)  # a byte is sorted in linear time
+        if (millisecond[1:] >= millisecond[:-1]).all():
+            return units
+        found: Units = units[np.argsort(millisecond, kind="stable")]
+        return found
+
+    def forget_from(self, due_ms: int) -> None:
+        units = self.units()
+        self._packed = bytearray(units[units["due"] < due_ms].tobytes())
+
+
 class DueMessages:
     """The messages that will be due soon."""
 
     def __init__(self) -> None:
         self._heap: list[Waiting] = []
-        self._seconds: dict[int, list[Waiting]] = {}
+        self._slots: dict[int, _Slot] = {}
         self._order: list[int] = []
-        """Heap of the keys in ``_seconds``."""
+        """Heap of the keys in ``_slots``."""
         self._begun = -(1 << 62)
-        """The last second whose messages are in the heap."""
+        """The last slot whose messages are in ``_arrived`` and in the heap."""
         self._windows: deque[Units] = deque()
+        self._arrived: deque[Units] = deque()
+        """Sorted messages of slots that have begun."""
         self._late: deque[Waiting] = deque()
         self._late_windows: deque[Units] = deque()
         self._recalled: dict[tuple[int, int], int] = {}
@@ -63,13 +115,14 @@ class DueMessages:
         """Upper bound for the due times of the messages that were taken, except those that will be loaded again."""
 
     def __len__(self) -> int:
-        return (
-            len(self._heap)
-            + len(self._late)
-            + sum(len(arrived) for arrived in self._seconds.values())
-            + sum(len(units) for units in self._windows)
-            + sum(len(units) for units in self._late_windows)
-        )
+        arrived = sum(map(len, self._slots.values()))
+        return len(self._heap) + len(self._late) + arrived + sum(map(len, self._arrays()))
+
+    def _arrays(self) -> Iterator[Units]:
+        """Yield the sorted arrays of messages."""
+        yield from self._late_windows
+        yield from self._windows
+        yield from self._arrived
 
     # --- adding ---------------------------------------------------------------------------------
     def add(self, entry: TimerEntry) -> None:
@@ -77,19 +130,16 @@ class DueMessages:
         if entry.kind == RECALL:
             self.recall(entry.due_ms, entry.key)
             return
-        waiting = Waiting(
-            entry.due_ms, entry.serial, entry.key, entry.topic, entry.physical_offset, len(entry.record), IN_LOG
-        )
-        second = entry.due_ms // 1000
-        if second <= self._begun:
-            heapq.heappush(self._heap, waiting)
+        slot = entry.due_ms // SLOT_MS
+        if slot <= self._begun:
+            place = entry.physical_offset, len(entry.record), IN_LOG
+            heapq.heappush(self._heap, Waiting(entry.due_ms, entry.serial, entry.key, entry.topic, *place))
             return
-        arrived = self._seconds.get(second)
+        arrived = self._slots.get(slot)
         if arrived is None:
-            self._seconds[second] = [waiting]
-            heapq.heappush(self._order, second)
-        else:
-            arrived.append(waiting)
+            arrived = self._slots[slot] = _Slot()
+            heapq.heappush(self._order, slot)
+        arrived.add(entry)
 
     def add_window(self, units: Units) -> None:
         """Add sorted messages loaded from the timer log; they must be due after those in earlier windows."""
@@ -104,10 +154,10 @@ class DueMessages:
         """Drop messages and recalls due at ``due_ms`` or later, because they will be loaded again."""
         self._heap = [waiting for waiting in self._heap if waiting.due_ms < due_ms]
         heapq.heapify(self._heap)
-        for second, arrived in self._seconds.items():
-            self._seconds[second] = [waiting for waiting in arrived if waiting.due_ms < due_ms]
+        for arrived in self._slots.values():
+            arrived.forget_from(due_ms)
         self._late = deque(waiting for waiting in self._late if waiting.due_ms < due_ms)
-        for windows in (self._windows, self._late_windows):
+        for windows in (self._windows, self._arrived, self._late_windows):
             kept = [units[units["due"] < due_ms] for units in windows]
             windows.clear()
             windows.extend(units for units in kept if len(units))
@@ -133,9 +183,9 @@ class DueMessages:
 
     def _first_due(self) -> int:
         """Return a lower bound for the due times in memory."""
-        dues = [units["due"][0] for units in (*self._windows, *self._late_windows)]
+        dues = [units["due"][0] for units in self._arrays()]
         dues += [waiting.due_ms for waiting in (*self._heap[:1], *self._late)]
-        dues += [second * 1000 for second in self._order[:1]]
+        dues += [slot * SLOT_MS for slot in self._order[:1]]
         return int(min(dues, default=FOREVER_MS))
 
     # --- removing -------------------------------------------------------------------------------
@@ -145,20 +195,18 @@ class DueMessages:
             return self._late[0].due_ms
         if self._late_windows:
             return int(self._late_windows[0]["due"][0])
-        heads = []
+        heads = [int(arrays[0]["due"][0]) for arrays in (self._windows, self._arrived) if arrays]
         if self._heap:
             heads.append(self._heap[0].due_ms)
-        elif self._order:
+        if self._order:
             first = self._order[0]
-            heads.append(min((waiting.due_ms for waiting in self._seconds[first]), default=first * 1000))
-        if self._windows:
-            heads.append(int(self._windows[0]["due"][0]))
+            heads.append(min(self._slots[first].first_ms, (first + 1) * SLOT_MS - 1))
         return min(heads, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Waiting]:
         """Remove and return up to ``most`` due messages; drop recalled messages."""
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
-        self._begin_seconds(now_ms // 1000)
+        self._begin_slots(now_ms // SLOT_MS)
         self._move_to_backlog(now_ms - LATE_MS)
         late = bool(self._late or self._late_windows)
         taken = self._take_fresh(now_ms, most // 2 if late else most)
@@ -168,11 +216,12 @@ class DueMessages:
             taken = [waiting for waiting in taken if (waiting.due_ms, waiting.key) not in self._recalled]
         return taken
 
-    def _begin_seconds(self, second: int) -> None:
-        self._begun = max(self._begun, second)
-        while self._order and self._order[0] <= second:
-            self._heap += self._seconds.pop(heapq.heappop(self._order))
-            heapq.heapify(self._heap)
+    def _begin_slots(self, slot: int) -> None:
+        self._begun = max(self._begun, slot)
+        while self._order and self._order[0] <= slot:
+            arrived = self._slots.pop(heapq.heappop(self._order))
+            if arrived:
+                self._arrived.append(arrived.in_order())
 
     def _move_to_backlog(self, due_ms: int) -> None:
         heap = self._heap
@@ -186,12 +235,12 @@ class DueMessages:
             count = bisect_left(heap, due_ms, key=_DUE)
             self._late += heap[:count]
             self._heap = heap[count:]  # a sorted list is a heap
-        while self._windows and int(self._windows[0]["due"][0]) < due_ms:
-            units = self._windows.popleft()
-            count = int(units["due"].searchsorted(due_ms))
-            self._late_windows.append(units[:count])
-            if count < len(units):
-                self._windows.appendleft(units[count:])
+        late = [[*_cut(self._windows, due_ms)], [*_cut(self._arrived, due_ms)]]
+        if all(late):
+            units = np.concatenate([*late[0], *late[1]])
+            late = [[units[np.argsort(units["due"], kind="stable")]]]  # linear, because few sorted parts are merged
+        for parts in late:
+            self._late_windows += parts
 
     def _take_late(self, taken: list[Waiting], most: int) -> None:
         """Remove the oldest late messages, and also the newest ones, so that they need not wait for the entire
@@ -219,44 +268,56 @@ class DueMessages:
                 windows.appendleft(units[count:])
 
     def _take_fresh(self, now_ms: int, most: int) -> list[Waiting]:
-        heap, windows = self._heap, self._windows
-        loaded: list[Waiting] = []
-        if windows and int(windows[0]["due"][0]) <= now_ms:
-            units = windows[0]
-            loaded = _to_waiting(units[: min(most, int(units["due"].searchsorted(now_ms, "right")))])
+        heap = self._heap
+        sources = [arrays for arrays in (self._windows, self._arrived) if arrays]
+        heads = [_to_waiting(arrays[0][: _count_until(arrays[0], now_ms, most)]) for arrays in sources]
+        firsts = sorted((waiting, number) for number, head in enumerate(heads) for waiting in head)
+        used = [0] * len(sources)
         taken: list[Waiting] = []
-        used = 0
-        while len(taken) < most:
-            arrived = heap[0] if heap and heap[0].due_ms <= now_ms else None
-            if used < len(loaded) and (arrived is None or loaded[used] < arrived):
-                taken.append(loaded[used])
-                used += 1
-            elif arrived is not None:
+        for waiting, number in firsts:
+            while heap and heap[0] < waiting and len(taken) < most:
                 taken.append(heapq.heappop(heap))
-            else:
+            if len(taken) == most:
                 break
-        if used:
-            units = windows.popleft()
-            if used < len(units):
-                windows.appendleft(units[used:])
+            taken.append(waiting)
+            used[number] += 1
+        while heap and heap[0].due_ms <= now_ms and len(taken) < most:
+            taken.append(heapq.heappop(heap))
+        for arrays, count in zip(sources, used, strict=True):
+            if count == len(arrays[0]):
+                arrays.popleft()
+            elif count:
+                arrays[0] = arrays[0][count:]
         return taken
 
     # --- queries --------------------------------------------------------------------------------
-    def due_until(self, due_ms: int) -> list[int]:
+    def due_until(self, due_ms: int) -> npt.NDArray[np.int64]:
         """Return the serial numbers of all messages due by ``due_ms``."""
-        serials = [waiting.serial for waiting in self._late if waiting.due_ms <= due_ms]
-        for units in (*self._late_windows, *self._windows):
-            serials += units["serial"][units["due"] <= due_ms].tolist()
-        for second, arrived in self._seconds.items():
-            if second * 1000 <= due_ms:
-                serials += [waiting.serial for waiting in arrived if waiting.due_ms <= due_ms]
-        # Nearly all messages of begun seconds are due: scanning all is cheaper than walking down the heap.
-        serials += [waiting.serial for waiting in self._heap if waiting.due_ms <= due_ms]
-        return serials
+        # Nearly all messages of begun slots are due: scanning all is cheaper than walking down the heap.
+        serials = [waiting.serial for waiting in (*self._late, *self._heap) if waiting.due_ms <= due_ms]
+        found = [np.array(serials, np.int64)]
+        arrived = (arrived.units() for slot, arrived in self._slots.items() if slot * SLOT_MS <= due_ms)
+        found += [units["serial"][units["due"] <= due_ms] for units in (*self._arrays(), *arrived)]
+        return np.concatenate(found)
 
 
 def _to_waiting(units: Units) -> list[Waiting]:
     return [
-        Waiting(due_ms, serial, key, topic, at, size, crc)
-        for due_ms, serial, key, topic, at, size, _, crc, _ in units.tolist()
+        Waiting(due_ms, serial, key, topic, at, size, IN_LOG if kind == _ARRIVED else crc)
+        for due_ms, serial, key, topic, at, size, kind, crc, _ in units.tolist()
     ]
+
+
+def _count_until(units: Units, due_ms: int, most: int) -> int:
+    """Return the number of units due by ``due_ms``, but at most ``most``."""
+    return int(units["due"][:most].searchsorted(due_ms, "right"))
+
+
+def _cut(arrays: deque[Units], due_ms: int) -> Iterator[Units]:
+    """Remove the messages due before ``due_ms`` from the sorted arrays, and yield them."""
+    while arrays and int(arrays[0]["due"][0]) < due_ms:
+        units = arrays.popleft()
+        count = int(units["due"].searchsorted(due_ms))
+        if count < len(units):
+            arrays.appendleft(units[count:])
+        yield units[:count]

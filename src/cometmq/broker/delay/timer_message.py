@@ -33,10 +33,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.due import DueMessages, Waiting
@@ -73,6 +78,8 @@ T = TypeVar("T")
 
 _READ_UNITS: Final = 256
 """Maximum number of messages read after a turn; fewer if they are large."""
+_LISTED_AT_ONCE: Final = 65_536
+"""Number of late messages that are listed before other threads may run."""
 _LONG_AGO_MS: Final = -(1 << 62)
 
 
@@ -83,6 +90,21 @@ class _Batch(NamedTuple):
     """The end of the log before the batch was stored."""
     waiting: list[Waiting]
     topics: list[str]
+
+
+class _Moment(NamedTuple):
+    """A position whose late messages have not been listed yet, since there may be a million."""
+
+    position: TimerPosition
+    late: npt.NDArray[np.int64]
+
+    def complete(self) -> TimerPosition:
+        """Return the position with its late messages (worker thread)."""
+        late: list[int] = []
+        for at in range(0, len(self.late), _LISTED_AT_ONCE):
+            late += self.late[at : at + _LISTED_AT_ONCE].tolist()
+            time.sleep(0)  # lets the event loop's thread run
+        return msgspec.structs.replace(self.position, late=late)
 
 
 class TimerMessageService:
@@ -386,7 +408,7 @@ class TimerMessageService:
         else:
             self._save_soon()
 
-    async def _write(self) -> TimerPosition | None:
+    async def _write(self) -> _Moment | None:
         """Copy the unwritten messages to the timer log; return the position at which the copy began."""
         batch, size = self._unwritten, self._unwritten_bytes
         self._unwritten, self._unwritten_bytes = [], 0
@@ -428,7 +450,7 @@ class TimerMessageService:
             self._set_due_alarm()
         self._set_load_alarm()
 
-    def _position(self) -> TimerPosition | None:
+    def _position(self) -> _Moment | None:
         """Return the position to save, or ``None`` while some messages that were due are not in memory."""
         self._move_horizon()
         if self.horizon_ms <= self._until_ms:
@@ -437,11 +459,11 @@ class TimerMessageService:
         now_ms = max(self.clock.now_ms(), self.due.taken_until_ms)  # the clock may have moved backwards
         self._until_ms = max(self._until_ms, min(now_ms, self.horizon_ms - 1))
         self._notice_clock_moved_back()
-        return TimerPosition(self._read, log_offset, self._until_ms, self._undelivered())
+        return _Moment(TimerPosition(self._read, log_offset, self._until_ms), self._undelivered())
 
-    def _undelivered(self) -> list[int]:
+    def _undelivered(self) -> npt.NDArray[np.int64]:
         in_flight = [waiting.serial for batch in self._under_way for waiting in batch.waiting]
-        return self.due.due_until(self._until_ms) + in_flight
+        return np.concatenate((self.due.due_until(self._until_ms), np.array(in_flight, np.int64)))
 
     def _notice_clock_moved_back(self) -> None:
         """If the clock has moved backwards, drop the messages in memory that are not near at the new time.
@@ -454,18 +476,19 @@ class TimerMessageService:
         late = any(waiting.due_ms >= horizon_ms for batch in self._under_way for waiting in batch.waiting)
         if self._until_ms <= horizon_ms or late:
             return
-        self.log.set_back(SetBack(self._read, self._until_ms, self._undelivered()))
+        self.log.set_back(SetBack(self._read, self._until_ms, self._undelivered().tolist()))
         self._until_ms, self.horizon_ms, self._next_ms = now_ms, horizon_ms, horizon_ms
         self.due.forget_from(horizon_ms)
         self._set_due_alarm()
 
-    async def _save(self, position: TimerPosition) -> None:
+    async def _save(self, moment: _Moment) -> None:
+        position = moment.position
         self._save_alarm.cancel()
         if not self.log.exists:
             return
         began_s = self.clock.monotonic()
         await self._store.wait_kept(position.log_offset)
-        await self.in_thread(partial(self.log.save, position))
+        await self.in_thread(lambda: self.log.save(moment.complete()))
         self._saved_at_s = self.clock.monotonic()
         self._pause_s = max(TIMER_SAVE_SECONDS, TIMER_SAVE_SHARE * (self._saved_at_s - began_s))
         self._log_pin.offset = position.log_offset

@@ -36,7 +36,7 @@ async def list_waiting(
     :param topic: return only messages for this topic.
     :raises OSError: the timer log cannot be read.
     """
-    horizon_ms, near = timer.horizon_ms, np.array(timer.due.due_until(wanted.end_ms), np.int64)
+    horizon_ms, near = timer.horizon_ms, timer.due.due_until(wanted.end_ms)
     of_topic = text_hash(topic) if topic is not None else None
 
     def chosen(units: Units) -> npt.NDArray[np.bool_]:

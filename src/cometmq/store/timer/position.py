@@ -111,6 +111,7 @@ class Delivered:
 
     def __init__(self, position: TimerPosition, found: Mapping[int, int]) -> None:
         self._position = position
+        self._late = frozenset(position.late)
         moments = [SetBack(position.serial, position.until_ms, position.late), *position.set_back]
         self._moments = [(one.serial, one.until_ms, np.array(one.late, np.int64)) for one in moments]
         self._found: npt.NDArray[np.int64] = np.array(sorted(found), np.int64)
@@ -121,7 +122,7 @@ class Delivered:
     def has(self, serial: int, due_ms: int) -> bool:
         """Return whether a message was delivered."""
         position = self._position
-        before = serial < position.serial and due_ms <= position.until_ms and serial not in position.late
+        before = serial < position.serial and due_ms <= position.until_ms and serial not in self._late
         return before or serial in self._serials
 
     def left(self, units: Units) -> Units:

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from cometmq.limits import MAX_LISTED_WAITING_BYTES, MAX_SEARCHED_WAITING
 from cometmq.message.message import MessageExt
@@ -31,18 +32,17 @@ class WaitingOfTopic(msgspec.Struct):
 
 
 def count_waiting(
-    log: TimerLog, from_ms: int, near: Sequence[int], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
+    log: TimerLog, from_ms: int, near: npt.NDArray[np.int64], now_ms: int, within: Sequence[int] = DUE_WITHIN_SECONDS
 ) -> dict[str, WaitingOfTopic]:
     """Count delayed messages by topic: those due at or after ``from_ms``, and those whose serials are in ``near``.
 
     :param within: numbers of seconds; messages due within each are also counted.
     :raises OSError: the timer log cannot be read.
     """
-    serials = np.array(near, np.int64)
     waiting = (
         part
         for units in log.undelivered(0, FOREVER_MS, FOREVER_MS)
-        if len(part := units[(units["due"] >= from_ms) | np.isin(units["serial"], serials)])
+        if len(part := units[(units["due"] >= from_ms) | np.isin(units["serial"], near)])
     )
     return _by_topic(waiting, now_ms, log, within)
 
@@ -53,9 +53,11 @@ def _by_topic(parts: Iterable[Units], now_ms: int, log: TimerLog, within: Sequen
     edges = [now_ms + seconds * 1000 for seconds in within]
     for units in parts:
         topics, places = np.unique(units["topic"], return_inverse=True)
-        for place, topic in enumerate(topics.tolist()):
-            mine = units[places == place]
-            due = np.sort(mine["due"])
+        units = units[np.lexsort((units["due"], places))]
+        ends = np.cumsum(np.bincount(places, minlength=len(topics))).tolist()
+        for topic, begin, end in zip(topics.tolist(), [0, *ends], ends, strict=False):
+            mine = units[begin:end]
+            due = mine["due"]
             waiting = counts.get(topic)
             if waiting is None:
                 names[topic] = _topic_of(log, mine)
