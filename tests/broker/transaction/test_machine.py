@@ -37,6 +37,7 @@ from tests.helpers.contents import stored
 from tests.store.disks import MoodyDisk
 
 from cometmq.broker.controller import Broker
+from cometmq.broker.transaction.open_transactions import describe
 from cometmq.message.names import TRANS_CHECK_MAX_TIME_TOPIC
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.store.disk import Disk
@@ -272,6 +273,15 @@ class TransactionMachine(RuleBasedStateMachine):
             assert self.broker.transactions.open.count == len(self.open)
             keys = [self.broker.transactions.open.read_half(at) for at in self.broker.transactions.open.offsets()]
             assert sorted(half.body for half in keys if half is not None) == sorted(known.body for known in self.open)
+
+    @invariant()
+    def the_oldest_is_that_of_all(self) -> None:
+        if self.started:
+            table = self.broker.transactions.open
+            halves = [(table.get_recorded(at), table.read_half(at)) for at in table.offsets()]
+            begun = [(noted or describe(half)).begun_ms for noted, half in halves if half is not None]
+            oldest = table.oldest()
+            assert (None if oldest is None else oldest.begun_ms) == min(begun, default=None)
 
     @invariant()
     def what_is_given_up_is_kept(self) -> None:

@@ -10,7 +10,10 @@ message that already has a copy. In both cases the missing op message is written
 
 from __future__ import annotations
 
+import heapq
 import logging
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Final
@@ -46,6 +49,9 @@ _log = logging.getLogger(__name__)
 
 _PUT_BACK_MARK: Final = TRAN_PREPARED_QUEUE_OFFSET.encode()
 _CHECKED_MARK: Final = TRANSACTION_CHECK_TIMES.encode()
+
+_ENDED_MIN: Final = 64
+"""Number of ended transactions that are always kept in the heap of start times, and among those not recorded."""
 
 Changed = Callable[[], None]
 """Callback that is called when a transaction's current change has been stored or has failed."""
@@ -99,6 +105,11 @@ class OpenTransactions:
             if noted is not None and noted.first_offset != offset
         }
         """Offset of the current copy, by the transaction's first offset."""
+        self._unrecorded = deque(offset for offset, noted in self._open.items() if noted is None)
+        """Offsets of transactions that may not have been recorded, ascending."""
+        self._begun = [(noted.begun_ms, noted.first_offset) for noted in self._open.values() if noted is not None]
+        """Heap of the start time and first offset of each recorded transaction, and of some that have ended."""
+        heapq.heapify(self._begun)
         self._changing: dict[int, list[Changed]] = {}
         self._read_to = self._halves.committed
         self._marks = [mark]
@@ -123,19 +134,34 @@ class OpenTransactions:
         starting at ``at``.
         """
         self._read_new()
-        end = self._halves.readable
-        return [offset for offset in self._open if at <= offset < end]
+        offsets = list(self._open)  # ascending, because copies have new offsets
+        return offsets[bisect_left(offsets, at) : bisect_left(offsets, self._halves.readable)]
 
     def oldest(self) -> Transaction | None:
         """Return the transaction that began first, or ``None`` if none is open."""
         self._read_new()
-        candidates = [noted for noted in self._open.values() if noted is not None]
-        # Transactions that no round has checked yet are in the order in which they were stored.
-        unseen = next((offset for offset, noted in self._open.items() if noted is None), None)
-        half = None if unseen is None else self.read_half(unseen)
-        if half is not None:
-            candidates.append(describe(half))
+        candidates = [noted for noted in (self._oldest_recorded(), self._oldest_unrecorded()) if noted is not None]
         return min(candidates, key=attrgetter("begun_ms"), default=None)
+
+    def _oldest_recorded(self) -> Transaction | None:
+        while self._begun:
+            first = self._begun[0][1]
+            noted = self._open.get(self._copies.get(first, first))
+            if noted is not None and noted.first_offset == first:
+                return noted
+            heapq.heappop(self._begun)
+        return None
+
+    def _oldest_unrecorded(self) -> Transaction | None:
+        # Transactions that no round has checked yet are in the order in which they were stored.
+        unrecorded = self._unrecorded
+        while unrecorded and not self._is_unrecorded(unrecorded[0]):
+            unrecorded.popleft()
+        half = self.read_half(unrecorded[0]) if unrecorded else None
+        return None if half is None else describe(half)
+
+    def _is_unrecorded(self, offset: int) -> bool:
+        return offset in self._open and self._open[offset] is None
 
     def current_offset(self, offset: int, first: int) -> int | None:
         """Return the offset of a transaction's newest half message, or ``None`` if the transaction has ended."""
@@ -178,15 +204,28 @@ class OpenTransactions:
 
     def note(self, half: StoredRecord) -> Transaction:
         """Record the values of an open transaction from its half message."""
-        noted = self._open[half.queue_offset] = describe(half)
+        noted = describe(half)
+        self._record(half.queue_offset, noted)
         return noted
+
+    def _record(self, offset: int, noted: Transaction) -> None:
+        self._open[offset] = noted
+        if self._unrecorded and self._unrecorded[0] == offset:
+            self._unrecorded.popleft()
+        heapq.heappush(self._begun, (noted.begun_ms, noted.first_offset))
+        if len(self._begun) > 2 * len(self._open) + _ENDED_MIN:
+            self._begun = [(one.begun_ms, one.first_offset) for one in self._open.values() if one is not None]
+            heapq.heapify(self._begun)
 
     def _read_new(self) -> None:
         """Add the half messages stored since the last call."""
         end = self._halves.committed
         if end > self._read_to:
-            for offset in range(self._read_to, end):
-                self._open[offset] = None
+            new = range(self._read_to, end)
+            self._open.update(dict.fromkeys(new))
+            self._unrecorded.extend(new)
+            if len(self._unrecorded) > 2 * len(self._open) + _ENDED_MIN:
+                self._unrecorded = deque(offset for offset in self._unrecorded if self._is_unrecorded(offset))
             self._read_to = end
 
     # --- changes in progress ------------------------------------------------------------------
@@ -245,7 +284,7 @@ class OpenTransactions:
         """Record that a copy of a half message was stored at offset ``copy``."""
         self._read_new()
         self._open.pop(offset, None)
-        self._open[copy] = noted
+        self._record(copy, noted)
         self._copies[noted.first_offset] = copy
         self._end_change(offset)
 
