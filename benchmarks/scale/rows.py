@@ -110,8 +110,8 @@ def offsets(bench: Bench, count: int) -> Figures:
     ]
     with bench.wire() as wire, bench.wire() as member:
         _fill_topics(wire, names, OFFSET_QUEUES)
-        _first_messages(wire, names)
         member.ask(heartbeat("10.0.0.1@1", "Group-0", "Topic-0"))  # only the offsets of a group with members are reset
+        _first_messages(wire, names)
         found = {"commits/s": _per_s(wire, count, (commit(*place, 0) for place in places))}
         found["one more reset by time, ms"] = timed_ms(lambda _: wire.ask(reset("Group-0", "Topic-0", 0)))
     bench.changes = (commit(*place, 1) for place in itertools.cycle(places))

@@ -20,6 +20,8 @@ from cometmq.remoting.codes import RequestCode
 
 IN_FLIGHT: Final = 64
 TIMEOUT_S: Final = 120.0
+_IS_ANSWER: Final = 1
+"""Bit of a frame's flag."""
 
 
 class RefusedError(Exception):
@@ -30,6 +32,7 @@ class _Answer(msgspec.Struct):
     """The fields of the header of an answer that are read."""
 
     code: int
+    flag: int = 0
     remark: str | None = None
 
 
@@ -184,13 +187,18 @@ class Wire:
         return count
 
     def _read(self) -> None:
+        answer = self._read_frame()
+        while not answer.flag & _IS_ANSWER:  # the broker's own request to a consumer
+            answer = self._read_frame()
+        if answer.code != 0:
+            raise RefusedError(f"code {answer.code}: {answer.remark}")
+
+    def _read_frame(self) -> _Answer:
         head = self._stream.read(8)
         if len(head) < 8:
             raise ConnectionError("the broker has closed the connection")
         size, header_size = struct.unpack(">ii", head)
-        answer = msgspec.json.decode(self._stream.read(size - 4)[: header_size & 0xFFFFFF], type=_Answer)
-        if answer.code != 0:
-            raise RefusedError(f"code {answer.code}: {answer.remark}")
+        return msgspec.json.decode(self._stream.read(size - 4)[: header_size & 0xFFFFFF], type=_Answer)
 
     def close(self) -> None:
         """Close the connection."""

@@ -16,10 +16,10 @@ from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.message.record import decode_record
 from cometmq.store.disk import Disk
 from cometmq.store.errors import StoreError
-from cometmq.store.timer.day import DAY_MS
+from cometmq.store.timer.day import DAY_MS, TimerDay
 from cometmq.store.timer.log import FOREVER_MS
 from cometmq.store.timer.position import RENUMBERED, LogEnd, TimerPosition
-from cometmq.store.timer.unit import MESSAGE, RECALL, UNIT_BYTES, entry_of, text_hash
+from cometmq.store.timer.unit import MESSAGE, RECALL, UNIT_BYTES, Units, entry_of, text_hash
 
 
 def test_what_an_entry_is_read_from() -> None:
@@ -335,3 +335,34 @@ def test_messages_of_any_number_of_days_are_read_with_few_open_files(tmp_path: P
     assert descriptors.in_use() - before <= MAX_OPEN_TIMER_DAYS
     log.close()
     assert descriptors.in_use() <= before
+
+
+def test_a_window_with_many_messages_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path)
+    log.append([entry(serial, T0 + serial // 4) for serial in range(4_000)])
+    read = []
+    units_of = TimerDay.units
+
+    def noted(day: TimerDay, low_ms: int, high_ms: int, before_serial: int) -> Units:
+        units = units_of(day, low_ms, high_ms, before_serial)
+        read.append(len(units))
+        return units
+
+    monkeypatch.setattr(TimerDay, "units", noted)
+    low_ms, found = 0, 0
+    while low_ms < FOREVER_MS:
+        loaded = log.load(low_ms, FOREVER_MS, 4_000, 500)
+        assert len(loaded.units) <= 500
+        low_ms, found = loaded.until_ms, found + len(loaded.units)
+    assert found == 4_000
+    assert max(read) <= 500
+
+
+def test_messages_are_counted_without_recalled_and_delivered_ones(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([entry(serial, T0 + serial, unique=f"u{serial}") for serial in range(9)])
+    log.append([entry(9, T0 + 4, recalls="u4")])
+    log.append([entry(serial, T0 + DAY_MS + serial) for serial in range(10, 15)])
+    log.save(TimerPosition(15, 1000, T0 + 2, [1]))
+    again = opened(tmp_path)
+    assert again.count_when_opened() == 1 + 5 + 5  # the late one, those of the first day without the recalled one

@@ -184,7 +184,7 @@ class TimerDay:
         found = []
         for units in self._blocks():
             due = units["due"]
-            found.append(units[(due >= low_ms) & (due < high_ms) & _appended(units, before_serial)])
+            found.append(units[(due >= low_ms) & (due < high_ms) & appended(units, before_serial)])
         return np.concatenate(found) if found else np.empty(0, UNIT_DTYPE)
 
     def dues(self, low_ms: int, high_ms: int, chosen: Chosen) -> npt.NDArray[np.int64]:
@@ -201,7 +201,7 @@ class TimerDay:
         """Return the earliest due time at or after ``from_ms`` of any unit, or ``None`` if there is none."""
         earliest = None
         for units in self._blocks():
-            due = units["due"][(units["due"] >= from_ms) & _appended(units, before_serial)]
+            due = units["due"][(units["due"] >= from_ms) & appended(units, before_serial)]
             if len(due):
                 first = int(due.min())
                 earliest = first if earliest is None else min(earliest, first)
@@ -263,7 +263,7 @@ class TimerDay:
         self._files.close(self.data_path)
 
 
-def _appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
+def appended(units: Units, before_serial: int) -> npt.NDArray[np.bool_]:
     """Return a mask of the units with serials below ``before_serial``; units of messages that the log has lost are
     always included."""
     appended: npt.NDArray[np.bool_] = (units["serial"] < before_serial) | (units["serial"] >= RENUMBERED)

@@ -30,9 +30,9 @@ import numpy.typing as npt
 from cometmq.limits import MAX_OPEN_TIMER_DAYS
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.errors import StoreError
-from cometmq.store.timer.day import DAY_MS, OpenFiles, TimerDay, day_number_of
+from cometmq.store.timer.day import DAY_MS, OpenFiles, TimerDay, appended, day_number_of
 from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPosition, position_after_loss, read_position
-from cometmq.store.timer.unit import UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
+from cometmq.store.timer.unit import RECALL, UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
 """A time that is later than every due time."""
@@ -241,16 +241,14 @@ class TimerLog:
         parts: list[Units] = []
         room = most
         until_ms = high_ms
-        for units in self.undelivered(low_ms, high_ms, before_serial):
-            units = _sorted(units)
-            if len(units) > room:
-                until_ms = int(units["due"][room])
-                if not parts:  # at least one millisecond, however many messages are due in it
-                    until_ms = max(until_ms, int(units["due"][0]) + 1)
-                parts.append(units[units["due"] < until_ms])
+        for day in self._days_in(low_ms, high_ms):
+            until_ms = _end_of_part(day, low_ms, high_ms, before_serial, room, is_first=not parts)
+            units = _sorted(self._undelivered(day, low_ms, until_ms, before_serial))
+            if len(units):
+                parts.append(units)
+                room -= len(units)
+            if until_ms < high_ms:
                 break
-            parts.append(units)
-            room -= len(units)
         found = np.concatenate(parts) if parts else np.empty(0, UNIT_DTYPE)
         for number in np.unique(found["due"] // DAY_MS).tolist():
             self._days[number].will_need(found[found["due"] // DAY_MS == number])
@@ -272,7 +270,16 @@ class TimerLog:
         """Return the number of delayed messages when the log was opened. Must be called before the first save (worker
         thread).
         """
-        return sum(len(units) for units in self.undelivered(-FOREVER_MS, FOREVER_MS, self.position.serial))
+        return sum(self._count(day, self.position.serial) for day in self._days.values())
+
+    def _count(self, day: TimerDay, before_serial: int) -> int:
+        if len(day.dues(-FOREVER_MS, FOREVER_MS, lambda units: units["kind"] == RECALL)):
+            return len(self._undelivered(day, -FOREVER_MS, FOREVER_MS, before_serial))
+
+        def waits(units: Units) -> npt.NDArray[np.bool_]:
+            return appended(units, before_serial) & ~self.delivered.are_delivered(units)
+
+        return len(day.dues(-FOREVER_MS, FOREVER_MS, waits))
 
     def window_end(self, low_ms: int, high_ms: int, most: int, chosen: Chosen) -> tuple[int, int]:
         """Return the end of a window that starts at ``low_ms``, ends at ``high_ms`` at the latest, and contains about
@@ -309,13 +316,21 @@ class TimerLog:
 
         Messages with serial ``before_serial`` and above are left out.
         """
+        for day in self._days_in(low_ms, high_ms):
+            units = self._undelivered(day, low_ms, high_ms, before_serial)
+            if len(units):
+                yield units
+
+    def _days_in(self, low_ms: int, high_ms: int) -> Iterator[TimerDay]:
+        """Yield the days that have milliseconds at or after ``low_ms`` and before ``high_ms``."""
         for number in sorted(self._days):
             day = self._days[number]
             if low_ms < day.start_ms + DAY_MS and day.start_ms < high_ms:
-                # Recalls first: a recall counts as delivered earlier than the late message that it recalls.
-                units = self.delivered.left(without_recalled(day.units(low_ms, high_ms, before_serial)))
-                if len(units):
-                    yield units
+                yield day
+
+    def _undelivered(self, day: TimerDay, low_ms: int, high_ms: int, before_serial: int) -> Units:
+        # Recalls first: a recall counts as delivered earlier than the late message that it recalls.
+        return self.delivered.left(without_recalled(day.units(low_ms, high_ms, before_serial)))
 
     def record(self, due_ms: int, at: int, size: int, crc: int) -> bytes | None:
         """Return the record to which a unit points, or ``None`` if its bytes have changed or are missing."""
@@ -331,6 +346,19 @@ class TimerLog:
 def _is_over(number: int, position: TimerPosition) -> bool:
     """Return whether all messages due on a day are delivered."""
     return not position.late and (number + 1) * DAY_MS <= position.until_ms + 1
+
+
+def _end_of_part(day: TimerDay, low_ms: int, high_ms: int, before_serial: int, most: int, *, is_first: bool) -> int:
+    """Return the time until which a day has at most ``most`` messages, delivered or not, starting at ``low_ms``.
+
+    Only due times are read, so that a window with millions of messages takes little memory. The first part has at least
+    one millisecond, however many messages are due in it.
+    """
+    dues = day.dues(low_ms, high_ms, lambda units: appended(units, before_serial))
+    if len(dues) <= most:
+        return high_ms
+    end_ms = int(np.partition(dues, most)[most])
+    return max(end_ms, int(dues.min()) + 1) if is_first else end_ms
 
 
 def _sorted(units: Units) -> Units:

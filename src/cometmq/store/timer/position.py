@@ -127,8 +127,12 @@ class Delivered:
 
     def left(self, units: Units) -> Units:
         """Return the units of messages that were not delivered."""
+        return units[~self.are_delivered(units)]
+
+    def are_delivered(self, units: Units) -> npt.NDArray[np.bool_]:
+        """Return a mask of the units of messages that were delivered."""
         serial, due = units["serial"], units["due"]
-        gone = np.isin(serial, self._found)
+        gone: npt.NDArray[np.bool_] = np.isin(serial, self._found)
         for written, until_ms, late in self._moments:
             gone |= ((serial < written) | (serial >= RENUMBERED)) & (due <= until_ms) & ~np.isin(serial, late)
-        return units[~gone]
+        return gone
