@@ -21,6 +21,7 @@ from benchmarks.scale.wire import (
     Wire,
     commit,
     heartbeat,
+    make_group,
     make_topic,
     pop,
     query,
@@ -110,6 +111,7 @@ def offsets(bench: Bench, count: int) -> Figures:
     ]
     with bench.wire() as wire, bench.wire() as member:
         _fill_topics(wire, names, OFFSET_QUEUES)
+        wire.ask(make_group("Group-0"))
         member.ask(heartbeat("10.0.0.1@1", "Group-0", "Topic-0"))  # only the offsets of a group with members are reset
         _first_messages(wire, names)
         found = {"commits/s": _per_s(wire, count, (commit(*place, 0) for place in places))}

@@ -58,6 +58,12 @@ def make_topic(topic: str, queues: int = 5) -> bytes:
     )
 
 
+def make_group(group: str) -> bytes:
+    """Make a group."""
+    body = json.dumps({"groupName": group, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 16}).encode()
+    return request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+
+
 def send(topic: str, queue: int = 0, properties: str = "") -> bytes:
     """Send a message of 128 bytes."""
     return request(

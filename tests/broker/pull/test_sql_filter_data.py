@@ -15,6 +15,7 @@ from cometmq.broker.config import BrokerConfig, LiveConfig
 from cometmq.broker.limits import FILTER_CHARS_PER_SLICE, MAX_CONSUMER_FILTERS
 from cometmq.broker.pull import consumer_filters
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
+from cometmq.filter import Selector, parse_selector
 from cometmq.remoting.bodies import SubscriptionData
 from cometmq.testing import VirtualClock
 
@@ -149,16 +150,39 @@ def test_other_bloom_parameters_begin_anew(path: Path) -> None:
     assert data.bloom_filter_data.bit_num == 216
 
 
-def test_entries_that_cannot_be_used_are_left_out(path: Path) -> None:
+def test_entries_that_cannot_be_used_are_left_out(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filters = opened(path, VirtualClock())
     filters.register("g", [sql("T", "a = 1"), sql("U", "b = 2")])
     filters.save_last()
     text = path.read_text()
     path.write_text(text.replace("b = 2", "b = = 2").replace('"consumerGroup":"g",', '"consumerGroup":"../g",', 1))
-    findings = opened(path, VirtualClock()).load()
-    assert len(findings) == 2
-    assert any("'../g'" in finding for finding in findings)
-    assert any("at character 5" in finding for finding in findings)
+    again = opened(path, VirtualClock())
+    (finding,) = again.load()
+    assert "'../g'" in finding
+    assert again.get("U", "g") is None
+    assert "at character 5" in caplog.text
+    assert len(again) == 0
+
+
+def test_a_start_parses_no_expression(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filters = opened(path, VirtualClock())
+    for number in range(20):
+        filters.register(f"g{number}", [sql("T", f"a = {number}")])
+    filters.save_last()
+    parsed: list[str] = []
+
+    def noted(expression: str) -> Selector:
+        parsed.append(expression)
+        return parse_selector(expression)
+
+    monkeypatch.setattr("cometmq.broker.pull.consumer_filters.parse_selector", noted)
+    again = opened(path, VirtualClock())
+    assert again.load() == []
+    again.save_last()
+    assert parsed == []
+    assert again.get("T", "g3") is not None
+    assert again.get("T", "g3") is not None
+    assert parsed == ["a = 3"]
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"filterDataByTopic":{"T":3}}'])

@@ -83,6 +83,9 @@ class ConsumerFilterManager:
         """The topics for which each group has filters."""
         self._dead: dict[tuple[str, str], ConsumerFilterData] = {}
         """Dead filters by group and topic, the longest dead first."""
+        self._unparsed: set[tuple[str, str]] = set()
+        """Filters by group and topic whose expressions have not been parsed since the file was loaded: parsing ten
+        thousand at a start takes a second, and many are never used again."""
         self._count = 0
         self._chars = 0
 
@@ -93,7 +96,8 @@ class ConsumerFilterManager:
         """Load the file; return one line for each unusable entry.
 
         All filters are dead until the next heartbeat of their group. As in Apache's broker, the file is ignored if the
-        Bloom filter's parameters have changed since it was written. An unusable file is set aside.
+        Bloom filter's parameters have changed since it was written. An unusable file is set aside. An expression is
+        parsed when its filter is first used.
         """
         stored = self._file.load_body(ConsumerFilterTable)
         findings = list(self._file.findings)
@@ -106,7 +110,7 @@ class ConsumerFilterManager:
             ]
         dead_time = self._clock.now_ms() - _DEAD_SINCE_MS
         for data in entries:
-            wrong = check_topic(data.topic) or check_group(data.consumer_group) or _fault_of(data)
+            wrong = check_topic(data.topic) or check_group(data.consumer_group) or _fault_of_type(data)
             if wrong is not None:
                 findings.append(
                     f"consumerFilter.json: filter of {data.consumer_group!r} for {data.topic!r} ignored: {wrong}"
@@ -115,11 +119,24 @@ class ConsumerFilterManager:
                 if not data.dead_time:
                     data = msgspec.structs.replace(data, dead=True, dead_time=max(dead_time, data.born_time))
                 self._store_filter(data)
+                self._unparsed.add((data.consumer_group, data.topic))
         self._dead = dict(sorted(self._dead.items(), key=lambda entry: entry[1].dead_time))
         return findings
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:
         """Return a group's filter for a topic, even if it is dead."""
+        data = self._find(topic, group)
+        if data is None or (group, topic) not in self._unparsed:
+            return data
+        self._unparsed.discard((group, topic))
+        wrong = _fault_of(data)
+        if wrong is None:
+            return data
+        _log.warning("consumerFilter.json: filter of %r for %r ignored: %s", group, topic, wrong)
+        self._remove(data)
+        return None
+
+    def _find(self, topic: str, group: str) -> ConsumerFilterData | None:
         topics = self._topics_of.get(group)
         return None if topics is None else topics.get(topic)
 
@@ -228,6 +245,7 @@ class ConsumerFilterManager:
         topics = self._topics_of[data.consumer_group]
         del topics[data.topic]
         self._dead.pop((data.consumer_group, data.topic), None)
+        self._unparsed.discard((data.consumer_group, data.topic))
         if not topics:
             del self._topics_of[data.consumer_group]
         self._count -= 1
@@ -249,7 +267,7 @@ class ConsumerFilterManager:
         topics: dict[str, dict[str, Any]] = {}
         for topic, group in keys:
             of_topic = topics.setdefault(topic, {"topic": topic, "groupFilterData": {}})
-            of_topic["groupFilterData"][group] = self.get(topic, group)
+            of_topic["groupFilterData"][group] = self._find(topic, group)
         return msgspec.json.encode({"filterDataByTopic": topics})
 
     def _pieces(self) -> Iterator[bytes]:
@@ -263,10 +281,16 @@ class ConsumerFilterManager:
 
 def _fault_of(data: ConsumerFilterData) -> str | None:
     """Return why a filter cannot be used, or ``None`` if it can."""
-    if data.expression_type != SQL92:
-        return f"unknown expression type {data.expression_type[:40]!r}"
+    wrong = _fault_of_type(data)
+    if wrong is not None:
+        return wrong
     try:
         parse_selector(data.expression)
     except FilterError as error:
         return error.message
     return None
+
+
+def _fault_of_type(data: ConsumerFilterData) -> str | None:
+    """Return why a filter cannot be used whatever its expression is, or ``None`` if it may be usable."""
+    return None if data.expression_type == SQL92 else f"unknown expression type {data.expression_type[:40]!r}"
