@@ -190,7 +190,7 @@ def test_after_a_power_cut_every_queue_is_looked_at(
     write(store)
     store.close_now()
     store = bench.open()
-    monkeypatch.setattr("cometmq.store.recovery.known_files._boot_id", lambda: "another")
+    monkeypatch.setattr("cometmq.store.recovery.known_files.boot_id", lambda: "another")
     killed(store)
     assert looked == set(TOPICS)
 
@@ -201,7 +201,7 @@ def test_a_reboot_after_a_clean_stop_changes_nothing(
     store = bench.open()
     write(store)
     store.close_now()
-    monkeypatch.setattr("cometmq.store.recovery.known_files._boot_id", lambda: "another")
+    monkeypatch.setattr("cometmq.store.recovery.known_files.boot_id", lambda: "another")
     bench.open()
     assert looked == set()
 

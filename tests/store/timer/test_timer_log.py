@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -366,3 +367,26 @@ def test_messages_are_counted_without_recalled_and_delivered_ones(tmp_path: Path
     log.save(TimerPosition(15, 1000, T0 + 2, [1]))
     again = opened(tmp_path)
     assert again.count_when_opened() == 1 + 5 + 5  # the late one, those of the first day without the recalled one
+
+
+def test_a_start_checks_only_days_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path)
+    log.append([entry(serial, T0 + serial * DAY_MS) for serial in range(4)])
+    log.save(TimerPosition(4, 1000, T0 - 1))
+    log.append([entry(4, T0 + 2 * DAY_MS)])  # after the position, as before a kill
+    checked: list[int] = []
+    find_damaged = TimerDay._find_damaged
+
+    def noted(day: TimerDay) -> Iterator[int]:
+        checked.append(day.number - T0 // DAY_MS)
+        return find_damaged(day)
+
+    monkeypatch.setattr(TimerDay, "_find_damaged", noted)
+    again = opened(tmp_path)
+    assert checked == [2]
+    assert serials(again) == [0, 1, 2, 3]
+    again.save(again.position)
+    checked.clear()
+    monkeypatch.setattr("cometmq.store.timer.log.boot_id", lambda: "another boot")
+    assert serials(opened(tmp_path)) == [0, 1, 2, 3]
+    assert checked == [0, 1, 2, 3]

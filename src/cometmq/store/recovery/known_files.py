@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from cometmq.store.boot import boot_id
 from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.log.commit_log import CommitLog
 from cometmq.store.queue.consume_queue_table import ConsumeQueueTable
@@ -41,7 +42,6 @@ _MANY_TOPICS: Final = 256
 """Number of recently changed topics from which on a stop waits until their change times are final."""
 _SAVED_SHARE: Final = 16
 """Fraction of topics (one in N) that must have changed before a checkpoint writes the file."""
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 QueueExtents = Mapping[int, tuple[int, int]]
 _NONE: Final[dict[int, int]] = {}
@@ -69,7 +69,7 @@ class KnownFiles:
         self._queues = queues
         self._root = str(queues.root)
         self._file_size = queues.file_size
-        self._boot = _boot_id()
+        self._boot = boot_id()
         self._topics: dict[str, tuple[int, dict[int, int]]] = {}
         self._young: set[str] = set()
         """Topics that changed just before they were checked."""
@@ -229,10 +229,3 @@ class KnownFiles:
         except OSError:
             return -1
         return hash((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -98,10 +98,26 @@ class TimerDay:
         """Start of the day, in milliseconds since 1970."""
         return self.number * DAY_MS
 
+    @property
+    def is_damaged(self) -> bool:
+        """True if units before the last one are damaged."""
+        return bool(self._damaged)
+
     # --- opening --------------------------------------------------------------------------------
-    def recover(self, count: int | None) -> str | None:
+    def seen(self) -> tuple[int, int, int] | None:
+        """Return what shows whether the index has changed, or ``None`` if there is no index."""
+        try:
+            stat = self.index_path.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+    def recover(self, count: int | None, *, is_unchanged: bool = False) -> str | None:
         """Open the files with ``count`` units, or with all complete units if ``count`` is ``None``. Return a
         description of the fault found, if any.
+
+        :param is_unchanged: the index has not changed since its units were written or checked, so only the last one is
+            checked.
 
         Bytes after the units are not deleted but overwritten later; the log still contains these messages.
         """
@@ -122,7 +138,7 @@ class TimerDay:
                     break
                 left -= 1
         self.count = left
-        self._damaged = frozenset(self._find_damaged())
+        self._damaged = frozenset() if is_unchanged and left == count else frozenset(self._find_damaged())
         missing = len(self._damaged) + (max(0, count - left) if count is not None else 0)
         if not missing:
             return None

@@ -19,7 +19,7 @@ worker thread does them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +28,19 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.limits import MAX_OPEN_TIMER_DAYS
+from cometmq.store.boot import boot_id
 from cometmq.store.disk import Disk, replace_whole
 from cometmq.store.errors import StoreError
 from cometmq.store.timer.day import DAY_MS, OpenFiles, TimerDay, appended, day_number_of
-from cometmq.store.timer.position import Delivered, LogEnd, SetBack, TimerPosition, position_after_loss, read_position
+from cometmq.store.timer.position import (
+    Delivered,
+    LogEnd,
+    Seen,
+    SetBack,
+    TimerPosition,
+    position_after_loss,
+    read_position,
+)
 from cometmq.store.timer.unit import RECALL, UNIT_DTYPE, Chosen, TimerEntry, Units, without_recalled
 
 FOREVER_MS: Final = 1 << 62
@@ -106,7 +115,9 @@ class TimerLog:
             position = msgspec.structs.replace(position, log_offset=end.offset, until_ms=until_ms, set_back=[])
         for number in sorted(numbers | (position.days.keys() if position is not None else set())):
             day = TimerDay(self._directory, number, self._disk, self._files)
-            wrong = day.recover(position.days.get(number, 0) if position is not None else None)
+            wrong = day.recover(
+                position.days.get(number, 0) if position is not None else None, is_unchanged=_is_seen(day, position)
+            )
             if wrong is not None:
                 self.findings.append(wrong)
                 is_damaged = True
@@ -217,11 +228,21 @@ class TimerLog:
             for one in self.position.lost
         ]
         set_back = [one for one in self._set_back if one.until_ms > position.until_ms]
-        position = msgspec.structs.replace(position, days=days, lost=lost, set_back=set_back)
+        position = msgspec.structs.replace(
+            position, days=days, lost=lost, set_back=set_back, seen=self._seen(days), boot=boot_id()
+        )
         replace_whole(self._position_path, msgspec.json.encode(position), self._disk)
         self.position = position
         for number in over:
             self._days.pop(number).delete()
+
+    def _seen(self, days: Mapping[int, int]) -> dict[int, Seen]:
+        """Return the indexes of the days that have no damaged units."""
+        return {
+            number: seen
+            for number in days
+            if not self._days[number].is_damaged and (seen := self._days[number].seen()) is not None
+        }
 
     def set_back(self, now: SetBack) -> None:
         """Remember the deliveries so far, because the clock was set back. Positions saved later may have
@@ -346,6 +367,14 @@ class TimerLog:
 def _is_over(number: int, position: TimerPosition) -> bool:
     """Return whether all messages due on a day are delivered."""
     return not position.late and (number + 1) * DAY_MS <= position.until_ms + 1
+
+
+def _is_seen(day: TimerDay, position: TimerPosition | None) -> bool:
+    """Return whether a day's index has not changed since the position was saved, in this boot of the machine."""
+    if position is None or not position.boot or position.boot != boot_id():
+        return False
+    seen = day.seen()
+    return seen is not None and position.seen.get(day.number) == seen
 
 
 def _end_of_part(day: TimerDay, low_ms: int, high_ms: int, before_serial: int, most: int, *, is_first: bool) -> int:

@@ -34,6 +34,10 @@ class LogEnd(msgspec.Struct, frozen=True):
     """Store timestamp of the log's last record, or −1 if the log is empty."""
 
 
+Seen = tuple[int, int, int]
+"""Inode, size and modification time in nanoseconds of a file."""
+
+
 class Lost(msgspec.Struct, frozen=True):
     """Messages that exist only in the timer log, because the CommitLog has lost its end."""
 
@@ -73,6 +77,10 @@ class TimerPosition(msgspec.Struct, frozen=True):
     """An entry for each time the log lost messages below ``serial``, oldest first."""
     set_back: list[SetBack] = []
     """An entry for each time the clock was set back: what had been delivered before."""
+    seen: dict[int, Seen] = {}
+    """The index of each day when the position was saved, by day number."""
+    boot: str = ""
+    """Boot ID of the machine at that time, since a power cut can lose the time of a change and keep the change."""
     version: int = _VERSION
 
 
