@@ -93,6 +93,7 @@ class Bench:
                 time.sleep(LOOK_S)
             seconds = time.monotonic() - begun
             self._broker = starting.result()
+        self._read_holds()  # the start itself holds up nobody
         if port is None:
             with self.wire() as wire:
                 wire.ask(make_topic(PROBE))
@@ -108,7 +109,7 @@ class Bench:
     def _measured_loop(self) -> Iterator[None]:
         """Have the broker that is started measure its loop."""
         before = vars(Server)["popen"]  # as it is: a function would be bound
-        if self.options.holds and self._system is System.COMETMQ:
+        if self._has_holds:
             os.environ[held.FILE] = str(self.directory / "holds.json")
 
             def start(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
@@ -155,16 +156,23 @@ class Bench:
             time.sleep(LOOK_S)
 
     def loop_holds(self) -> Figures:
-        """The longest hold of the loop since the last call, and nothing unless it is measured."""
-        if not self.options.holds or self._system is not System.COMETMQ:
+        """The longest hold of the loop since the start or the last call, and nothing unless it is measured."""
+        if not self._has_holds:
             return {}
-        found = {
-            name: seconds * 1000
-            for name, seconds in held.read(self._running.pid, self.directory / "holds.json").items()
-        }
+        found = self._read_holds()
         for name, milliseconds in found.items():
             self.holds[name] = max(self.holds.get(name, 0.0), milliseconds)
         return {"longest hold of the loop, ms": max(found.values(), default=0.0)}
+
+    @property
+    def _has_holds(self) -> bool:
+        return self.options.holds and self._system is System.COMETMQ
+
+    def _read_holds(self) -> dict[str, float]:
+        if not self._has_holds:
+            return {}
+        found = held.read(self._running.pid, self.directory / "holds.json")
+        return {name: seconds * 1000 for name, seconds in found.items()}
 
     @property
     def _running(self) -> Server:

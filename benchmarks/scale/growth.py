@@ -12,7 +12,7 @@ from typing import Final
 
 from benchmarks.rounds import Figures
 
-FLAT: Final = ("wait", "hold", "route of one", "one more", "lookup", "descriptors", "sends, %", "/s", "per")
+FLAT: Final = ("wait", "hold", "route of one", "one more", "lookup", "expiry", "descriptors", "sends, %", "/s", "per")
 """Parts of the names of figures that do not grow with the size; all others may grow as fast as it."""
 TOLERANCE: Final = 0.15
 """A slope above that of the work by more than this is more than the work, on a machine that is not quite quiet."""

@@ -10,6 +10,7 @@ import itertools
 import json
 import socket
 import struct
+import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self
@@ -101,8 +102,8 @@ def pop(group: str, topic: str, messages: int, invisible_ms: int = 86_400_000) -
         queueId="-1",
         maxMsgNums=str(messages),
         invisibleTime=str(invisible_ms),
-        pollTime="0",
-        bornTime="0",
+        pollTime="1000",
+        bornTime=str(int(time.time() * 1000)),
         initMode="0",
     )
 
