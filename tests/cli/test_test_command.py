@@ -206,14 +206,17 @@ def child_of(project: Path) -> tuple[int, Path]:
     return int(process), Path(place)
 
 
-def test_a_part_that_hangs_ends_with_its_stacks_and_without_its_processes(project: Path, run_tests: RunTests) -> None:
+@pytest.mark.parametrize("limit", ["--part-minutes", "--run-minutes"])
+def test_a_part_that_hangs_ends_with_its_stacks_and_without_its_processes(
+    project: Path, run_tests: RunTests, limit: str
+) -> None:
     (project / "tests" / "test_hangs.py").write_text(HANGS)
     minutes = 0.1
-    done = run_tests(*PROCESSES, "--part-minutes", str(minutes))
+    done = run_tests(*PROCESSES, limit, str(minutes))
     while not (project / "child").exists():  # pytest itself took longer to start than the part had
         assert (done.returncode, minutes < 2) == (1, True), done.stdout
         minutes *= 2
-        done = run_tests(*PROCESSES, "--part-minutes", str(minutes))
+        done = run_tests(*PROCESSES, limit, str(minutes))
     assert done.returncode == 1
     assert re.search(r"── interop and crash tests: FAILED \(not done in [\d.]+ minutes", done.stdout)
     assert "in this_is_where_it_hangs" in done.stdout
