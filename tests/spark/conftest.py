@@ -137,14 +137,12 @@ def drivers_start_quickly(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("settings")
 
 
-@pytest.fixture(scope="session")
-def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory to which the session writes the events of its web page."""
-    return tmp_path_factory.mktemp("event-log")
+BRIEF_PLANS = "simple"
+"""How plans are written for a web page: at each step of each query, also where nobody sees them."""
 
 
 @pytest.fixture(scope="session")
-def spark(event_log: Path, settings: None) -> Iterator[Any]:
+def spark(settings: None) -> Iterator[Any]:
     """One local Spark session with two cores."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 or later, and there is no java on the PATH")
@@ -165,14 +163,33 @@ def spark(event_log: Path, settings: None) -> Iterator[Any]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.driver.memory", "1g")
-            .config("spark.eventLog.enabled", "true")
-            .config("spark.eventLog.dir", event_log.as_uri())
-            .config("spark.eventLog.compress", "false")
+            .config("spark.sql.ui.explainMode", BRIEF_PLANS)
             .getOrCreate()
         )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     stop(session)
+
+
+@pytest.fixture
+def event_log(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory to which the session writes the events of its web page in this test: 94 MB in those of the jobs."""
+    place = tmp_path_factory.mktemp("event-log")
+    jvm, context = spark._jvm, spark._jsc.sc()
+    log = jvm.org.apache.spark.scheduler.EventLoggingListener(
+        context.applicationId(),
+        jvm.scala.Option.empty(),
+        jvm.java.net.URI(place.as_uri()),
+        context.conf().clone().set("spark.eventLog.compress", "false"),
+        context.hadoopConfiguration(),
+    )
+    log.start()
+    context.listenerBus().addToEventLogQueue(log)
+    spark.conf.set("spark.sql.ui.explainMode", "formatted")  # as everywhere else
+    yield place
+    spark.conf.set("spark.sql.ui.explainMode", BRIEF_PLANS)
+    context.removeSparkListener(log)
+    log.stop()
 
 
 HERE = Path(__file__).parent

@@ -4,8 +4,8 @@ Spark starts a Python process for each kind of planning, for each stream, and fo
 pandas, Arrow, PySpark and CometMQ before it does a little work, which was more than a third of what tests of Spark
 worked. A process of this module imports them once. :func:`forking_python` gives the program that Spark starts in
 place of Python: it hands its arguments, environment, directory and descriptors to that process, which forks. It ends
-as the fork ends, and the fork is killed when it is. What is no module of PySpark it runs by the Python itself, and
-everything when that process is gone.
+as the fork ends, and the fork is killed when it is. What is no module of PySpark or of the tests it runs by the Python
+itself, and everything when that process is gone.
 
 The standalone cluster and the sessions of ``test_environment.py`` have Pythons that start as everywhere else.
 """
@@ -48,7 +48,7 @@ _MOST_BYTES = 200_000
 _LAUNCHER = """#!{python} -IS
 import array, os, sys
 words = sys.argv[1:]
-if words[:1] != ["-m"] or not words[1].startswith("pyspark."):
+if words[:1] != ["-m"] or not words[1].startswith(("pyspark.", "tests.")):
     os.execv({python!r}, [{python!r}, *words])
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_SEQPACKET, SOL_SOCKET, socket
 server = socket(AF_UNIX, SOCK_SEQPACKET)
@@ -60,7 +60,10 @@ request = repr((words, dict(os.environ), os.getcwd())).encode()
 server.sendmsg([request], [(SOL_SOCKET, SCM_RIGHTS, array.array("i", [0, 1, 2]))])
 for descriptor in (0, 1, 2):
     os.close(descriptor)
-os._exit(int(server.recv(100) or 1) & 255)
+code = int(server.recv(100) or 1)
+if code < 0:
+    os.kill(os.getpid(), -code)
+os._exit(code & 255)
 """
 
 
@@ -167,7 +170,7 @@ def _kill(child: int) -> None:
 
 
 def main() -> None:
-    """Import, then fork until the standard input ends; go on as a module of PySpark in each fork."""
+    """Import, then fork until the standard input ends; go on as another module in each fork."""
     for module in _IMPORTED:
         importlib.import_module(module)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -59,7 +59,6 @@ def run(script: str, home: Path, namesrv: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=150,
         check=False,
     )
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (pip install com
 from click.testing import CliRunner
 from tests.helpers.waiting import wait_for
 from tests.spark.access.test_secrets import plans
-from tests.spark.drivers import await_kill, end_group, start_driver
+from tests.spark.drivers import end_group, run_until_killed, start_driver
 from tests.spark.jobs.replay.test_job import origins
 from tests.spark.sinking import stored
 from tests.spark.store_files import bad_records, damage, rows_of, write_store
@@ -129,10 +129,15 @@ def test_a_replay_goes_on_by_a_ledger_in_a_bucket(spark: Any, topics: Topics, bu
     assert mapping.where("toOffset = queueOffset AND toQueue = queueId AND NOT found").count() == 900
 
 
-def replaying(topics: Topics, bucket: Bucket, copy: str, point: str, rate: int) -> Any:
+def replaying(topics: Topics, bucket: Bucket, copy: str) -> Any:
     """Start a driver that sends the archive to a topic."""
-    places = [f"{bucket.url}/lake", f"{bucket.url}/ledger"]
-    return start_driver("tests.spark.jobs.replay.replaying", topics.namesrv, *places, copy, point, str(rate))
+    return start_driver(*replay_words(topics, bucket, copy), "never", "500", is_fork=False)
+
+
+def replay_words(topics: Topics, bucket: Bucket, copy: str) -> tuple[str, ...]:
+    """The module of such a driver, and its first arguments."""
+    places = f"{bucket.url}/lake", f"{bucket.url}/ledger"
+    return "tests.spark.jobs.replay.replaying", topics.namesrv, *places, copy
 
 
 def ends_of(topics: Topics, copy: str) -> Callable[[], int]:
@@ -171,10 +176,10 @@ def test_drivers_and_workers_that_are_killed_send_everything_once(spark: Any, to
     _, lake = lake_of(topics, spark, bucket, 9000)
     copy = topics.create(3)
     there = ends_of(topics, copy)
-    await_kill(replaying(topics, bucket, copy, "before-commit", 0), PATIENCE_S)
+    run_until_killed(spark, *replay_words(topics, bucket, copy), "before-commit", "0")
     assert there() > ReplayLedger(bucket.storage("ledger")).steps()[0].sent, "step 1 is sent and not done"
-    for victim in ("driver", "workers", "driver"):
-        driver, begun = replaying(topics, bucket, copy, "never", 500), there()
+    for victim in ("workers", "driver"):
+        driver, begun = replaying(topics, bucket, copy), there()
         try:
             wait_for(lambda begun=begun: there() >= begun + 150, "it sends", PATIENCE_S)  # type: ignore[misc]
             if victim == "workers":
@@ -203,7 +208,7 @@ def test_a_paused_driver_that_wakes_up_sends_nothing_more(spark: Any, topics: To
     _, lake = lake_of(topics, spark, bucket, 9000)
     copy = topics.create(3)
     there = ends_of(topics, copy)
-    paused = replaying(topics, bucket, copy, "never", 500)
+    paused = replaying(topics, bucket, copy)
     try:
         wait_for(lambda: there() >= 300, "it sends", PATIENCE_S)
         family = family_of(paused.pid)[0]
@@ -215,7 +220,7 @@ def test_a_paused_driver_that_wakes_up_sends_nothing_more(spark: Any, topics: To
         assert done.messages + done.earlier == 9000
         for member in family:
             os.kill(member, signal.SIGCONT)
-        assert paused.wait(PATIENCE_S) == 1, "it has failed"
+        assert paused.wait() == 1, "it has failed"
     finally:
         end_group(paused)
     demand_once(topics, copy, 9000)

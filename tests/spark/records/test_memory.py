@@ -46,7 +46,7 @@ def peak(kind: str, topics: Topics | None, topic: str, rows: int, place: Path) -
     """Peak memory of a task, bytes."""
     namesrv = "" if topics is None else topics.namesrv
     command = [sys.executable, "-m", "tests.spark.records.task_memory", kind, namesrv, topic, str(rows), str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

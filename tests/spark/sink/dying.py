@@ -79,20 +79,18 @@ def run_stream(spark: Any, namesrv: str, topic: str, place: Path, die: DieOnce |
     return query
 
 
-def main() -> None:
+def main(namesrv: str, topic: str, guarantee: str, directory: str, after: str) -> None:
     """One driver's life."""
     from cometmq.spark.session.environment import local_session
 
-    namesrv, topic, guarantee, directory, after = sys.argv[1:]
     place = Path(directory)
     spark = local_session("local[2]", "dying")
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    processes = (os.getpid(), gateway.proc.pid)
+    jvm = getattr(spark.sparkContext._gateway, "proc", None)  # an attached driver has none of its own
+    processes = (os.getpid(),) if jvm is None else (os.getpid(), jvm.pid)
     die = DieOnce(place / "died", "driver", int(after), processes)
     run_stream(spark, namesrv, topic, place, die, deliveryGuarantee=guarantee)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -9,28 +9,33 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.spark.drivers import start_driver
 from tests.spark.topics import Topics
 
 MOST = 3000
 """Messages of a batch."""
 
 
-def driver(
+def driver_words(
     topics: Topics,
     topic: str,
     places: tuple[str | Path, str | Path],
     point: str,
     batch: int,
     table_format: str = "parquet",
-) -> subprocess.Popen[bytes]:
-    """Start a driver that archives a topic into places: archive and checkpoint."""
-    words = [topics.namesrv, topic, *map(str, places), point, str(batch), table_format]
-    return start_driver("tests.spark.jobs.archive.archiving", *words)
+) -> tuple[str, ...]:
+    """The module and the arguments of a driver that archives a topic into places: archive and checkpoint."""
+    return (
+        "tests.spark.jobs.archive.archiving",
+        topics.namesrv,
+        topic,
+        *map(str, places),
+        point,
+        str(batch),
+        table_format,
+    )
 
 
 def main(namesrv: str, topic: str, to: str, checkpoint: str, point: str, batch: str, table_format: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.helpers.unpack import unpack
-from tests.spark.drivers import PATIENCE_S, await_kill
-from tests.spark.jobs.archive.archiving import MOST, driver
+from tests.spark.drivers import PATIENCE_S, run_until_killed
+from tests.spark.jobs.archive.archiving import MOST, driver_words
 from tests.spark.jobs.replay.replaying import said_by
 from tests.spark.lake_files import demand_exactly
 from tests.spark.sinking import stored
@@ -164,8 +164,7 @@ def test_a_driver_killed_between_writing_and_commit(spark: Any, topics: Topics, 
     """The batch is written again under other names, each message is there once; a vacuum removes the first files."""
     lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
     topic = topics.fill(2 * MOST, queues=3)
-    killed = driver(topics, topic, (lake, checkpoint), "before-commit", 1, name)
-    await_kill(killed, PATIENCE_S)
+    run_until_killed(spark, *driver_words(topics, topic, (lake, checkpoint), "before-commit", 1, name))
     assert read_archive(spark, lake).count() == rows_by_the_library(lake, name).num_rows == MOST
     left = ArchiveLog(lake).sweep(dry_run=True)
     assert left

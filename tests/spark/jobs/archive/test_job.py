@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from tests.helpers.pace import Patience
 from tests.interop.systems import Deployment
-from tests.spark.drivers import PATIENCE_S, await_kill, end_group
-from tests.spark.jobs.archive.archiving import MOST, driver
+from tests.spark.drivers import PATIENCE_S, end_group, run_until_killed, start_driver
+from tests.spark.jobs.archive.archiving import MOST, driver_words
 from tests.spark.lake_files import demand_exactly
 from tests.spark.topics import Topics
 
@@ -98,17 +98,15 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
     topic = topics.fill(15_000, queues=3)
     log = ArchiveLog(to)
 
-    first = driver(topics, topic, places, "before-commit", 1)
-    await_kill(first, PATIENCE_S)
+    run_until_killed(spark, *driver_words(topics, topic, places, "before-commit", 1))
     assert batch_of(log) == 0
     assert len(log.sweep(dry_run=True)) > 0, "files of the batch that was not committed"
     assert read_archive(spark, to).count() == MOST, "they are not seen"
 
-    second = driver(topics, topic, places, "after-commit", 2)
-    await_kill(second, PATIENCE_S)
+    run_until_killed(spark, *driver_words(topics, topic, places, "after-commit", 2))
     assert batch_of(log) == 2
 
-    third = driver(topics, topic, places, "never", 0)
+    third = start_driver(*driver_words(topics, topic, places, "never", 0))  # its JVM is killed, too
     try:
         patience = Patience(PATIENCE_S)
         while batch_of(log) < 3:  # killed wherever it is, after its first commit
@@ -228,7 +226,7 @@ def test_the_command_goes_on_until_it_is_told_to_stop(topics: Topics, places: tu
         topics.send(topic, 0, [b"more"] * 11)
         await_rows(process, to, 111)
         process.terminate()
-        output, said = process.communicate(timeout=PATIENCE_S)
+        output, said = process.communicate()
     finally:
         end_group(process)
     assert process.returncode == 0, said

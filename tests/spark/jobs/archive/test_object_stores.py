@@ -18,8 +18,8 @@ pytest.importorskip("deltalake", reason="deltalake is not installed (pip install
 
 from click.testing import CliRunner
 from tests.helpers.waiting import wait_for
-from tests.spark.drivers import await_kill, end_group
-from tests.spark.jobs.archive.archiving import MOST, driver
+from tests.spark.drivers import attached, end_group, run_until_killed, start_driver
+from tests.spark.jobs.archive.archiving import MOST, driver_words
 from tests.spark.topics import Topics
 from tests.storage.conftest import s3 as s3
 from tests.storage.conftest import servers as servers
@@ -149,20 +149,15 @@ def test_a_driver_killed_at_any_point_loses_and_doubles_nothing(
     spark: Any, topics: Topics, s3: S3Server, lake: str, name: str
 ) -> None:
     topic = topics.fill(12_000, queues=3)
-    first = driver(topics, topic, (lake, "-"), "before-commit", 1, name)
-    await_kill(first, PATIENCE_S)
+    run_until_killed(spark, *driver_words(topics, topic, (lake, "-"), "before-commit", 1, name))
     assert sum(of.rows for of in ArchiveLog(lake).queues()) == MOST
-    second = driver(topics, topic, (lake, "-"), "after-commit", 0, name)
-    await_kill(second, PATIENCE_S)
+    run_until_killed(spark, *driver_words(topics, topic, (lake, "-"), "after-commit", 0, name))
     assert sum(of.rows for of in ArchiveLog(lake).queues()) == 2 * MOST
     left = vacuum(lake)
     assert left.files_before > 0, "the files of the first driver, whose epoch is over"
 
-    third = driver(topics, topic, (lake, "-"), "never", 0, name)
-    try:
+    with attached(spark, *driver_words(topics, topic, (lake, "-"), "never", 0, name)):
         wait_for(lambda: sum(of.rows for of in ArchiveLog(lake).queues()) > 2 * MOST, "it commits", PATIENCE_S)
-    finally:
-        end_group(third)
     assert archive(topics.namesrv, topic, lake, storage=options(s3), spark=spark).finished
     demand_exactly(spark, lake, options(s3), {0: 4000, 1: 4000, 2: 4000})
     assert audit(topics.namesrv, topic, archive=lake, storage=options(s3), spark=spark).disagreements == ()
@@ -177,13 +172,13 @@ def test_a_paused_driver_that_wakes_up_ends_with_a_sentence(
     spark: Any, topics: Topics, s3: S3Server, lake: str, name: str
 ) -> None:
     topic = topics.fill(12_000, queues=3)
-    paused = driver(topics, topic, (lake, "-"), "never", 0, name)
+    paused = start_driver(*driver_words(topics, topic, (lake, "-"), "never", 0, name), is_fork=False)
     try:
         wait_for(lambda: sum(of.rows for of in ArchiveLog(lake).queues()) > 0, "it commits", PATIENCE_S)
         os.killpg(paused.pid, signal.SIGSTOP)
         assert archive(topics.namesrv, topic, lake, storage=options(s3), spark=spark).finished
         os.killpg(paused.pid, signal.SIGCONT)
-        assert paused.wait(PATIENCE_S) in (0, 1), "it had finished, or could not commit"
+        assert paused.wait() in (0, 1), "it had finished, or could not commit"
     finally:
         end_group(paused)
     demand_exactly(spark, lake, options(s3), {0: 4000, 1: 4000, 2: 4000})
@@ -222,9 +217,9 @@ def test_a_python_worker_killed_while_it_uploads_a_file(
     with faulty(s3.endpoint) as (endpoint, faults):
         monkeypatch.setenv("AWS_ENDPOINT", endpoint)
         faults.fail("cut", 1, kill)
-        process = driver(topics, topic, (lake, "-"), "never", 0)
+        process = start_driver(*driver_words(topics, topic, (lake, "-"), "never", 0), is_fork=False)
         try:
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait() == 0
         finally:
             end_group(process)
     assert killed

@@ -6,9 +6,6 @@ import base64
 import importlib.util
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from tests.helpers.unpack import unpack
+from tests.spark.conftest import RunExample
+from tests.spark.drivers import run_until_killed
 from tests.spark.jobs.mask.masking import RULES
 from tests.spark.sinking import stored
 from tests.spark.topics import Topics
@@ -28,13 +27,19 @@ from cometmq.spark.archives.log import read_archive, record_of
 from cometmq.spark.errors import ArchiveError, OptionError, SparkSourceError
 from cometmq.spark.jobs.archive.job import archive
 from cometmq.spark.jobs.mask.job import mask, mask_to_topic
-from cometmq.spark.jobs.mask.keys import KeyStore, Revealer, digest, master_key_place, revealed_messages
+from cometmq.spark.jobs.mask.keys import (
+    MASTER_VARIABLE,
+    KeyStore,
+    Revealer,
+    digest,
+    master_key_place,
+    revealed_messages,
+)
 from cometmq.spark.jobs.mask_rules import rules_from_options
 from cometmq.spark.jobs.message_source import MessageSource
 
 pytestmark = pytest.mark.spark
 
-PATIENCE_S = 600
 SECRET = "⟦secret⟧"
 ENCRYPTED = rules_from_options(RULES, subject="$.userId")
 
@@ -246,17 +251,8 @@ def test_a_killed_copy_goes_on_and_sends_each_message_once(
     topic, copy = topics.create(2), topics.create(2)
     for queue_id in range(2):
         topics.send(topic, queue_id, [body(number) for number in range(queue_id, 600, 2)])
-    script = [
-        sys.executable,
-        "-m",
-        "tests.spark.jobs.mask.masking",
-        topics.namesrv,
-        topic,
-        str(tmp_path / "work"),
-        copy,
-    ]
-    died = subprocess.run([*script, str(master_key), point], capture_output=True, timeout=PATIENCE_S, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    script = ["tests.spark.jobs.mask.masking", topics.namesrv, topic, str(tmp_path / "work"), copy]
+    run_until_killed(spark, *script, str(master_key), point)
     report = mask_to_topic(
         MessageSource(topics.namesrv),
         topic,
@@ -274,19 +270,16 @@ def test_a_killed_copy_goes_on_and_sends_each_message_once(
     nothing_is_left_of_secrets(tmp_path / "work")
 
 
-def test_the_example_runs(topics: Topics, tmp_path: Path) -> None:
+def test_the_example_runs(
+    spark: Any, topics: Topics, tmp_path: Path, run_example: RunExample, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if importlib.util.find_spec("cryptography") is None:
         pytest.skip("cryptography is not installed")
     topic = topics.create(1)
     topics.send(topic, 0, [body(number) for number in range(10)])
-    script = Path(__file__).parents[4] / "examples" / "spark" / "mask.py"
-    done = subprocess.run(
-        [sys.executable, str(script), topics.namesrv, topic, str(tmp_path / "copy")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "10 values opened, 0 erased" in done.stdout
-    assert "7 values opened, 3 erased" in done.stdout
+    key = base64.b64encode(os.urandom(32)).decode()
+    monkeypatch.setenv(MASTER_VARIABLE, key)
+    monkeypatch.setitem(spark.sparkContext.environment, MASTER_VARIABLE, key)  # of workers: the JVM runs already
+    said = run_example("mask.py", topics.namesrv, topic, tmp_path / "copy")
+    assert "10 values opened, 0 erased" in said
+    assert "7 values opened, 3 erased" in said

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.helpers.pace import Patience
-from tests.spark.drivers import await_kill, end_group, start_driver
+from tests.spark.drivers import end_group, run_until_killed, start_driver
 from tests.spark.jobs.replay.replaying import said_by
 from tests.spark.lake_files import AT_MS, append
 from tests.spark.sinking import stored
@@ -273,12 +272,6 @@ def test_groups_stay_where_they_are_until_a_replay_is_at_its_end(
     assert copied.committed_offsets(copied.queues(), "waiting") == {}
 
 
-def driver(topics: Topics, to: Path, ledger: Path, copy: str, point: str, rate: int) -> subprocess.Popen[bytes]:
-    """Start a driver in a process group of its own."""
-    named = [topics.namesrv, str(to), str(ledger), copy, point, str(rate)]
-    return start_driver("tests.spark.jobs.replay.replaying", *named)
-
-
 @pytest.mark.crash
 @pytest.mark.timeout(3 * PATIENCE_S)
 def test_a_job_killed_at_any_point_sends_everything_once(spark: Any, topics: Topics, tmp_path: Path) -> None:
@@ -291,13 +284,13 @@ def test_a_job_killed_at_any_point_sends_everything_once(spark: Any, topics: Top
     def there() -> int:
         return sum(held.end for held in cluster.bounds(queues).values())
 
-    first = driver(topics, to, ledger, copy, "before-commit", 0)
-    await_kill(first, PATIENCE_S)
+    driver = ["tests.spark.jobs.replay.replaying", topics.namesrv, str(to), str(ledger), copy]
+    run_until_killed(spark, *driver, "before-commit", "0")
     steps = ReplayLedger(open_storage(ledger)).steps()
     assert len(steps) == 1
     assert there() > steps[0].sent, "step 1 is sent and not done"
 
-    second = driver(topics, to, ledger, copy, "never", 400)
+    second = start_driver(*driver, "never", "400")  # its JVM is killed, too
     try:
         patience = Patience(PATIENCE_S)
         begun = there()
@@ -318,17 +311,20 @@ def test_a_job_killed_at_any_point_sends_everything_once(spark: Any, topics: Top
     ]
 
 
-def test_the_command_tells_what_it_does(topics: Topics, lake: tuple[str, Path], tmp_path: Path) -> None:
-    """As users run it: a report as JSON and as a page, progress on stderr."""
+def test_the_command_tells_what_it_does(
+    spark: Any, topics: Topics, lake: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report as JSON and as a page, progress on stderr."""
+    monkeypatch.setattr(spark, "stop", lambda: None)
     _, to = lake
     copy = topics.create(3)
     page = tmp_path / "report.html"
-    run = [sys.executable, "-m", "cometmq", "pipeline", "replay", "--namesrv", topics.namesrv, "--archive", str(to)]
-    run += ["--ledger", str(tmp_path / "ledger"), "--to", copy, "--master", "local[1]", "--report", str(page)]
-    done = subprocess.run([*run, "--tag", "tag2", "-o", "json"], capture_output=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
+    run = ["replay", "--namesrv", topics.namesrv, "--archive", str(to), "--to", copy, "--report", str(page)]
+    run += ["--ledger", str(tmp_path / "ledger"), "--tag", "tag2", "-o", "json"]
+    done = CliRunner().invoke(command, run, standalone_mode=False)
+    assert (done.exception, done.return_value) == (None, 0)
     report = json.loads(done.stdout)
     assert (report["messages"], report["complete"], report["exit_code"]) == (300, True, 0)
-    assert b"step 0: " in done.stderr
+    assert "step 0: " in done.stderr
     assert "300 messages of" in page.read_text()
     assert ("data:image/svg+xml" in page.read_text()) == (importlib.util.find_spec("matplotlib") is not None)

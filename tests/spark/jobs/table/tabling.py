@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.spark.drivers import start_driver
 from tests.spark.topics import Topics
 
 MOST = 300
 """Messages of a commit."""
 
 
-def driver(topics: Topics, topic: str, to: Path, point: str, batch: int, kind: str) -> subprocess.Popen[bytes]:
-    """Start a driver that keeps a table of a topic."""
-    words = [topics.namesrv, topic, str(to), point, str(batch), kind]
-    return start_driver("tests.spark.jobs.table.tabling", *words)
+def driver_words(topics: Topics, topic: str, to: Path, point: str, batch: int, kind: str) -> tuple[str, ...]:
+    """The module and the arguments of a driver that keeps a table of a topic."""
+    return "tests.spark.jobs.table.tabling", topics.namesrv, topic, str(to), point, str(batch), kind
 
 
 def place(to: Path, kind: str) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from tests.helpers.pace import Patience
 from tests.spark.archives.catalog_servers import Lake, start_catalog
-from tests.spark.drivers import PATIENCE_S, await_kill
-from tests.spark.jobs.table.tabling import driver, place
+from tests.spark.drivers import PATIENCE_S, run_until_killed
+from tests.spark.jobs.table.tabling import driver_words, place
 from tests.spark.topics import Topics
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
@@ -99,7 +99,7 @@ def test_kills_beside_changes_of_the_columns_lose_and_double_nothing(
         orders(topics, topic, queue_id, *bodies[queue_id::2])
     given = place(to, kind) | {"schema": "id bigint, wide int", "spark": spark, "once": True}
     for point, batch in (("before-commit", 1), ("after-commit", 1), ("before-commit", 0)):
-        await_kill(driver(topics, topic, to, point, batch, kind), PATIENCE_S)
+        run_until_killed(spark, *driver_words(topics, topic, to, point, batch, kind))
     done = fresh_table(topic, topics.namesrv, **given)
     assert (done.total_rows, done.committed_behind) == (1500, 0)
     assert {of.name: of.type for of in done.columns} == {
@@ -282,7 +282,7 @@ def test_the_command_runs_until_it_is_stopped(topics: Topics, tmp_path: Path) ->
         live = json.loads(status.read_text())
         assert (live["running"], live["bad_bodies"], live["committed_behind"]) == (True, 1, 0)
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=PATIENCE_S)
+        out, _ = process.communicate()
     finally:
         process.kill()
     assert process.returncode == 0, out
