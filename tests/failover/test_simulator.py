@@ -48,7 +48,7 @@ def test_a_seed_replays_its_history() -> None:
 def test_a_rule_that_is_left_out_is_found(name: str) -> None:
     mistake = MISTAKES[name]
     with made(mistake):
-        for seed in range(1, MOST_HISTORIES + 1):
+        for seed in range(mistake.first_seed, mistake.first_seed + MOST_HISTORIES):
             if World(seed, rates=mistake.rates).run().violation is not None:
                 return
     pytest.fail(f"{MOST_HISTORIES} histories are right although {mistake.what}")

@@ -28,7 +28,8 @@ from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.states import LEADING, State
 
 if TYPE_CHECKING:
-    from tests.failover.simulator.node import Entry, Node
+    from tests.failover.simulator.log import Entry
+    from tests.failover.simulator.node import Node
     from tests.failover.simulator.world import World
 
 
@@ -60,7 +61,7 @@ class Check:
         if offset > len(log):
             raise Violation("read", f"{node.name} confirms {offset}, but its log ends at {len(log)}")
         known = min(offset, len(self.truth))
-        if log[:known] != self.truth[:known]:
+        if not log.is_right(self.truth, known):
             at = next(i for i in range(known) if log[i] != self.truth[i])
             raise Violation("lost", f"{node.name} confirms {log[at]} at {at}, where {self.truth[at]} was confirmed")
         if offset > known:
@@ -74,7 +75,7 @@ class Check:
             return
         for member in document.in_sync:
             node = self.world.nodes[member.name]
-            if node.member == member and node.disk.log[: len(self.truth)] != self.truth:
+            if node.member == member and not node.disk.log.is_right(self.truth, len(self.truth)):
                 log, truth = node.disk.log, self.truth
                 at = next((i for i, entry in enumerate(truth) if i >= len(log) or log[i] != entry), 0)
                 raise Violation(
@@ -86,7 +87,7 @@ class Check:
         if node.machine.epoch < self.forced_epoch:
             return
         end = node.machine.readable
-        if end > len(self.truth) or node.disk.log[:end] != self.truth[:end]:
+        if end > len(self.truth) or not node.disk.log.is_right(self.truth, end):
             raise Violation("read", f"{node.name} lets consumers read up to {end}, the truth ends at {len(self.truth)}")
 
     # --- rules 2, 5, 6: the members -----------------------------------------------------------------
@@ -114,7 +115,7 @@ class Check:
         self.served[epoch] = node.name
         document = self.world.engine.store.document
         is_current = document is not None and document.epoch == epoch  # a paused one may be late, and confirms nothing
-        if is_current and node.disk.log[: len(self.truth)] != self.truth:
+        if is_current and not node.disk.log.is_right(self.truth, len(self.truth)):
             raise Violation("lost", f"{node.name} takes office in epoch {epoch} without all acknowledged records")
 
     def after_event(self, node: Node, event: e.Event, epoch: int, confirmed: int) -> None:
@@ -167,6 +168,8 @@ class Check:
         """A person has accepted the loss of what this log lacks."""
         same = next((i for i, entry in enumerate(self.truth) if i >= len(log) or log[i] != entry), len(self.truth))
         del self.truth[same:]
+        for node in self.world.nodes.values():
+            node.disk.log.compare_again(same)
 
     def halted(self, node: Node, request: e.Halt) -> None:
         """No history of these faults needs a person for the document or the names."""

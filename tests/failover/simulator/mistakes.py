@@ -31,12 +31,14 @@ class Mistake:
     :param rule: the number of the rule in ``check.py``.
     :param patches: object, attribute and replacement.
     :param rates: faults among which the mistake shows soon; by default those of the seed.
+    :param first_seed: that of the history to begin with, which has shown the mistake before.
     """
 
     rule: int
     what: str
     patches: tuple[tuple[Any, str, Any], ...]
     rates: Rates | None = None
+    first_seed: int = 1
 
 
 @contextmanager
@@ -176,6 +178,7 @@ MISTAKES: Final = {
         "reports of other epochs count",
         ((MemberMachine, "_on_reported", _any_epoch),),
         Rates(echo_share=0.7, kill_master=6, slow_disk=6, power=2, cut=4),
+        261,
     ),
     "deaf": Mistake(
         5,
@@ -198,5 +201,6 @@ MISTAKES: Final = {
         "reading the old version settles a swap",
         ((EngineView, "learn", _rereading_learn),),
         Rates(late_share=0.3, cut=6, kill=3),
+        187,
     ),
 }

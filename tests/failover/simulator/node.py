@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.failover.simulator.engine import LEASE_S
+from tests.failover.simulator.log import Entry, Log
 
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover.document import Member
@@ -19,10 +20,6 @@ from cometmq.broker.failover.states import LEADING, State
 if TYPE_CHECKING:
     from tests.failover.simulator.world import World
 
-Entry = tuple[int, int]
-"""A record: its epoch and its number; a marker has number 0."""
-
-
 RETRY_S = 0.2
 """Pause before a follower connects again."""
 
@@ -31,7 +28,7 @@ RETRY_S = 0.2
 class Disk:
     """What a machine keeps when its process dies."""
 
-    log: list[Entry] = field(default_factory=list)
+    log: Log = field(default_factory=Log)
     flushed: int = 0
     identity: Identity | None = None
     boot: int = 0
@@ -108,14 +105,13 @@ class Node:
 
     def history(self) -> History:
         """Return the epochs of the log."""
-        epochs = tuple((entry[0], at) for at, entry in enumerate(self.disk.log) if entry[1] == 0)
-        return History(epochs, len(self.disk.log))
+        return History(self.disk.log.epochs(), len(self.disk.log))
 
     def log_state(self) -> e.LogState:
         """Return the ends of the log."""
         log = self.disk.log
-        last = next((entry[0] for entry in reversed(log) if entry[1] == 0), 0)
-        return e.LogState(len(log), self.disk.flushed, last)
+        epochs = log.epochs()
+        return e.LogState(len(log), self.disk.flushed, epochs[-1][0] if epochs else 0)
 
     # --- life -------------------------------------------------------------------------------------
     def start(self) -> None:
