@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,14 +13,17 @@ from tests.helpers.waiting import wait_for
 
 from cometmq.client import TransactionProducer, TransactionState
 from cometmq.message.message import Message
+from cometmq.testing import Cluster
 from cometmq.testing.sync import SyncCluster
+
+BROKERS = 2
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SyncCluster]:
     """A broker that gives a transaction up after the first round of checks."""
     keys = {"transactionTimeOut": "100", "transactionCheckInterval": "50", "transactionCheckMax": "1"}
-    with SyncCluster(2, broker_keys=keys) as running:
+    with SyncCluster(BROKERS, broker_keys=keys) as running:
         running.create_topic("later", 1)
         running.create_topic("transfers", 1)
         yield running
@@ -57,6 +61,13 @@ def test_a_delayed_message_is_listed_with_its_time_and_recalled_after_a_preview(
     assert (again.status, "is no longer waiting" in again.words) == (404, True)
 
 
+def allow_more_checks(cluster: Cluster) -> None:
+    """Leave a producer all its time to answer."""
+    for number in range(BROKERS):
+        live = cluster.broker(number).live
+        live.replace(replace(live.current, transaction_check_max=1_000))
+
+
 def test_an_undecided_transaction_is_open_then_given_up_and_checked_again_on_demand(
     surfer: Surfer, cluster: SyncCluster
 ) -> None:
@@ -79,6 +90,7 @@ def test_an_undecided_transaction_is_open_then_given_up_and_checked_again_on_dem
         found = re.search(r'name="id" value="([^"]+)"', surfer.get("/transactions").text)
         assert found is not None
         states.append(TransactionState.COMMIT)
+        cluster.run(allow_more_checks)
         with cluster.inbox("transfers", group="readers") as inbox:
             page = surfer.change("/transactions/resume", id=found[1])
             assert f"The producers of {transaction} will be asked." in page.words
