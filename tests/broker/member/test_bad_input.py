@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.broker.member.sets import MemberSet, bodies, member_set, send, until
+from tests.broker.member.sets import MemberSet, bodies, lease_ms, member_set, send, until
 from tests.broker.replication.following import connect
 
 from cometmq.broker.controller import Broker
@@ -145,7 +145,7 @@ async def test_an_engine_that_is_away_stops_nobody(pair: MemberSet, caplog: pyte
     assert master is not None
     for engine in pair.engines.values():
         engine.is_cut = True
-    await asyncio.sleep(3)  # longer than the lease
+    await asyncio.sleep(1.5 * lease_ms() / 1000)
     await send(pair, b"meanwhile")
     assert master.machine.state is State.MASTER
     assert logged(caplog, "the engine does not answer", "will retry, and change nothing until then")

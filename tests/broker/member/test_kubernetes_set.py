@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.broker.member.sets import LEASE_MS, member_set, until
+from tests.broker.member.sets import lease_ms, member_set, until
 from tests.failover.kubernetes_server import TOKEN, KubernetesServer, kubernetes
 
 from cometmq.broker.failover.engines.kubernetes import KubernetesEngine, KubernetesOptions
@@ -27,9 +27,8 @@ async def test_a_killed_master_is_replaced_and_its_pod_loses_the_label(tmp_path:
     async with kubernetes() as server, member_set(tmp_path, 0) as members:
         server.pods = {name: {} for name in NAMES}
         for name in NAMES:
-            options = KubernetesOptions(
-                server.endpoint, "mq", "DefaultCluster", "set", str(tmp_path / "token"), lease_s=LEASE_MS / 1000
-            )
+            place = (server.endpoint, "mq", "DefaultCluster", "set", str(tmp_path / "token"))
+            options = KubernetesOptions(*place, lease_s=lease_ms() / 1000)
             config = members.config(name, failover="kubernetes")
             members.members[name] = SetMember(config, engine=KubernetesEngine(options))
             await members.members[name].start()

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.broker.member.sets import MemberSet, member_set, until
+from tests.helpers.pace import Patience
 
 from cometmq.testing.ports import free_port
 
@@ -59,7 +60,6 @@ async def check(members: MemberSet, ports: dict[str, int], *, epoch: int, electi
     await until(lambda: all(one.machine.confirmed == one.machine.log.end for one in members.members.values()))
     for name, member in members.members.items():
         await until(lambda: (monitor := member.broker.monitor) is not None and not monitor.not_ready)  # noqa: B023
-        found = await scraped(ports[name])
         is_master = member is members.master
         wanted = {
             "epoch": epoch,
@@ -73,6 +73,9 @@ async def check(members: MemberSet, ports: dict[str, int], *, epoch: int, electi
             "engine_reachable": 1,
             "elections_total": elections[name],
         }
+        patience = Patience(20)  # for what the member reads from the engine
+        while not wanted.items() <= (found := await scraped(ports[name])).items() and not patience.is_over:
+            await asyncio.sleep(0.05)
         assert {key: found.get(key) for key in wanted} == wanted, name
         assert found["confirmed_offset"] == member.machine.log.end
         assert found["last_change_timestamp_seconds"] > 1_600_000_000

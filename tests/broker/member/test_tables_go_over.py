@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
 from tests.broker.member.sets import MemberSet, member_set, until
 from tests.broker.wire import Wire
+from tests.helpers.pace import is_in_time
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.member.set_member import SetMember
@@ -48,8 +50,9 @@ async def commit_all(members: MemberSet) -> list[int]:
     return committed(broker)
 
 
-async def test_after_a_handover_no_offset_is_behind(tmp_path: Path) -> None:
-    """The master asks its successor to copy the tables once more."""
+async def test_after_a_handover_no_offset_is_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master asks its successor to copy the tables once more, and waits for it: here as long as that takes."""
+    monkeypatch.setattr("cometmq.broker.replication.ha_service.LAST_COPY_SECONDS", 60.0)
     async with member_set(tmp_path) as members:
         await fill(members, 40)
         for _ in range(3):
@@ -66,8 +69,11 @@ async def test_after_a_kill_offsets_are_at_most_a_second_old_and_never_ahead(tmp
     async with member_set(tmp_path) as members:
         await fill(members, 40)
         old = await commit_all(members)
+        began = time.monotonic()
+        others = [one for one in members.members.values() if not one.is_serving]
+        await until(lambda: all(committed(one.broker) == old for one in others))
+        assert is_in_time(time.monotonic() - began, 1.2)
         await fill(members, 20)
-        await asyncio.sleep(1.2)
         offsets = await commit_all(members)
         await members.kill(master(members).machine.me.name)
         await until(lambda: members.master is not None)
@@ -85,9 +91,10 @@ async def test_topics_and_groups_go_over_with_their_settings_and_stay_deleted(tm
         broker = master(members).broker
         broker.groups.put(SubscriptionGroupConfig(group_name=GROUP, retry_max_times=7))
         broker.groups.put(SubscriptionGroupConfig(group_name="gone"))
-        await asyncio.sleep(1.2)
+        others = [one for one in members.members.values() if not one.is_serving]
+        await until(lambda: all(one.broker.groups.get("gone") for one in others))
         broker.groups.delete("gone")
-        await asyncio.sleep(1.2)
+        await until(lambda: not any(one.broker.groups.get("gone") for one in others))
         await members.kill(master(members).machine.me.name)
         await until(lambda: members.master is not None)
         groups = master(members).broker.groups
