@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.helpers.pace import Patience
 from tests.interop.builds import ToolMissingError
 
 from cometmq.broker.failover.engines.http_client import Endpoint, parse_endpoint
@@ -106,7 +107,7 @@ class EtcdCluster:
 
     def wait(self) -> None:
         """Wait until all members answer."""
-        deadline = time.monotonic() + START_S
+        patience = Patience(START_S)
         for at, member in enumerate(self.members):
             while True:
                 try:
@@ -117,7 +118,7 @@ class EtcdCluster:
                         break
                 except OSError:
                     pass
-                if time.monotonic() > deadline:
+                if patience.is_over:
                     raise TimeoutError(member.output())
                 time.sleep(0.05)
 

@@ -145,7 +145,7 @@ async def test_a_full_database_is_named_and_leaves_the_document_readable(start: 
 
 
 async def test_users_need_a_password_and_tokens_are_renewed(start: Start, tmp_path: Path) -> None:
-    cluster = start(1, ("--auth-token-ttl", "1"))
+    cluster = start(1, ("--auth-token-ttl", "1", "--bcrypt-cost", "4"))
     await asyncio.to_thread(cluster.enable_users, "broker", "secret")
     (tmp_path / "right").write_text("secret\n")
     (tmp_path / "wrong").write_text("guess")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.failover.checker.history import Commit, History, Outcome, Poll, Queue, Send
+from tests.helpers.pace import Patience
 from tests.helpers.waiting import block_for, real_time
 
 from cometmq.client import Message, Producer
@@ -361,9 +362,9 @@ def wait_for_sends(load: Load, within_s: float) -> float:
 
     :raises TimeoutError: none is.
     """
-    begun = time.monotonic()
+    begun, patience = time.monotonic(), Patience(within_s)
     while load.last_ok <= begun:
-        if time.monotonic() > begun + within_s:
+        if patience.is_over:
             raise TimeoutError(f"no message was acknowledged for {within_s:g} s")
         block_for(0.02)
     return load.last_ok - begun
