@@ -90,7 +90,7 @@ class Walk:
         for salt in range(TRIES):
             inputs = [worst(salt), *(unfit(code) if salt == 0 else ())]
             shortest = min(shortest, longest_hold_up(self.address, self.pid, self.cheap, lambda: self._send(inputs)))  # noqa: B023
-            if shortest < MOST_S:
+            if not self.is_too_long(shortest):
                 break
         return shortest
 

@@ -72,9 +72,9 @@ def test_serve_is_ready_fast(offline: CommandLine, tmp_path: Path) -> None:
         with running(offline, *serve_arguments(tmp_path / str(attempt), console=True)) as (process, _):
             wall = time.monotonic() - began
             took.append(wall - waited_for_processor(process.pid))
-        if took[-1] <= READY_SECONDS_MAX:
-            break
-    assert min(took) <= max(READY_SECONDS_MAX, BARE_STARTS_MAX * min(bare)), (took, bare)
+        if min(took) <= max(READY_SECONDS_MAX, BARE_STARTS_MAX * min(bare)):
+            return
+    pytest.fail(f"ready after {took} seconds, and Python with libraries after {bare}")
 
 
 def waited_for_processor(pid: int) -> float:
