@@ -185,7 +185,8 @@ def rust_client_five() -> Path:
 
 def _maven(project: str, version: str, goals: tuple[str, ...], target: Path) -> None:
     arguments = ["-q", "-B", "-f", str(HERE / project / "pom.xml"), f"-Drocketmq.version={version}"]
-    _run([tool("mvn"), *arguments, f"-Doutput.directory={target}", *goals, "dependency:copy-dependencies"], HERE)
+    command = [tool("mvn"), *arguments, f"-Doutput.directory={target}", *goals, "dependency:copy-dependencies"]
+    _run(command, HERE, MAVEN_OPTS=" ".join((*QUICK_JAVA, os.environ.get("MAVEN_OPTS", ""))))
 
 
 def _files(folder: str) -> tuple[Path, ...]:

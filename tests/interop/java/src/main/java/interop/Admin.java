@@ -18,7 +18,8 @@ final class Admin {
     }
 
     static Map<String, Object> run(Options options, Output output) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(options.hook(), 10_000);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(options.hook(), Options.PATIENCE_MS);
+        admin.setMqClientApiTimeout(Options.PATIENCE_MS);
         admin.setNamesrvAddr(options.text("namesrv"));
         admin.setInstanceName(UUID.randomUUID().toString());
         admin.start();

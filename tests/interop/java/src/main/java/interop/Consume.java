@@ -47,6 +47,7 @@ final class Consume {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             options.text("group"), options.hook(), new AllocateMessageQueueAveragely(), options.number("trace", 0) == 1, null);
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.PATIENCE_MS);
         consumer.setInstanceName(options.text("instance", UUID.randomUUID().toString()));
         consumer.setConsumeFromWhere(from(options));
         if (options.text("timestamp", null) != null) {
@@ -119,6 +120,7 @@ final class Consume {
     private static Map<String, Object> litePull(Options options, Output output, StopSignal stop) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.PATIENCE_MS);
         consumer.setInstanceName(options.text("instance", UUID.randomUUID().toString()));
         consumer.setConsumeFromWhere(from(options));
         boolean assigns = options.number("assign", 0) == 1;
@@ -147,6 +149,7 @@ final class Consume {
     private static Map<String, Object> pull(Options options, Output output) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(Options.PATIENCE_MS);
         consumer.setInstanceName(UUID.randomUUID().toString());
         consumer.start();
         int count = 0;

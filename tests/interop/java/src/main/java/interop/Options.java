@@ -11,6 +11,9 @@ import java.util.Map;
 
 /** {@code command word… --name value…}: the little command line that all client programs share. */
 final class Options {
+    /** What a client gives a request: a first handshake takes a JVM on a busy machine seconds. */
+    static final int PATIENCE_MS = 20_000;
+
     private final List<String> words = new ArrayList<>();
     private final Map<String, String> values = new LinkedHashMap<>();
 

@@ -89,7 +89,7 @@ final class Produce {
         producer.setInstanceName(UUID.randomUUID().toString());
         producer.setCompressMsgBodyOverHowmuch((int) options.number("compress-over", 4096));
         producer.setSendMsgTimeout((int) options.number("send-timeout-ms", 20000));
-        producer.setMqClientApiTimeout(20000); // a first handshake takes a JVM on a busy machine seconds
+        producer.setMqClientApiTimeout(Options.PATIENCE_MS);
         producer.setVipChannelEnabled(options.number("vip", 0) == 1);
         return producer;
     }

@@ -14,6 +14,7 @@ final class Replier {
     Replier(String namesrv) throws Exception {
         producer.setNamesrvAddr(namesrv);
         producer.setInstanceName(UUID.randomUUID().toString());
+        producer.setMqClientApiTimeout(Options.PATIENCE_MS);
         producer.start();
     }
 

@@ -26,7 +26,8 @@ final class Transact {
         producer.setNamesrvAddr(options.text("namesrv"));
         producer.setInstanceName(UUID.randomUUID().toString());
         producer.setHeartbeatBrokerInterval(500);
-        producer.setSendMsgTimeout(20000);
+        producer.setSendMsgTimeout(Options.PATIENCE_MS);
+        producer.setMqClientApiTimeout(Options.PATIENCE_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object arg) {
