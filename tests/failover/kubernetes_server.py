@@ -100,8 +100,6 @@ class KubernetesServer:
                 connection.start_next_cycle()
         except (OSError, h11.ProtocolError):
             pass
-        finally:
-            writer.close()
 
     async def _respond(
         self, connection: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, body: bytes
@@ -150,7 +148,9 @@ async def kubernetes() -> AsyncIterator[KubernetesServer]:
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.ensure_future(fake.serve(reader, writer)))
+        task = asyncio.ensure_future(fake.serve(reader, writer))
+        task.add_done_callback(lambda _: writer.close())  # also if it is cancelled before it begins
+        tasks.add(task)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     fake.endpoint = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1], False)
@@ -158,7 +158,9 @@ async def kubernetes() -> AsyncIterator[KubernetesServer]:
         yield fake
     finally:
         server.close()
+        await asyncio.sleep(0)  # what was accepted gets its task
         for task in tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports close their sockets
