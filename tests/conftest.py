@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -87,11 +88,25 @@ IN_PROCESSES = frozenset({"interop", "crash"})
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not read files without a test that is asked for: each process of ``-m "interop or crash"`` reads a fifth."""
-    asked = {term.partition(" and ")[0] for term in config.option.markexpr.split(" or ")}
-    if asked <= IN_PROCESSES and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+    """Do not read files without a test that is asked for: each process of ``-m "interop or crash"`` reads a fifth.
+
+    And each process of ``-m "not interop and not crash"`` leaves out those whose tests are all of these.
+    """
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    wanted = config.option.markexpr
+    if {term.partition(" and ")[0] for term in wanted.split(" or ")} <= IN_PROCESSES:
         return not _marks_processes(collection_path) or None
+    terms = wanted.split(" and ")
+    if all(term.startswith("not ") for term in terms):
+        return not {term.removeprefix("not ") for term in terms}.isdisjoint(_marks_of_all(collection_path)) or None
     return None
+
+
+def _marks_of_all(file: Path) -> set[str]:
+    """The markers that a line of a file gives to all its tests."""
+    line = re.search(r"^pytestmark = .*", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return set(re.findall(r"pytest\.mark\.(\w+)", line[0] if line else ""))
 
 
 @cache
