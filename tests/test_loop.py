@@ -2,9 +2,13 @@
 
 import asyncio
 import gc
+import socket
 from collections.abc import Generator
+from contextlib import suppress
 
-from cometmq.loop import TaskSet, in_rounds, over_rounds
+import pytest
+
+from cometmq.loop import TaskSet, close_server, in_rounds, over_rounds
 from cometmq.testing import settle
 
 
@@ -84,3 +88,17 @@ async def test_each_step_of_work_over_turns_is_a_turn_of_its_own() -> None:
     assert order[:2] == ["a0", "b0"], "the first step is done at once"
     assert sorted(order) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert order != sorted(order)
+
+
+@pytest.mark.parametrize("rounds", range(6))
+async def test_a_closed_server_leaves_no_connection_that_nobody_knows(rounds: int) -> None:
+    opened: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: opened.append(writer), "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname(), 10) as client:
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await close_server(server)
+        for writer in opened:
+            writer.close()
+        with suppress(ConnectionResetError):  # it was not accepted
+            assert await asyncio.to_thread(client.recv, 1) == b""

@@ -54,6 +54,20 @@ async def in_rounds(steps: Generator[None, None, T]) -> T:
         await asyncio.sleep(0)
 
 
+async def close_server(server: asyncio.Server) -> None:
+    """Stop listening, and return once each accepted connection has been made known to its protocol.
+
+    asyncio forgets a connection that it has accepted if its server is closed in the next round of the loop: that one
+    stays open, and nobody knows it.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener.fileno())
+    await asyncio.sleep(0)  # makes the transports
+    server.close()
+    await asyncio.sleep(0)  # calls the protocols
+
+
 class TaskSet:
     """Background tasks. Each is referenced here until it ends, since the event loop has only weak references."""
 

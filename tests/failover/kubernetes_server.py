@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import h11
 
 from cometmq.broker.failover.engines.http_client import Endpoint
+from cometmq.loop import close_server
 
 TOKEN = "service-account"
 
@@ -157,8 +158,7 @@ async def kubernetes() -> AsyncIterator[KubernetesServer]:
     try:
         yield fake
     finally:
-        server.close()
-        await asyncio.sleep(0)  # what was accepted gets its task
+        await close_server(server)
         for task in tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

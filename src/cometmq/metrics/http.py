@@ -15,7 +15,7 @@ import h11
 
 from cometmq.clock import SYSTEM_CLOCK, Clock, wait_for
 from cometmq.limits import MAX_MONITOR_CONNECTIONS, MAX_MONITOR_HEAD_BYTES, MONITOR_SECONDS, STALLED_MONITOR_SECONDS
-from cometmq.loop import TaskSet
+from cometmq.loop import TaskSet, close_server
 from cometmq.message.hosts import address_here, unmapped
 from cometmq.metrics.exposition import CONTENT_TYPE
 
@@ -94,7 +94,7 @@ class MonitorServer:
         """Stop listening and close all connections."""
         if self._server is None:
             return
-        self._server.close()
+        await close_server(self._server)
         for writer in list(self._open):
             writer.transport.abort()
         await self._running.stop()

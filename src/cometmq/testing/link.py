@@ -13,7 +13,7 @@ from enum import Enum
 from typing import cast
 
 from cometmq.clock import Clock
-from cometmq.loop import TaskSet
+from cometmq.loop import TaskSet, close_server
 
 Address = tuple[str, int]
 
@@ -65,7 +65,7 @@ class Link:
         """Stop listening and close every connection."""
         if self._server is None:
             return
-        self._server.close()
+        await close_server(self._server)
         self.cut()
         await self._tasks.stop()
         await self._server.wait_closed()

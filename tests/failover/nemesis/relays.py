@@ -17,8 +17,11 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from cometmq.loop import close_server
 
 T = TypeVar("T")
 Direction = tuple[str, str]
@@ -173,37 +176,41 @@ class Relays:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _listen(self, route: Route) -> None:
-        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._accepted(route, reader, writer)
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            source = route.source or owner_of(writer.get_extra_info("peername")[1], route.listen[1], self._processes())
+            task = asyncio.ensure_future(self._relayed(source, route, reader, writer))
+            self._running[task] = source, route.to
+            task.add_done_callback(partial(self._has_ended, writer))
 
         self._routes[route] = await asyncio.start_server(accepted, *route.listen)
 
     async def _refuse(self, name: str) -> None:
-        for route, server in self._routes.items():
+        for route, server in list(self._routes.items()):
             if route.to == name and server is not None:
-                server.close()
                 self._routes[route] = None
+                await close_server(server)
 
     async def _stop(self) -> None:
-        for server in self._routes.values():
+        for server in list(self._routes.values()):
             if server is not None:
-                server.close()
+                await close_server(server)
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _accepted(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        source = route.source or owner_of(writer.get_extra_info("peername")[1], route.listen[1], self._processes())
-        self._running[task] = source, route.to
+    def _has_ended(self, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        if task.cancelled():  # perhaps before it began
+            _reset(writer)
+
+    async def _relayed(
+        self, source: str, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             await self._passable(source, route.to)
             await self._relay(source, route, reader, writer)
-        except (asyncio.CancelledError, OSError):
+        except OSError:
             _reset(writer)
-        finally:
-            del self._running[task]
 
     async def _relay(
         self, source: str, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
