@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -196,9 +197,11 @@ async def test_what_never_rests_is_named() -> None:
         await settle(limit_s=0.05)
     task.cancel()
     with ThreadPoolExecutor(1, thread_name_prefix="slow") as pool:
-        pool.submit(time.sleep, 0.5)
+        goes_on = threading.Event()
+        pool.submit(goes_on.wait)
         with pytest.raises(NeverIdleError, match=r"slow_0 is at .*:\d+"):
             await settle(limit_s=0.05)
+        goes_on.set()
 
 
 def test_a_loop_that_cannot_be_asked_is_refused() -> None:
