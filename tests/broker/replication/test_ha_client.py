@@ -16,6 +16,7 @@ from cometmq.broker.controller import Broker
 from cometmq.broker.limits import MAX_TRANSFER_BYTES, REPLICATION_RETRY_SECONDS
 from cometmq.broker.replication.frames import ReportReader, transfer_head
 from cometmq.broker.replication.ha_client import HAClient
+from cometmq.loop import close_server
 from cometmq.testing import VirtualClock, settle
 
 StartSlave = Callable[..., Awaitable[Broker]]
@@ -68,7 +69,7 @@ class RawMaster:
 
     async def stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await close_server(self._server)
         if self._writer is not None:
             self._writer.close()
         await settle()

@@ -20,6 +20,7 @@ from cometmq.broker.replication.frames import (
     encode_report,
     member_transfer_head,
 )
+from cometmq.loop import close_server
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_RESPONSE, RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
@@ -208,7 +209,7 @@ class RawMaster:
     async def stop(self) -> None:
         """Refuse connections from now on."""
         assert self._server is not None
-        self._server.close()
+        await close_server(self._server)
         if self._writer is not None:
             self._writer.transport.abort()
         await settle()
