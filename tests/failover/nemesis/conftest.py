@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.failover.nemesis.load import SHORT_PAUSE_S
 from tests.failover.nemesis.members import RunningSet, running_set
 from tests.failover.nemesis.story import Story
+from tests.helpers.pace import slowness
 from tests.interop.builds import ToolMissingError
 from tests.interop.conftest import unavailable
 
@@ -25,4 +27,5 @@ def members(tmp_path: Path) -> Iterator[RunningSet]:
 @pytest.fixture
 def story(members: RunningSet) -> Story:
     """A history with these members, which the test tells and judges."""
-    return Story(members, seed=1)
+    pause_s = SHORT_PAUSE_S * min(slowness(), 3)  # the load does not keep the members of a slow machine from their work
+    return Story(members, seed=1, pause_s=pause_s)

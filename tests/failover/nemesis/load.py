@@ -45,6 +45,10 @@ GROUP: Final = "nemesis-readers"
 ANSWER_S: Final = 5.0
 """A client gives up after this time; then the outcome is not known."""
 RETRIES: Final = 2
+PAUSE_S: Final = 0.02
+"""The mean pause of each client between two requests, in stories of minutes."""
+SHORT_PAUSE_S: Final = 0.04
+"""That of tests: with less, the load is most of their work."""
 _REFUSED: Final = {
     ResponseCode.NO_PERMISSION,
     ResponseCode.TOPIC_NOT_EXIST,
@@ -72,7 +76,7 @@ class LoadOptions:
     producers: int = 3
     own_producers: int = 1
     pollers: int = 2
-    pause_s: float = 0.02
+    pause_s: float = PAUSE_S
     body_bytes: int = 1000
 
 

@@ -19,7 +19,7 @@ from tests.failover.checker.queues import check_queues, totals
 from tests.failover.checker.register import check_documents
 from tests.failover.checker.replicas import check_replicas, epochs_of, read_log
 from tests.failover.nemesis.faults import FAULTS, Fault, end_all
-from tests.failover.nemesis.load import TOPIC, Load, LoadOptions, read_all
+from tests.failover.nemesis.load import PAUSE_S, TOPIC, Load, LoadOptions, read_all
 from tests.failover.nemesis.members import NAMES, RunningSet
 from tests.helpers.waiting import block_for, wait_for
 
@@ -43,17 +43,21 @@ async def _create_topic(namesrvs: Sequence[str], queues: int) -> None:
 
 @dataclass
 class Story:
-    """One run: its load, its faults and what was found."""
+    """One run: its load, its faults and what was found.
+
+    :param pause_s: that of :class:`LoadOptions`.
+    """
 
     members: RunningSet
     seed: int
+    pause_s: float = PAUSE_S
     history: History = field(default_factory=History)
     say: Callable[[str], None] = lambda text: None
     findings: list[Finding] = field(default_factory=list)
 
     def options(self) -> LoadOptions:
         """Return the options of the load."""
-        return LoadOptions(self.members.namesrv_addresses, self.members.name_at, seed=self.seed)
+        return LoadOptions(self.members.namesrv_addresses, self.members.name_at, seed=self.seed, pause_s=self.pause_s)
 
     def note(self, text: str) -> None:
         """Write a fault into the history."""

@@ -10,7 +10,7 @@ from tests.failover.checker.findings import Finding, report
 from tests.failover.checker.history import History
 from tests.failover.checker.queues import check_queues, totals
 from tests.failover.checker.replicas import check_replicas, read_log
-from tests.failover.nemesis.load import Load, LoadOptions, read_all, wait_for_sends
+from tests.failover.nemesis.load import SHORT_PAUSE_S, Load, LoadOptions, read_all, wait_for_sends
 from tests.failover.nemesis.relays import Relays, Route
 from tests.helpers.waiting import block_for, wait_for
 
@@ -33,7 +33,9 @@ def run(role: str, data: Path) -> tuple[History, list[Finding]]:
     keys = {"brokerRole": role, "brokerIP2": LINK_HOST, "slaveTimeout": "2000"}
     cluster = ProcessCluster(slaves=1, data=data, broker_keys=keys)
     relays = Relays(lambda: {"slave": cluster.slaves[0, 1].pid or 0})
-    options = LoadOptions([cluster.namesrv_address], lambda address: address, queues=QUEUES, own_producers=0)
+    options = LoadOptions(
+        [cluster.namesrv_address], lambda address: address, queues=QUEUES, own_producers=0, pause_s=SHORT_PAUSE_S
+    )
     with relays.running(), cluster:
         relays.open([ha_route(cluster)])
         with Load(history, options).running() as load:
