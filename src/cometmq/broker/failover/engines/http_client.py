@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,8 @@ from cometmq.remoting.connecting import connected_socket
 from cometmq.remoting.tls.contexts import FreshContext, connection_error
 
 _READ_BYTES: Final = 65_536
+_EXPIRED: Final = 10
+"""OpenSSL's code for a certificate that has expired (``X509_V_ERR_CERT_HAS_EXPIRED``)."""
 
 
 class NotSentError(EngineError):
@@ -153,7 +156,7 @@ class HttpConnection:
         except TimeoutError as error:
             raise NotSentError(f"{endpoint} does not answer", next_step="check the address and the firewall") from error
         except OSError as error:
-            message, step = connection_error(str(endpoint), error, tls=endpoint.is_tls)
+            message, step = _connection_error(endpoint, error)
             raise NotSentError(message, next_step=step) from error
         self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ENGINE_HEAD_BYTES)
 
@@ -214,7 +217,7 @@ class HttpConnection:
         if isinstance(error, TimeoutError):
             return self._error("has not answered in time")
         if isinstance(error, OSError):
-            message, step = connection_error(str(self.endpoint), error, tls=self.endpoint.is_tls)
+            message, step = _connection_error(self.endpoint, error)
             return EngineError(message, next_step=step)
         return EngineError(
             f"{self.endpoint} does not speak HTTP/1.1: {error}",
@@ -230,3 +233,20 @@ class HttpConnection:
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].transport.abort()
+
+
+def _connection_error(endpoint: Endpoint, error: OSError) -> tuple[str, str]:
+    """Return the message and the next step for a failed connection, in the words of this broker's configuration."""
+    message, step = connection_error(str(endpoint), error, tls=endpoint.is_tls)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        step = "check the authority in etcdCaFile, and that the certificate has the host name of the endpoint"
+        if error.verify_code == _EXPIRED:
+            step = "renew the certificate of the engine's server, and let it read the new one"
+    elif isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "") and "CERT" in (error.reason or ""):
+        message = f"{endpoint} does not accept the certificate of this member: {_words(error)}"
+        step = "renew the files of etcdCertFile and etcdKeyFile; they are read again without a restart"
+    return message, step
+
+
+def _words(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
