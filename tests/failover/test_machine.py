@@ -125,17 +125,41 @@ def test_two_members_with_one_name_are_noticed_and_a_former_process_is_not() -> 
     document = replace(DOCUMENT, master=B, in_sync=frozenset({B}))
     for _ in range(10):
         driver.answer(document, "5", twin, there(B, 1))
+        driver.give(e.TwinAnswered(twin, False))
         driver.give(e.Tick(), 1)
     assert driver.state() is State.STARTING
+    assert "a process at 10.9.9.9:10911 has announced the name a" in driver.machine.reason
     for _ in range(40):
         driver.answer(document, "5", twin, there(B, 1))
         driver.give(e.Tick(), 1)
+    assert [request.twin for request in driver.asked if isinstance(request, e.AskTwin)] == [twin]
     assert "two members are called a; the other one is at 10.9.9.9:10911" in driver.halted()
     former = Driver()
     former.answer(document, "5", twin, there(B, 1))
     former.give(e.Tick(), 1)
     former.answer(document, "6", there(B, 1))
     assert former.state() is State.FOLLOWER
+
+
+@pytest.mark.parametrize("generation", [1, 8])
+def test_a_living_process_with_this_name_stops_a_start_before_anything_is_announced(generation: int) -> None:
+    driver = Driver()
+    twin = replace(there(Member("a", generation)), address="10.9.9.9:10911")
+    driver.answer(replace(DOCUMENT, master=B, in_sync=frozenset({A, B})), "5", twin, there(B, 1))
+    driver.give(e.TwinAnswered(twin, True))
+    assert "two members are called a; the other one is at 10.9.9.9:10911" in driver.halted()
+    assert not [request for request in driver.asked if isinstance(request, (e.Announce, e.Follow))]
+
+
+def test_an_earlier_process_of_this_store_is_replaced_once_nobody_answers() -> None:
+    driver = Driver()
+    document = replace(DOCUMENT, master=B, in_sync=frozenset({A, B}))
+    driver.answer(document, "5", there(A), there(B, 1))
+    assert driver.state() is State.STARTING
+    driver.give(e.TwinAnswered(there(A), False))
+    driver.answer(document, "5", there(A), there(B, 1))
+    assert driver.state() is State.FOLLOWER
+    assert driver.last(e.Announce).presence.process == "p1"
 
 
 def test_an_engine_that_is_silent_keeps_the_member_starting() -> None:

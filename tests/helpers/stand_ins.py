@@ -25,6 +25,7 @@ class StandIn:
     """
 
     engine_name = "memory"
+    trouble = ""
 
     def __init__(
         self,

@@ -416,6 +416,8 @@ MAX_HISTORY_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a master's answer to a member's sign-in; MAX_FAILOVER_EPOCHS need about 2 MB."""
 MAX_SHOWN_REFUSAL_CHARS: Final = 512
 """Maximum length of the reason for which a master refuses a member's sign-in."""
+REFUSAL_SHOWN_SECONDS: Final = 3_600.0
+"""Time for which a member's status shows that it has refused another one, which may have halted since."""
 MAX_MEMBER_HEARTBEAT_MS: Final = 3_600_000
 """Maximum interval of heartbeats that a member or its master may name."""
 MEMBER_RETRY_SECONDS: Final = 0.2
@@ -436,7 +438,11 @@ CONFIRMED_NEWS_SECONDS: Final = 0.05
 LAST_COPY_SECONDS: Final = 0.4
 """Maximum time that a handover waits until its successor has copied the tables once more."""
 MAX_LEARNERS: Final = MAX_SLAVES - MAX_FAILOVER_MEMBERS
-"""Maximum number of slaves of a member that do not belong to its set; the other connections are for members."""
+"""Maximum number of a master's slaves that its set's document does not name; the other places are for members."""
+MAX_SET_CONNECTIONS: Final = 2 * MAX_SLAVES
+"""Maximum number of connections to a member's port for slaves. At least half of them are for those that sign in."""
+SIGN_IN_SECONDS: Final = 10.0
+"""Maximum time for the sign-in of a member, or for the first report of another slave; Apache's takes up to 5 s."""
 MAX_ENGINE_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of an answer from etcd or Kubernetes; the documents and presences of one set have less than 100 KB."""
 MAX_ENGINE_HEAD_BYTES: Final = 65_536

@@ -91,18 +91,6 @@ async def test_a_store_of_another_set_is_refused(pair: MemberSet, caplog: pytest
     assert logged(caplog, "belongs to set 0123456789abcdef", "two clusters must not share a prefix")
 
 
-async def test_two_members_with_one_name_are_told_apart(pair: MemberSet, caplog: pytest.LogCaptureFixture) -> None:
-    master = pair.master
-    assert master is not None
-    name = master.machine.me.name
-    twin = await pair.start(f"twin-of-{name}", failoverMember=name)
-    await until(lambda: twin.machine.state is State.HALTED or logged(caplog, "two members are called"), 40)
-    assert logged(caplog, f"two members are called {name}", "give each member of a set its own name")
-    assert master.machine.state is State.MASTER
-    await send(pair, b"after")
-    assert set(bodies(master)) == {b"before", b"after"}
-
-
 async def test_more_members_are_required_than_there_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with member_set(tmp_path, 2, minInSyncReplicas="3") as members:
         assert members.master is not None

@@ -155,12 +155,14 @@ async def test_a_copied_store_is_noticed_and_does_not_fight_for_the_presence(tmp
 async def test_a_failing_action_does_not_prevent_the_others(caplog: pytest.LogCaptureFixture) -> None:
     driver = Driver(clock=SYSTEM_CLOCK)
     done: list[e.Request] = []
-    driver.machine = MemberMachine(
-        MemberOptions("a", "10.0.0.1:10911", "10.0.0.1:10912", "1", "2"),
-        Identity(1, "boot"),
-        LogState(0, 0, 0),
-        SYSTEM_CLOCK.monotonic(),
-        SYSTEM_CLOCK.now_ms,
+    driver.drive(
+        MemberMachine(
+            MemberOptions("a", "10.0.0.1:10911", "10.0.0.1:10912", "1", "2"),
+            Identity(1, "boot"),
+            LogState(0, 0, 0),
+            SYSTEM_CLOCK.monotonic(),
+            SYSTEM_CLOCK.now_ms,
+        )
     )
 
     def fail(_: object) -> None:

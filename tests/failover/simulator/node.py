@@ -239,6 +239,11 @@ class Node:
         self.presence = request.presence
         self.world.engine.announce(self, request.presence)
 
+    def do_AskTwin(self, request: e.AskTwin) -> None:  # noqa: N802
+        """Nobody answers: each name has one disk here, and one process."""
+        answered = e.TwinAnswered(request.twin, False)
+        self.later(self.world.rng.choice((0.001, 0.01, 0.75)), self.give, answered)
+
     def do_Confirm(self, request: e.Confirm) -> None:  # noqa: N802
         self.world.check.confirmed(self, request.offset)
 

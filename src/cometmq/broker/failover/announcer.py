@@ -18,10 +18,15 @@ class Announcer:
         self._me: Final = me
         self._options: Final = options
         self._announced: tuple[int, Standing | None] | None = None
+        self._is_silent = False
 
     def forget(self) -> None:
         """The engine does not have the presence any more."""
         self._announced = None
+
+    def silence(self) -> None:
+        """Announce nothing any more: the name is another process's, whose presence must remain."""
+        self._is_silent = True
 
     def announce(self, serves: int, ballot: Ballot | None) -> list[Announce]:
         """Return the request to announce the presence, if it has changed.
@@ -30,7 +35,7 @@ class Announcer:
         :param ballot: that of a frozen member, which publishes the end of its log.
         """
         standing = None if ballot is None else ballot.standing
-        if (serves, standing) == self._announced:
+        if self._is_silent or (serves, standing) == self._announced:
             return []
         self._announced = (serves, standing)
         at = self._options

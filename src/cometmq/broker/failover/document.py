@@ -151,6 +151,11 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_member(text: str) -> bool:
+    """Return whether a text names a member, such as ``a#1``."""
+    return _MEMBER.fullmatch(text) is not None
+
+
 def parse_member(text: str) -> Member:
     """Return the member that a text such as ``a#1`` names.
 

@@ -73,6 +73,17 @@ class NameTaken:
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class TwinAnswered:
+    """The answer to ``AskTwin``.
+
+    :param is_alive: True if a process with this member's name has answered, and is not this one.
+    """
+
+    twin: Presence
+    is_alive: bool
+
+
 # --- replication ----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class MasterHistory:
@@ -219,6 +230,7 @@ Event = (
     | EngineChanged
     | LeaseLost
     | NameTaken
+    | TwinAnswered
     | MasterHistory
     | Heard
     | LinkLost
@@ -284,6 +296,13 @@ class CopyFrom:
 
 
 @dataclass(frozen=True, slots=True)
+class AskTwin:
+    """Ask the process that has announced this member's name whether it lives, and answer with ``TwinAnswered``."""
+
+    twin: Presence
+
+
+@dataclass(frozen=True, slots=True)
 class Freeze:
     """Append and report nothing of this or an older epoch any more, and answer with ``FrozenLog``."""
 
@@ -326,4 +345,17 @@ class Halt:
     next_step: str
 
 
-Request = Read | Swap | Announce | Follow | CopyFrom | Freeze | TakeOffice | StepDown | Confirm | SaveIdentity | Halt
+Request = (
+    Read
+    | Swap
+    | Announce
+    | AskTwin
+    | Follow
+    | CopyFrom
+    | Freeze
+    | TakeOffice
+    | StepDown
+    | Confirm
+    | SaveIdentity
+    | Halt
+)

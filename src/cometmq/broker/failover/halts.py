@@ -17,7 +17,20 @@ def name_taken(me: Member, by: str) -> Halt:
     """Another live process has this member's name."""
     return Halt(
         f"two members are called {me.name}; the other one is at {by}",
-        "give each member of a set its own name; if one store is a copy of the other, empty the copy",
+        "give each member of a set its own name with failoverMember; if one store is a copy of the other, empty it",
+    )
+
+
+def waits_for_name(me: Member, by: str) -> str:
+    """Return the state of a member that finds its name taken, perhaps by its own earlier process."""
+    return f"a process at {by} has announced the name {me.name}; waiting until it answers, or its lease ends"
+
+
+def address_taken(name: str, holder: str, address: str) -> tuple[str, str]:
+    """Two members have one address, so that nobody can connect to one of them; return the reason and the next step."""
+    return (
+        f"two members have the address {address}: {holder} and {name}",
+        f"give {name} its own brokerIP1, brokerIP2, listenPort and haListenPort in its broker.conf, and restart it",
     )
 
 

@@ -61,10 +61,12 @@ class Leader:
         if self.replicas.signed_in(event.member.name, (event.address, event.ha_address), document, in_use):
             self.in_sync.signed_in(event.member, own_end, now)
 
-    def propose(self, document: Document, view: EngineView) -> Swap:
-        """Return the request to swap the document; the members of its set count from now on."""
+    def propose(self, document: Document | None, view: EngineView) -> list[Swap]:
+        """Return the request to swap the document, if one is given; the members of its set count from now on."""
+        if document is None:
+            return []
         self.in_sync.propose(document.in_sync)
-        return view.propose(self.replicas.into(document))
+        return [view.propose(self.replicas.into(document))]
 
     def next_document(self, document: Document, presences: Mapping[str, Presence], now: float) -> Document | None:
         """Return the document to propose, or ``None`` if the present one is right."""

@@ -27,9 +27,7 @@ from cometmq.broker.failover.options import NEVER, MemberOptions
 from cometmq.broker.failover.short_way import ShortWay
 from cometmq.broker.failover.solid import SolidMark
 from cometmq.broker.failover.states import FROZEN, LEADING, TRANSITIONS, Change, State
-
-_TWIN_LEASES: Final = 8
-"""Number of leases after which a presence with this member's name cannot be that of its earlier process."""
+from cometmq.broker.failover.twins import Twins
 
 _HANDLERS: Final = {kind: "_on" + re.sub("([A-Z])", r"_\1", kind.__name__).lower() for kind in get_args(e.Event)}
 """The method for each event: ``_on_document_read`` for ``DocumentRead``."""
@@ -65,9 +63,9 @@ class MemberMachine:
         self.was_short = False
         """True if the last event can have changed only ``log`` and ``confirmed``."""
         self._short_way: Final = ShortWay()
-        self._now = self._last_event_at = self._twin_since = now
-        self._next_read_at = now
+        self._now = self._last_event_at = self._next_read_at = now
         self._announcer: Final = Announcer(self.me, options)
+        self._twins: Final = Twins(self.me, options, now)
         self.link: Final = MasterLink(options.silent_s, now)
         self._ballot: Ballot | None = None
         self._is_forced = False
@@ -96,8 +94,11 @@ class MemberMachine:
         if self.state is State.HALTED:
             return self._out
         self._now = self._last_event_at = now
-        if was_paused:
-            self._was_paused()
+        if was_paused:  # judge nobody by the time in which this process did not run
+            self.link.heard_at = now
+            self._twins.waits_again(now)
+            if self.in_sync is not None:
+                self.in_sync.was_paused(now)
         getattr(self, _HANDLERS[type(event)])(event)
         self._settle()
         in_sync = self.in_sync if self.state is State.MASTER and not self.disk_trouble else None
@@ -175,7 +176,7 @@ class MemberMachine:
     def _on_engine_silent(self, event: e.EngineSilent) -> None:
         retry_at = self._now + self.options.heartbeat_s
         self.view.was_silent(event.number, event.reason, retry_at)
-        self._twin_since = self._now
+        self._twins.waits_again(self._now)
         self._next_read_at = min(self._next_read_at, retry_at) if self._next_read_at > self._now else retry_at
 
     def _on_engine_changed(self, _: e.EngineChanged) -> None:
@@ -186,9 +187,15 @@ class MemberMachine:
         self._out += self.view.read()
 
     def _on_name_taken(self, event: e.NameTaken) -> None:
-        self._announcer.forget()
-        if self.state is not State.STARTING or self._now - self._twin_since > _TWIN_LEASES * self.options.lease_s:
-            self._halt(halts.name_taken(self.me, event.by))
+        self._announcer.silence()
+        self._halt(halts.name_taken(self.me, event.by))
+
+    def _on_twin_answered(self, event: e.TwinAnswered) -> None:
+        if event.is_alive and self.state is State.STARTING:
+            self._on_name_taken(e.NameTaken(event.twin.address))
+        else:
+            self._twins.was_silent(event.twin)
+            self._out += self.view.read()
 
     def _learn(self, number: int, document: Document | None, version: str) -> bool | None:
         """Take over a document; return whether its version has moved, or ``None`` if nothing may follow from it."""
@@ -232,9 +239,12 @@ class MemberMachine:
             self._out.append(self.view.propose(self.options.into(founded)))
 
     def _begin(self, document: Document) -> None:
-        twin = self.view.presences.get(self.me.name)
-        if twin is not None and twin.member != self.me:
-            self._on_name_taken(e.NameTaken(twin.address))
+        twin = self._twins.other(self.view.presences)
+        if twin is not None:
+            self.reason = halts.waits_for_name(self.me, twin.address)
+            self._out += self._twins.ask(twin)
+            if self._twins.is_old(self._now):
+                self._on_name_taken(e.NameTaken(twin.address))
         elif not self.identity.set_id:
             self._out += self._solid.remember_set(document.set_id)
         else:
@@ -419,12 +429,6 @@ class MemberMachine:
     def _is_alone(self) -> bool:
         return self._leader is not None and self._leader.in_sync.is_alone
 
-    def _was_paused(self) -> None:
-        """Judge nobody by the time in which this process did not run."""
-        self.link.heard_at = self._twin_since = self._now
-        if self.in_sync is not None:
-            self.in_sync.was_paused(self._now)
-
     def _settle(self) -> None:
         leader, document = self._leader, self.view.document
         if leader is not None and document is not None:
@@ -451,17 +455,13 @@ class MemberMachine:
             self._move(Change.HAND_OVER, f"{self.me} cannot be the master: {self.disk_trouble}")
             leader.begin_handover(successor.name, self._now)
         elif self.view.pending is None:
-            self._propose(leader, leader.next_document(document, self.view.presences, self._now))
-
-    def _propose(self, leader: Leader, document: Document | None) -> None:
-        if document is not None:
-            self._out.append(leader.propose(document, self.view))
+            self._out += leader.propose(leader.next_document(document, self.view.presences, self._now), self.view)
 
     def _finish_handover(self, leader: Leader, document: Document) -> None:
         elected = leader.handover_document(document, self.reason, disk_trouble=self.disk_trouble)
         is_complete = leader.in_sync.confirmed_end(self.counted_end) >= self.log.end or bool(self.disk_trouble)
         if self.view.pending is None and elected is not None and is_complete:
-            self._propose(leader, elected)
+            self._out += leader.propose(elected, self.view)
         elif leader.gives_up(elected, self._now, disk_trouble=self.disk_trouble):
             self._move(Change.KEEP, "the handover was given up: the members or the engine were too slow")
 

@@ -33,6 +33,10 @@ class FailoverMember(Protocol):
     def engine_name(self) -> str:
         """The kind of engine, for example ``etcd``."""
 
+    @property
+    def trouble(self) -> str:
+        """The reason why the member cannot follow its master, or has refused another member; or an empty text."""
+
     def history(self) -> History:
         """Return the epochs of the own log."""
 
@@ -73,6 +77,7 @@ def status_of(member: FailoverMember, cluster: str, broker_name: str, now: float
         next_step=machine.next_step,
         refusal=machine.refusal,
         disk_trouble=machine.disk_trouble,
+        trouble=member.trouble,
         epoch=machine.epoch,
         log_epoch=machine.log.last_epoch,
         begin=member.history().begin,

@@ -28,11 +28,12 @@ class Driver:
     An event that comes while another is handled waits for its turn.
     """
 
-    machine: MemberMachine
-    """The state machine; it is set before the member listens."""
-
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
+        self.machine: MemberMachine
+        """The state machine."""
+        self.has_machine = False
+        """True once the state machine is set: it needs the log of the first life, and is not there before."""
         self._actions: Actions = {}
         self.settle: Callable[[], None] = lambda: None
         """Looks at everything that an event may have changed."""
@@ -56,6 +57,15 @@ class Driver:
         self._actions, self.settle, self._advanced = actions, settle, advanced
         self._do(self.machine.start())
         self._end_event()
+
+    def drive(self, machine: MemberMachine) -> None:
+        """Set the state machine, before the member listens for clients."""
+        self.machine, self.has_machine = machine, True
+
+    @property
+    def now(self) -> float:
+        """The monotonic time."""
+        return self._clock.monotonic()
 
     def wake(self) -> None:
         """Let everybody look again who waits for a condition."""

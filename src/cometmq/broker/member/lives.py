@@ -63,6 +63,8 @@ class Lives:
         """The epoch for which the present life was opened as a master; 0 if it is a slave."""
         self.is_confirmed = False
         """True once the set has confirmed something in the present life."""
+        self.closed_end: int | None = None
+        """The end of the log when the last life was closed; ``None`` if a life is open, or could not be opened."""
         self._registration: asyncio.Task[None] | None = None
         self._flush_failure: StoreError | None = None
 
@@ -91,7 +93,7 @@ class Lives:
         :raises StoreError: the store cannot be opened.
         :raises OSError: the port is in use.
         """
-        options = self._options
+        options, self.closed_end = self._options, None
         role, broker_id = (SYNC_MASTER, MASTER_ID) if epoch else (SLAVE, self._config.broker_id or FIRST_SLAVE_ID)
         self.broker = Broker(
             replace(self._config, broker_role=role, broker_id=broker_id),
@@ -188,7 +190,9 @@ class Lives:
             await self.broker.stop(leaves=leaves)
         finally:
             if was_open:
-                self._flush_failure = self._flush_failure or self.broker.store.flush_failure
+                store = self.broker.store
+                self._flush_failure = self._flush_failure or store.flush_failure
+                self.closed_end = store.max_physical_offset
 
     def cut(self, offset: int, epoch: int) -> None:
         """Set aside and remove the log's bytes from an offset on; the life is closed. Blocking.

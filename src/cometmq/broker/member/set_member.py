@@ -14,7 +14,7 @@ from cometmq.broker.controller import Broker
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover.changes import ChangeLog
 from cometmq.broker.failover.document import check_name
-from cometmq.broker.failover.engines.interface import Engine
+from cometmq.broker.failover.engines.interface import Engine, Presence
 from cometmq.broker.failover.engines.opening import open_engine
 from cometmq.broker.failover.history import History
 from cometmq.broker.failover.identity import Identity
@@ -113,6 +113,11 @@ class SetMember:
         """Return whether this member is the master and serves clients."""
         return self._roles.serves and self._sides.epoch > 0
 
+    @property
+    def trouble(self) -> str:
+        """The reason why this member cannot follow its master, or has refused another member; or an empty text."""
+        return self._sides.trouble
+
     def history(self) -> History:
         """Return the epochs of the own log."""
         return self._sides.history()
@@ -131,7 +136,7 @@ class SetMember:
             identity = await self._identity_file.begin(lives.broker.store, begins_anew=self._begins_anew)
             await lives.listen_for_members()
             now = self._clock.monotonic()
-            driver.machine = MemberMachine(self._options(), identity, lives.log_state(), now, self._clock.now_ms)
+            driver.drive(MemberMachine(self._options(), identity, lives.log_state(), now, self._clock.now_ms))
             await lives.serve()
         except BaseException:
             await self.monitoring.stop()
@@ -151,6 +156,7 @@ class SetMember:
             e.Read: self._engine.read,
             e.Swap: self._engine.swap,
             e.Announce: self._engine.announce,
+            e.AskTwin: self._do_ask_twin,
             e.SaveIdentity: self._do_save_identity,
             e.Confirm: lambda _: self._publish(),
         }
@@ -210,10 +216,10 @@ class SetMember:
 
     async def _save_clean(self) -> None:
         """Write that everything is on the disk, unless a flush has failed."""
-        if self._lives.flush_failure is not None or not hasattr(self.broker, "store"):  # the last life had no store
+        end = self._lives.closed_end
+        if self._lives.flush_failure is not None or end is None:
             return
         try:
-            end = self.broker.store.max_physical_offset
             await self._identity_file.write(replace(self.machine.identity, is_clean=True, end=end))
         except OSError as error:
             _log.warning(
@@ -284,6 +290,18 @@ class SetMember:
         :raises CommandRefusedError: this member is not the master, or the replica is still part of the set.
         """
         self._driver.command(e.Forget(name))
+
+    # --- a process with the same name ---------------------------------------------------------------
+    def _do_ask_twin(self, request: e.AskTwin) -> None:
+        self._tasks.start(self._ask_twin(request.twin), "ask the process that has this member's name")
+
+    async def _ask_twin(self, twin: Presence) -> None:
+        link = self.broker.slave.link
+        assert link is not None
+        is_alive = await link.has_twin(twin)
+        self._driver.give(e.TwinAnswered(twin, is_alive))
+        if self.machine.state is State.STARTING and twin.member != self.machine.me:
+            _log.warning("%s", self.machine.reason)
 
     # --- identity ---------------------------------------------------------------------------------
     def _lost_bytes(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from cometmq.broker.failover import events as e
-from cometmq.broker.failover.document import Member
+from cometmq.broker.failover.document import Member, is_member
 from cometmq.broker.failover.history import History
 from cometmq.broker.failover.states import LEADING, State
+from cometmq.broker.limits import MAX_FAILOVER_MEMBERS, REFUSAL_SHOWN_SECONDS
 from cometmq.broker.member.driver import Driver
 from cometmq.broker.member.lives import Lives
 from cometmq.broker.member.own_log import OwnLog
@@ -23,6 +24,8 @@ class Sides:
         self._lives = lives
         self._roles = roles
         self._log = log
+        self._refused: dict[str, tuple[str, float]] = {}
+        """The reason and the time of the last refused sign-in for which a person must do something, by member."""
         self.process = process
 
     # --- both sides -------------------------------------------------------------------------------
@@ -44,7 +47,7 @@ class Sides:
     @property
     def readable(self) -> int:
         """Log offset up to which messages may be read."""
-        return self._driver.machine.readable if hasattr(self._driver, "machine") else 0
+        return self._driver.machine.readable if self._driver.has_machine else 0
 
     def epoch_seen(self, epoch: int) -> None:
         """Another member, or a nameserver, has named an epoch."""
@@ -88,8 +91,42 @@ class Sides:
         in_sync = self._driver.machine.in_sync
         return in_sync is not None and member in in_sync.confirmed
 
+    def is_named(self, name: str) -> bool:
+        """Return whether the set's document names a replica."""
+        document = self._driver.machine.view.document
+        return document is not None and document.replica(name) is not None
+
+    def holder_of(self, addresses: frozenset[str], name: str) -> str:
+        """Return the name of another member that counts or is connected, and has one of these addresses; or empty."""
+        machine = self._driver.machine
+        document, in_sync = machine.view.document, machine.in_sync
+        if document is None or in_sync is None:
+            return ""
+        names = {member.name for member in in_sync.known} - {name}
+        found = (one.name for one in document.replicas if addresses & {one.address, one.ha_address})
+        return next((one for one in found if one in names), "")
+
+    def refused(self, name: str, reason: str) -> None:
+        """A member's sign-in was refused, and a person must do something."""
+        if is_member(name):
+            self._refused.pop(name, None)
+            while len(self._refused) >= MAX_FAILOVER_MEMBERS:
+                del self._refused[next(iter(self._refused))]
+            self._refused[name] = reason, self._driver.now
+
+    @property
+    def trouble(self) -> str:
+        """The reason why this member cannot follow its master, or why others cannot follow it; or an empty text."""
+        lives, since = self._lives, self._driver.now - REFUSAL_SHOWN_SECONDS
+        if lives.is_open and not lives.master_epoch and lives.broker.slave.link is not None:
+            own = lives.broker.slave.link.refusal
+            if own:
+                return f"it cannot follow the master: {own}"
+        return "; ".join(reason for reason, at in self._refused.values() if at > since)
+
     def signed_in(self, member: Member, address: str, ha_address: str) -> None:
         """A follower's log has been compared."""
+        self._refused.pop(str(member), None)
         self._driver.give(e.SignedIn(member, self._driver.machine.epoch, address, ha_address))
 
     def reported(self, member: Member, end: int) -> None:

@@ -13,6 +13,7 @@ import logging
 from typing import Final
 
 from cometmq.broker.failover.document import Member
+from cometmq.broker.failover.halts import name_taken
 from cometmq.broker.limits import CONFIRMED_NEWS_SECONDS
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_connection import HAConnection
@@ -88,10 +89,8 @@ class Followers:
         assert slave.follower is not None
         is_alive = self._clock.monotonic() - earlier.read_at < self._side.heartbeat_s
         if is_alive and earlier.follower.process != slave.follower.process:
-            _log.warning(
-                "two processes follow as member %s, at %s and %s: if both run, give each its own failoverMember",
-                *(slave.follower.member.name, earlier.address, slave.address),
-            )
+            halt = name_taken(slave.follower.member, earlier.follower.address)
+            _log.warning("%s; they follow from %s and %s (%s)", halt.reason, earlier, slave, halt.next_step)
 
     def reported(self, slave: HAConnection) -> None:
         """Pass a follower's report to the member.

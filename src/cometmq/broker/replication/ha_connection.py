@@ -92,7 +92,8 @@ class HAConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._goes_on = False
-        self._is_admitted = False
+        self.is_admitted = False
+        """True once it has signed in, or has sent its first report."""
         self.peer_ip = ""
         self.account: Caller | None = None
         """The slave's account, which the guard sets."""
@@ -116,7 +117,7 @@ class HAConnection(asyncio.Protocol):
         """Number of log bytes sent since the service's last sweep."""
         self.bytes_per_s = 0
         """Number of log bytes sent in the second before the last sweep."""
-        self.read_at = self.wrote_at = service.clock.monotonic()
+        self.opened_at = self.read_at = self.wrote_at = service.clock.monotonic()
 
     def __str__(self) -> str:
         return self.address if self.follower is None else f"{self.follower.member} at {self.address}"
@@ -144,8 +145,8 @@ class HAConnection(asyncio.Protocol):
         self.read_at = self._service.clock.monotonic()
         try:
             report = self._reports.feed(data)
-            if not self._is_admitted and (report is not None or self._reports.signed_in is not None):
-                self._is_admitted = True
+            if not self.is_admitted and (report is not None or self._reports.signed_in is not None):
+                self.is_admitted = True
                 self._service.admit(self, self._reports.signed_in)
             if report is not None:
                 self._handle_report(report)

@@ -46,7 +46,9 @@ from cometmq.broker.limits import (
     LAST_COPY_SECONDS,
     MAX_LEARNERS,
     MAX_PORT,
+    MAX_SET_CONNECTIONS,
     MAX_SLAVES,
+    SIGN_IN_SECONDS,
     SLAVE_STILL_SECONDS,
     SLAVES_CATCH_UP_SECONDS,
 )
@@ -55,6 +57,7 @@ from cometmq.broker.replication.frames import REPORT_FIELD, SIGNS_IN, Replicatio
 from cometmq.broker.replication.ha_connection import HAConnection
 from cometmq.broker.replication.member_sign_in import (
     SIGN_IN_CODE,
+    Follower,
     SignInRefusedError,
     accept_frame,
     check_member,
@@ -86,6 +89,8 @@ _log = logging.getLogger(__name__)
 
 _UNSIGNED: Final = Frame(JSON, b'{"code":%d}' % RequestCode.GET_BROKER_RUNTIME_INFO, b"")
 """The request used to check the permissions of a slave that has not signed in."""
+_TOO_MANY: Final = f"{MAX_LEARNERS} slaves that the set's document does not name are already connected"
+_FEWER: Final = "stop those that do not belong to the set; with accounts, only its members and slaves can connect"
 _SWEEP_SECONDS: Final = 1.0
 _PAUSE_S: Final = 0.01
 
@@ -125,8 +130,10 @@ class HAService:
             assert transfers is not None
             self._reports = SlaveReports(transfers, self.slaves, store)
         self._listener = Listener(self._accepted, clock=store.clock)
+        self._sign_in_s = self._housekeeping_s if members is None else min(SIGN_IN_SECONDS, self._housekeeping_s)
+        """Maximum time from the beginning of a connection to the sign-in or the first report."""
         self._openings = OpeningConnections(
-            lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._housekeeping_s
+            lambda: HAConnection(self), tls, clock=store.clock, silence_s=self._sign_in_s
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusals: dict[str, str] = {}
@@ -200,11 +207,15 @@ class HAService:
         for slave in self.slaves:
             slave.transfer()
 
+    @property
+    def _most_connections(self) -> int:
+        return MAX_SLAVES if self._members is None else MAX_SET_CONNECTIONS
+
     def _accepted(self, sock: socket.socket) -> None:
         """Accept a connection. At the maximum, close the oldest one without a report, or the new one if all have
         reported.
         """
-        if len(self._openings) + len(self.slaves) >= MAX_SLAVES and not self._make_room():
+        if len(self._openings) + len(self.slaves) >= self._most_connections and not self._make_room():
             _log.warning("refusing a slave: %d slaves are already connected", len(self.slaves))
             sock.close()
         else:
@@ -250,8 +261,17 @@ class HAService:
                 self._admit_member(slave, frame, request)
                 return
             self._check_account(slave, frame, RequestCode.GET_BROKER_RUNTIME_INFO, is_signed=True)
-        if self.followers is not None and sum(other.is_learner for other in self.slaves) >= MAX_LEARNERS:
-            raise ReplicationError(f"{MAX_LEARNERS} slaves that are not members of the set are already connected")
+        if self.followers is not None and self._strangers() >= MAX_LEARNERS:
+            raise ReplicationError(_TOO_MANY, next_step=_FEWER)
+
+    def _strangers(self) -> int:
+        """Return the number of slaves that the set's document does not name; they share a part of the places."""
+        assert self._members is not None
+        named = self._members.is_named
+        return sum(
+            slave.is_learner if slave.follower is None else not named(slave.follower.member.name)
+            for slave in self.slaves
+        )
 
     def _admit_member(self, slave: HAConnection, frame: Frame, request: RemotingCommand) -> None:
         try:
@@ -259,7 +279,7 @@ class HAService:
                 self._check_account(slave, frame, SIGN_IN_CODE, is_signed=True)
             except ReplicationError as error:
                 raise SignInRefusedError(error.message, next_step=error.next_step) from error
-            slave.follower = check_member(self._members, request, self.store.config.mapped_file_size_commit_log)
+            slave.follower = self._check_member(request)
         except SignInRefusedError as error:
             self._log_refusal(slave, error)
             slave.answer(refuse_frame(request, error))
@@ -275,6 +295,22 @@ class HAService:
                 self._refusals.clear()
             self._refusals[slave.peer_ip] = str(error)
             _log.log(error.log_level, "refusing the member at %s: %s", slave.address, error)
+
+    def _check_member(self, request: RemotingCommand) -> Follower:
+        """Return the member that signs in; if a person must do something first, the status of this member says so.
+
+        :raises SignInRefusedError: the member must not follow this broker, at least now.
+        """
+        try:
+            follower = check_member(self._members, request, self.store.config.mapped_file_size_commit_log)
+            assert self._members is not None
+            if not self._members.is_named(follower.member.name) and self._strangers() >= MAX_LEARNERS:
+                raise SignInRefusedError(_TOO_MANY, next_step=_FEWER)
+            return follower
+        except SignInRefusedError as error:
+            if self._members is not None and not error.ends_by_itself:
+                self._members.refused(request.ext_fields.get("member", ""), str(error))
+            raise
 
     def _check_account(self, slave: HAConnection, frame: Frame, code: int, *, is_signed: bool) -> None:
         """:raises ReplicationError: the slave's account does not belong to a server in the cluster."""
@@ -389,7 +425,10 @@ class HAService:
         for slave in list(self.slaves):
             slave.bytes_per_s, slave.sent_bytes = slave.sent_bytes, 0
             is_watched = slave.follower is not None and slave.has_begun  # by its heartbeats
-            if not is_watched and now - slave.read_at > self._housekeeping_s:
+            if not slave.is_admitted and now - slave.opened_at > self._sign_in_s:
+                _log.warning("closing the connection of %s: it has not signed in for %g s", slave, self._sign_in_s)
+                slave.abort()
+            elif not is_watched and now - slave.read_at > self._housekeeping_s:
                 _log.warning("closing the connection of slave %s: silent for %g s", slave, now - slave.read_at)
                 slave.abort()
             elif now - slave.wrote_at >= self._heartbeat_s:

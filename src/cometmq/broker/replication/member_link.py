@@ -18,7 +18,9 @@ from typing import Final
 
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.document import Replica
+from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.epochs import EpochLog
+from cometmq.broker.failover.halts import address_taken
 from cometmq.broker.failover.history import HistoryError
 from cometmq.broker.limits import MEMBER_FIRST_RETRY_SECONDS, MEMBER_RETRY_SECONDS
 from cometmq.broker.replication.copied_log import CopiedLog, KnowTopics
@@ -26,6 +28,7 @@ from cometmq.broker.replication.frames import TABLES_COPIED, ReplicationError, T
 from cometmq.broker.replication.master_connection import MasterConnection
 from cometmq.broker.replication.member_sign_in import Accepted, AnswerReader, SignInRefusedError, sign_in_frame
 from cometmq.broker.replication.members import FollowerSide
+from cometmq.broker.replication.twin_call import has_twin
 from cometmq.errors import CometMQError, reason_of
 from cometmq.remoting.client import RemotingClient
 from cometmq.store.errors import StoreError
@@ -75,6 +78,8 @@ class MemberLink:
         """Time at which the master's last bytes arrived, or 0 if nothing has arrived."""
         self.trouble: str | None = None
         """The reason why this member is not following, or ``None`` if it is."""
+        self.refusal = ""
+        """The reason why it cannot follow until a person has done something."""
 
     @property
     def local_address(self) -> str:
@@ -92,10 +97,17 @@ class MemberLink:
         self._hurries_until = self.clock.monotonic() + _HURRY_HEARTBEATS * self._side.heartbeat_s
         self._task = asyncio.get_running_loop().create_task(self._run(epoch, master), name="follow the master")
 
+    async def has_twin(self, twin: Presence) -> bool:
+        """Return whether another process with this member's name answers (:mod:`.twin_call`)."""
+        tls = None if self._tls is None else self._tls.current()
+        limit_s = _CONNECT_HEARTBEATS * self._side.heartbeat_s
+        return await has_twin(self._side, self._client, twin, tls, limit_s, clock=self.clock)
+
     def leave(self) -> None:
         """Close the connection; after this nothing is appended or reported until :meth:`follow`."""
         self.is_following = self._is_accepted = self._was_closed = False
         self._told = None
+        self.refusal = ""
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -155,6 +167,10 @@ class MemberLink:
     def _log_failure(self, master: Replica, error: Exception) -> None:
         """Log the reason for a failure, but only once while it recurs."""
         trouble = f"{reason_of(error) if isinstance(error, OSError) else error}"
+        is_lasting = isinstance(error, HistoryError) or (
+            isinstance(error, SignInRefusedError) and not error.ends_by_itself
+        )
+        self.refusal = trouble if is_lasting else ""
         if trouble != self.trouble:
             self.trouble = trouble
             level = error.log_level if isinstance(error, SignInRefusedError) else logging.WARNING
@@ -190,6 +206,9 @@ class MemberLink:
         except SignInRefusedError as error:
             if error.known_epoch > epoch:
                 self._side.epoch_seen(error.known_epoch)
+            if error.twin == self._side.process:
+                reason, next_step = address_taken(self._side.me.name, master.name, master.address)
+                raise SignInRefusedError(reason, next_step=next_step) from error
             raise
         finally:
             connection.abort()
@@ -205,7 +224,7 @@ class MemberLink:
         if ended.done():
             raise ended.result()
         self._is_accepted = True
-        self._was_closed, self._told = False, None
+        self._was_closed, self._told, self.refusal = False, None, ""
         connection.expect_nothing()
         return answered.result()
 

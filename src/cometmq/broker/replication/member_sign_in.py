@@ -8,7 +8,8 @@
     master → member   a response of remoting   SUCCESS, the field ``epoch``, and the master's epochs as JSON:
                                                ``{"epoch":7,"epochs":[[3,0],[7,4096]],"begin":0,"end":8192,
                                                "heartbeatMs":1000}``
-                                               or another code with the reason, and the highest epoch that it knows
+                                               or another code with the reason, and the highest epoch that it knows;
+                                               to a member that has its own name, also the field ``twin``
     member → master   int64 offset             the log offset from which to copy; then reports
 
 Both sides go on only with the same set and the same epoch. Whoever learns of a higher epoch from the other side reads
@@ -27,10 +28,11 @@ from typing import Final
 import msgspec
 
 from cometmq.broker.failover.document import MAX_NUMBER, DocumentError, Member, parse_member
+from cometmq.broker.failover.halts import address_taken, name_taken
 from cometmq.broker.failover.history import History
 from cometmq.broker.limits import MAX_HISTORY_BYTES, MAX_MEMBER_HEARTBEAT_MS, MAX_SHOWN_REFUSAL_CHARS, MAX_SIGN_IN_BYTES
 from cometmq.broker.replication.frames import REPORT_FIELD, SIGN_IN, ReplicationError
-from cometmq.broker.replication.members import FollowerSide, MasterSide
+from cometmq.broker.replication.members import MasterSide, SetMember
 from cometmq.limits import MAX_ADDRESS_CHARS
 from cometmq.message.hosts import parse_address
 from cometmq.remoting.client import RemotingClient
@@ -41,6 +43,8 @@ from cometmq.remoting.headers import Header, HeaderError, Int32, Int64
 
 SIGN_IN_CODE: Final = RequestCode.GET_BROKER_EPOCH_CACHE
 _EPOCH: Final = "epoch"
+_TWIN: Final = "twin"
+"""The field with the random number of a process that has the same name as the member that signs in."""
 _SAME_VERSION: Final = "run the same version of CometMQ on all members"
 
 
@@ -88,20 +92,24 @@ class SignInRefusedError(ReplicationError):
     """The master refuses a member's sign-in.
 
     :param known_epoch: the highest epoch that the master knows, or 0.
+    :param twin: the random number of the process that refuses it, if that has the same name.
     """
 
-    def __init__(self, message: str, *, next_step: str | None = None, known_epoch: int = 0) -> None:
+    def __init__(self, message: str, *, next_step: str | None = None, known_epoch: int = 0, twin: str = "") -> None:
         super().__init__(message, next_step=next_step)
         self.known_epoch = known_epoch
+        self.twin = twin
+        self.ends_by_itself = known_epoch > 0
+        """True if nobody must do anything, for example because one side has not heard of an election yet."""
 
     @property
     def log_level(self) -> int:
-        """Return INFO for a refusal that ends by itself, as one side has not heard of an election yet."""
-        return logging.INFO if self.known_epoch else logging.WARNING
+        """Return INFO for a refusal that ends by itself."""
+        return logging.INFO if self.ends_by_itself else logging.WARNING
 
 
 # --- the member -----------------------------------------------------------------------------------
-def sign_in_frame(side: FollowerSide, client: RemotingClient, master: str, epoch: int, log_file_bytes: int) -> bytes:
+def sign_in_frame(side: SetMember, client: RemotingClient, master: str, epoch: int, log_file_bytes: int) -> bytes:
     """Return the bytes with which a member signs in.
 
     :param master: the master's ``host:port`` for requests, for the hooks of the client.
@@ -166,7 +174,9 @@ def _refusal(answer: RemotingCommand) -> SignInRefusedError:
     is_number = known.isascii() and known.isdigit() and len(known) < len(str(MAX_NUMBER)) + 1
     reason = (answer.remark or f"code {answer.code}")[:MAX_SHOWN_REFUSAL_CHARS]
     return SignInRefusedError(
-        f"it refuses this member: {reason}", known_epoch=min(int(known), MAX_NUMBER) if is_number else 0
+        f"it refuses this member: {reason}",
+        known_epoch=min(int(known), MAX_NUMBER) if is_number else 0,
+        twin=answer.ext_fields.get(_TWIN, "")[:MAX_ADDRESS_CHARS],
     )
 
 
@@ -202,16 +212,15 @@ def check_member(side: MasterSide | None, command: RemotingCommand, log_file_byt
         _check_addresses(follower)
     except (HeaderError, DocumentError, ValueError) as error:
         raise SignInRefusedError(f"its sign-in is malformed: {error}", next_step=_SAME_VERSION) from error
+    if follower.member.name == side.me.name:
+        raise _twin(side, follower)
     if header.set_id != side.set_id:
         raise SignInRefusedError(
             f"it belongs to the set {header.set_id[:64]!r}, and this master to {side.set_id!r}",
             next_step="give each set its own failoverPrefix or brokerName; to move a store into this set, save the "
             "messages that you need and empty the store",
         )
-    if follower.member.name == side.me.name:
-        raise SignInRefusedError(
-            f"two members are called {side.me.name}", next_step="give each member of the set its own failoverMember"
-        )
+    _check_holder(side, follower)
     if header.log_file_bytes != log_file_bytes:
         raise SignInRefusedError(
             f"its log files have {header.log_file_bytes} bytes, and the master's {log_file_bytes}",
@@ -219,6 +228,26 @@ def check_member(side: MasterSide | None, command: RemotingCommand, log_file_byt
         )
     _check_epoch(side, follower)
     return follower
+
+
+def _twin(side: MasterSide, follower: Follower) -> SignInRefusedError:
+    """Return the refusal of a member that has this member's name, or is this process."""
+    if follower.process == side.process:
+        itself = SignInRefusedError("this process has connected to itself", twin=side.process)
+        itself.ends_by_itself = True  # it asks whether its own earlier process lives
+        return itself
+    halt = name_taken(side.me, follower.address)
+    return SignInRefusedError(halt.reason, next_step=halt.next_step, twin=side.process)
+
+
+def _check_holder(side: MasterSide, follower: Follower) -> None:
+    """:raises SignInRefusedError: another member has one of the follower's addresses."""
+    addresses = frozenset({follower.address, follower.ha_address})
+    mine = {side.address, side.ha_address}
+    holder = side.me.name if addresses & mine else side.holder_of(addresses, follower.member.name)
+    if holder:
+        reason, next_step = address_taken(follower.member.name, holder, follower.address)
+        raise SignInRefusedError(reason, next_step=next_step)
 
 
 def _heartbeat_s(milliseconds: int) -> float:
@@ -256,17 +285,18 @@ def accept_frame(side: MasterSide, request: RemotingCommand) -> bytes:
     history = side.history()
     heartbeat_ms = round(side.heartbeat_s * 1000)
     body = msgspec.json.encode(_WireAnswer(side.epoch, list(history.epochs), history.begin, history.end, heartbeat_ms))
-    return _answer(request, ResponseCode.SUCCESS, None, side.epoch, body)
+    return _answer(request, ResponseCode.SUCCESS, None, {_EPOCH: str(side.epoch)}, body)
 
 
 def refuse_frame(request: RemotingCommand, error: ReplicationError) -> bytes:
     """Return the answer that refuses a member, with the reason."""
-    known = error.known_epoch if isinstance(error, SignInRefusedError) else 0
-    return _answer(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error)[:MAX_SHOWN_REFUSAL_CHARS], known, b"")
+    fields = {_EPOCH: "0"}
+    if isinstance(error, SignInRefusedError):
+        fields = {_EPOCH: str(error.known_epoch), **({_TWIN: error.twin} if error.twin else {})}
+    return _answer(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error)[:MAX_SHOWN_REFUSAL_CHARS], fields, b"")
 
 
-def _answer(request: RemotingCommand, code: int, remark: str | None, epoch: int, body: bytes) -> bytes:
-    fields: Mapping[str, str] = {_EPOCH: str(epoch)}
+def _answer(request: RemotingCommand, code: int, remark: str | None, fields: Mapping[str, str], body: bytes) -> bytes:
     answer = RemotingCommand(
         code, opaque=request.opaque, flag=FLAG_RESPONSE, remark=remark, ext_fields=dict(fields), body=body
     )

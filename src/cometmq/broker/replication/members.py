@@ -27,6 +27,18 @@ class SetMember(Protocol):
     def heartbeat_s(self) -> float:
         """Return the interval of heartbeats and repeated reports in seconds, a quarter of the lease."""
 
+    @property
+    def process(self) -> str:
+        """Return the random number that was chosen at the start of this process."""
+
+    @property
+    def address(self) -> str:
+        """Return this member's ``host:port`` for requests."""
+
+    @property
+    def ha_address(self) -> str:
+        """Return this member's ``host:port`` for followers."""
+
     def epoch_seen(self, epoch: int) -> None:
         """Take note of an epoch that another member of this set has named (``EpochSeen``)."""
 
@@ -56,6 +68,15 @@ class MasterSide(SetMember, Protocol):
     def is_in_sync(self, member: Member) -> bool:
         """Return whether a member is in the confirmed in-sync set."""
 
+    def is_named(self, name: str) -> bool:
+        """Return whether the set's document names a replica."""
+
+    def holder_of(self, addresses: frozenset[str], name: str) -> str:
+        """Return the name of another member that counts or is connected, and has one of these addresses; or empty."""
+
+    def refused(self, name: str, reason: str) -> None:
+        """Take note of a refused sign-in for which a person must do something."""
+
     def signed_in(self, member: Member, address: str, ha_address: str) -> None:
         """Take note of a follower whose log has been compared, and which is sent the rest (``SignedIn``)."""
 
@@ -68,18 +89,6 @@ class MasterSide(SetMember, Protocol):
 
 class FollowerSide(SetMember, Protocol):
     """A member, for its connection to the master (:mod:`cometmq.broker.replication.member_link`)."""
-
-    @property
-    def process(self) -> str:
-        """Return the random number that was chosen at the start of this process."""
-
-    @property
-    def address(self) -> str:
-        """Return this member's ``host:port`` for requests."""
-
-    @property
-    def ha_address(self) -> str:
-        """Return this member's ``host:port`` for followers."""
 
     @property
     def counted_end(self) -> int:

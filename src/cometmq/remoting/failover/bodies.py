@@ -143,6 +143,8 @@ class FailoverStatus(Body, kw_only=True):
     refusal: str = ""
     """The reason why no message may be appended for clients; also each member that is no master has one."""
     disk_trouble: str = ""
+    trouble: str = ""
+    """The reason why it cannot follow its master, or has refused another member; a person must do something."""
     epoch: int
     """The highest epoch that it has read."""
     log_epoch: int

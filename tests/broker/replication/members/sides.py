@@ -30,9 +30,26 @@ class FakeMaster:
     """Members that are not in sync yet."""
     counted_others: frozenset[Member] = frozenset()
     events: list[tuple[Any, ...]] = field(default_factory=list)
+    process: str = "p0"
+    address: str = "127.0.0.1:3"
+    ha_address: str = "127.0.0.1:4"
+    holders: dict[str, str] = field(default_factory=dict)
+    """The names of members by address."""
+    refusals: list[tuple[str, str]] = field(default_factory=list)
+    named: set[str] = field(default_factory=lambda: {"f"})
+    """The names in the document."""
+
+    def is_named(self, name: str) -> bool:
+        return name in self.named
 
     def history(self) -> History:
         return EpochLog(self.store).history()
+
+    def holder_of(self, addresses: frozenset[str], name: str) -> str:
+        return next((holder for at, holder in self.holders.items() if at in addresses and holder != name), "")
+
+    def refused(self, name: str, reason: str) -> None:
+        self.refusals.append((name, reason))
 
     def is_in_sync(self, member: Member) -> bool:
         return member not in self.joining

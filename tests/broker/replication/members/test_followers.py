@@ -17,7 +17,14 @@ from tests.broker.replication.test_access import write_accounts
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.failover.document import Member
-from cometmq.broker.limits import MAX_FAILOVER_MEMBERS, MAX_LEARNERS, MAX_SIGN_IN_BYTES, MAX_SLAVES
+from cometmq.broker.limits import (
+    MAX_FAILOVER_MEMBERS,
+    MAX_LEARNERS,
+    MAX_SET_CONNECTIONS,
+    MAX_SIGN_IN_BYTES,
+    MAX_SLAVES,
+    SIGN_IN_SECONDS,
+)
 from cometmq.broker.replication.frames import SIGN_IN
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.command import RemotingCommand
@@ -109,7 +116,7 @@ async def test_a_higher_confirmed_end_is_told_soon_and_with_each_heartbeat(maste
 # --- refusals ------------------------------------------------------------------------------------
 REFUSED: list[tuple[dict[str, str | None], str]] = [
     ({"setId": "ffffffff"}, "its own failoverPrefix"),
-    ({"member": "m#9"}, "its own failoverMember"),
+    ({"member": "m#9"}, "its own name with failoverMember"),
     ({"logFileBytes": "1073741824"}, "mappedFileSizeCommitLog to the master's value"),
     ({"member": "no member"}, "not a member"),
     ({"member": None}, "malformed"),
@@ -253,7 +260,7 @@ async def test_two_processes_with_one_name_are_named_in_the_log(
     await RawFollower.signed_in(master.broker, 0)
     assert "failoverMember" not in caplog.text
     await RawFollower.signed_in(master.broker, 0, process="p2")
-    assert "two processes follow as member f" in caplog.text
+    assert "two members are called f; the other one is at 127.0.0.1:1" in caplog.text
 
 
 async def test_a_follower_that_signs_in_and_says_nothing_more_does_not_replace_another(master: Master) -> None:
@@ -369,6 +376,40 @@ async def test_learners_leave_room_for_members(master: Master) -> None:
     assert SIGNED_IN in master.side.events
     for learner in learners:
         learner.close()
+
+
+async def test_members_that_the_document_names_always_get_in(master: Master) -> None:
+    strangers = [await RawSlave.connect(master.broker) for _ in range(10)]
+    for stranger in strangers:
+        await stranger.report(0)
+    names = [f"x{number}#1" for number in range(MAX_LEARNERS - 10)]
+    invented = [await RawFollower.signed_in(master.broker, 0, member=name) for name in names]
+    refused = await RawFollower.connect(master.broker)
+    await refused.write(sign_in(member="late#1"))
+    assert refused.answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "48 slaves that the set's document does not name are already connected" in (refused.answer.remark or "")
+    silent = [await RawFollower.connect(master.broker) for _ in range(200)]  # they make room for each other
+    assert not any(one.closed for one in (*strangers, *invented))
+    follower = await RawFollower.signed_in(master.broker, 0)
+    assert SIGNED_IN in master.side.events
+    more = [await RawFollower.connect(master.broker) for _ in range(200)]
+    assert not any(one.closed for one in (*strangers, *invented, follower))
+    assert len(master.broker.ha.slaves) + len(master.broker.ha._openings) <= MAX_SET_CONNECTIONS
+    for one in (*strangers, *invented, *silent, *more):
+        one.close()
+
+
+@pytest.mark.parametrize("first", [b"", b"\xff", sign_in()[:-1]])
+async def test_a_connection_that_does_not_sign_in_is_closed_after_seconds(
+    master: Master, clock: VirtualClock, first: bytes
+) -> None:
+    follower = await RawFollower.connect(master.broker)
+    for at in range(len(first)):
+        await follower.write(first[at : at + 1])
+        await clock.run_for(0.02)
+    assert not follower.closed
+    await clock.run_for(SIGN_IN_SECONDS + 2)
+    assert follower.closed
 
 
 # --- accounts ------------------------------------------------------------------------------------

@@ -142,6 +142,8 @@ class BrokerSet:
                 )
         alive = self._alive()
         for one in self.members:
+            if one.status is not None and one.status.trouble and one.status.state != HALTED:
+                found.append(f"{one.name}: {one.status.trouble}")
             if one.problem:
                 step = "it was alive a moment ago: look again, then start it" if one.name in alive else "start it"
                 found.append(f"{one.name} does not answer: {one.problem} ({step})")
