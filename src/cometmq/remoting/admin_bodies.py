@@ -28,6 +28,8 @@ class HAConnectionRuntimeInfo(Body):
     transferred_byte_in_second: int
     transfer_from_where: int
     """The log offset at which the next transfer starts."""
+    learner: bool | None = None
+    """True for a slave of a set's master that is no member of the set. Apache's brokers omit it."""
 
 
 class HAClientRuntimeInfo(Body):

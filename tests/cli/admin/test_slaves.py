@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from tests.cli.conftest import CommandLine
 from tests.helpers.waiting import wait_for
 
@@ -32,3 +34,21 @@ def test_slaves_whose_master_is_away_say_up_to_where_they_have_the_log() -> None
     assert len(set(ends.values())) == 2
     assert {row["state"] for row in done.json()} == {"its master is away"}
     assert all("in_sync_at" in row for row in done.json())
+
+
+def test_a_slave_that_is_no_member_of_the_set_is_a_learner_with_its_lag() -> None:
+    with SyncCluster(replicas=2) as cluster:
+        cometmq = CommandLine(cluster.namesrv_address)
+        found = cluster.cluster.replica_set()
+        assert found.master is not None
+        port = found.members[found.master].broker.ha.port
+        with socket.create_connection(("127.0.0.1", port)) as apache:
+            apache.sendall(bytes(8))  # its first report: its log is empty
+            wait_for(lambda: len(cometmq("cluster", "slaves", "-o", "json").json()) == 2, "both are connected")
+            cluster.send(Message("T", b"one"))
+            rows = {row["state"]: row for row in cometmq("cluster", "slaves", "-o", "json").json()}
+            assert set(rows) == {"in sync", "learner: follows, never counts"}
+            assert rows["learner: follows, never counts"]["behind_bytes"] > 0
+            doctor = cometmq("doctor", "--cluster").out
+            assert "2 slaves, at most" in doctor
+            assert "run cometmq cluster slaves" not in doctor

@@ -18,7 +18,7 @@ from cometmq.client.admin.several import asked_masters, gathered
 from cometmq.client.errors import BrokerError, RemotingError
 from cometmq.message.names import MASTER_ID
 from cometmq.quantity import duration_text
-from cometmq.remoting.admin_bodies import HAClientRuntimeInfo
+from cometmq.remoting.admin_bodies import HAClientRuntimeInfo, HAConnectionRuntimeInfo
 
 _LIST: Final = (
     Column("cluster", "Cluster"),
@@ -93,7 +93,8 @@ def status(namesrv: str, output: str) -> int:
 def slaves(namesrv: str, output: str) -> int:
     """Show how far slaves are behind (except RocketMQ 4 slaves).
 
-    A slave in sync has every message that its SYNC_MASTER acknowledged. If a master is absent, its slaves report how
+    A slave in sync has every message that its SYNC_MASTER acknowledged. A learner follows the master of a set without
+    being its member: it gets what is confirmed, and never counts. If a master is absent, its slaves report how
     much of the log they have copied, and when they were last in sync. Promote the slave with the longest log, if it was
     in sync as late as the others; without an answer from a slave that was in sync later, messages may be missing.
 
@@ -122,13 +123,19 @@ async def _slaves(admin: Admin, name: str, addresses: Mapping[int, str]) -> list
         {
             "broker": name,
             "slave": slave.addr,
-            "state": "in sync" if slave.in_sync else "catching up",
+            "state": _state(slave),
             "has_up_to": slave.slave_ack_offset,
             "behind_bytes": slave.diff,
             "bytes_per_s": slave.transferred_byte_in_second,
         }
         for slave in status.ha_connection_info
     ]
+
+
+def _state(slave: HAConnectionRuntimeInfo) -> str:
+    if slave.learner:
+        return "learner: follows, never counts"
+    return "in sync" if slave.in_sync else "catching up"
 
 
 async def _without_master(admin: Admin, name: str, addresses: Mapping[int, str]) -> list[dict[str, Any]]:

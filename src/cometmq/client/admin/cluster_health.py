@@ -239,7 +239,7 @@ async def _check_slaves(admin: Admin, name: str, address: str) -> Finding | None
         return None
     behind = max(slave.diff for slave in slaves)
     found = f"{quantity(len(slaves), 'slave')}, at most {size_text(max(behind, 0))} behind"
-    if all(slave.in_sync for slave in slaves):
+    if all(slave.in_sync or slave.learner for slave in slaves):
         return Finding(f"slaves of {name}", OK, found)
     return Finding(f"slaves of {name}", ADVICE, found, "run cometmq cluster slaves to see which slave is not in sync")
 
