@@ -101,6 +101,16 @@ class TaskSet:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+async def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work that must not end half way: if the caller is cancelled, the work ends first."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 class SharedTask(Generic[T]):
     """A task that any number of callers can await; it continues if a caller stops waiting.
 

@@ -67,7 +67,7 @@ class Driver:
 
 
 def there(member: Member, serves: int = 0) -> Presence:
-    return Presence(member, "p", f"{member.name}:1", f"{member.name}:2", serves, None, "9")
+    return Presence(member, "p", f"{member.name}:1", f"{member.name}:2", serves, version="9")
 
 
 # --- the start --------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.handlers import account_handlers, common_handlers
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
-from cometmq.broker.membership import Membership, open_replication
+from cometmq.broker.membership import Membership, open_replication, open_store
 from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
@@ -205,7 +205,7 @@ class Broker:
         if CORE is None:
             _log.info("to use the compiled core: %s", NEXT_STEP)
         ip = await look_up(ip_of_clients, config)
-        self._open_store()
+        await self._open_store()
         self._access.start(self._stops)
         await self._ports.bind(self._stops)
         self._context = self._build(encode_host(ip, parse_address(self.address)[1]))
@@ -269,15 +269,15 @@ class Broker:
         await self._registrar.close()
 
     # --- before the parts -----------------------------------------------------------------------
-    def _open_store(self) -> None:
+    async def _open_store(self) -> None:
         began = self.clock.monotonic()
-        self.store = MessageStore.open(
+        self.store = await open_store(
             self.config,
+            self._member,
             clock=self.clock,
             disk=self._disk,
             is_slave=self.is_slave,
             begin_anew=self._begin_anew,
-            readable=None if self._member is None else self._member.sides.readable,
         )
         self._stops.add("store", self.store.close)
         _log.info(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cometmq.broker.config import SYNC_MASTER, BrokerConfig
 from cometmq.broker.failover.status import FailoverMember
@@ -17,6 +18,7 @@ from cometmq.broker.turn.waiters import Transfers
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.processors import ProcessorTable, Response
 from cometmq.store.message_store import MessageStore
+from cometmq.threads import in_thread
 
 CLIENT_CODES: Final = (
     RequestCode.PULL_MESSAGE,
@@ -87,6 +89,24 @@ def _refusal(reason: str) -> Response | None:
     if not reason:
         return None
     return Response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {reason}")
+
+
+async def open_store(config: BrokerConfig, member: Membership | None, **options: Any) -> MessageStore:
+    """Open a broker's store. For the member of a set, it is opened in a thread, since its lease must be renewed
+    meanwhile; the readable end is that of the beginning.
+
+    :raises StoreError: the store cannot be opened.
+    """
+    if member is None:
+        return MessageStore.open(config, **options)
+    opening = asyncio.ensure_future(in_thread(MessageStore.open, config, readable=member.sides.readable, **options))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await asyncio.wait([opening])
+        if opening.exception() is None:
+            await opening.result().close()
+        raise
 
 
 def open_replication(

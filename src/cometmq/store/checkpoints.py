@@ -316,9 +316,15 @@ class Checkpoints:
         return [*self._waiting, *self._written]
 
     def stop(self) -> None:
-        """Stop starting checkpoints, and wait for the thread to finish."""
+        """Start no further checkpoints; :meth:`end_thread` and :meth:`end` must follow."""
         self._closing = True
+
+    def end_thread(self) -> None:
+        """Wait for the thread to finish, blocking and perhaps in another thread."""
         self._worker.shutdown()
+
+    def end(self) -> None:
+        """Give back what the last checkpoint has not saved."""
         if self._moment is not None:
             self._give_up()
         self._give_back()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 from cometmq.limits import INDEX_BLOCK_KEYS, MAX_INDEX_WAITING_KEYS
 from cometmq.periodic import Periodic
@@ -22,8 +23,11 @@ from cometmq.store.log.flush import FlushService
 from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.store.recovery.opening import OpenedStore
 from cometmq.store.retention import Retention
+from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Maintenance:
@@ -155,6 +159,16 @@ class Maintenance:
     # --- the end ------------------------------------------------------------------------------
     def close(self) -> None:
         """Stop the timers and flush the store. Record a clean stop if everything is on disk, and close the files."""
+        for step in self._last_steps():
+            step.run()
+
+    async def close_in_thread(self) -> None:
+        """Close the store like :meth:`close`, but wait for the disk in a thread; nobody may use the store any more."""
+        for step in self._last_steps():
+            await in_thread(step.run)
+
+    def _last_steps(self) -> Iterator[Step[Any]]:
+        """Close the store; yield the steps that wait for the disk, which the caller runs."""
         self._closing = True
         for repeated in self._repeated:
             repeated.close()
@@ -162,15 +176,19 @@ class Maintenance:
             self._next_block.cancel()
         self.retention.stop()
         self.checkpoints.stop()
+        self._flush.stop()
+        yield Step(self.checkpoints.end_thread)
+        self.checkpoints.end()
         opened = self._opened
         try:
             can_save = not self.checkpoints.failed and not opened.queues.has_pending_deletions
-            clean = self.write_derived() and can_save
-            self._flush.flush_now()
+            yield (written := Step(self.write_derived))
+            clean = written.result() and can_save
+            yield (flushed := Step(self._flush.flush_rest))
+            self._flush.end(flushed.result())
             if clean:
-                self.checkpoints.save_now()
-                (self._config.root / "abort").unlink(missing_ok=True)
-                opened.known_files.save(self.checkpoints.extents)
+                yield (saved := Step(self._save_clean))
+                saved.result()
         except (StoreFailedError, OSError) as error:
             _log.error("the store was not stopped cleanly; the next start recovers it: %s", error)
         finally:
@@ -180,3 +198,30 @@ class Maintenance:
             opened.queues.files.close()
             opened.log.close()
             opened.lock.release()
+
+    def _save_clean(self) -> None:
+        self.checkpoints.save_now()
+        (self._config.root / "abort").unlink(missing_ok=True)
+        self._opened.known_files.save(self.checkpoints.extents)
+
+
+class Step(Generic[T]):
+    """Blocking work of a stop, which another thread may run."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._result: T
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do the work, and keep its result or its error."""
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> T:
+        """Return the result, or raise the error."""
+        if self._error is not None:
+            raise self._error
+        return self._result

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
-from cometmq.loop import call_now
+from cometmq.loop import call_now, completed
 from cometmq.message.names import check_topic
 from cometmq.message.record import RecordError, StoredRecord, decode_record
 from cometmq.store.config import StoreConfig
@@ -120,18 +120,29 @@ class MessageStore:
         self._maintenance.start()
 
     async def close(self) -> None:
-        """Flush everything, record the clean stop, and close the files."""
-        self.close_now()
+        """Flush everything, record the clean stop, and close the files.
+
+        In a failover set, a slow disk does not block the event loop: the member must go on renewing its lease.
+        """
+        if self.batch.readable is None:
+            self.close_now()
+        elif self._begin_close():
+            await completed(self._maintenance.close_in_thread())
 
     def close_now(self) -> None:
         """Close the store like :meth:`close`, but blocking and without an event loop."""
-        if not self._closed:
-            self._closed = True
+        if self._begin_close():
+            self._maintenance.close()
+
+    def _begin_close(self) -> bool:
+        """Accept nothing more; return False if the store was closed before."""
+        was_closed, self._closed = self._closed, True
+        if not was_closed:
             self.give_up()
             if self._replicated is not None:
                 self._replicated.drop_tail()
             self.batch.rollback()
-            self._maintenance.close()
+        return not was_closed
 
     # --- queues -------------------------------------------------------------------------------
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:

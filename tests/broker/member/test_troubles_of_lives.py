@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.broker.disks import FailingDisk
-from tests.broker.member.sets import MemberSet, member_set, until
+from tests.broker.disks import FailingDisk, HeldDisk
+from tests.broker.member.sets import MemberSet, bodies, member_set, send, until
 from tests.broker.replication.following import connect
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.failover import events as e
+from cometmq.broker.failover.engines.interface import Presence
 from cometmq.broker.failover.events import LogState
 from cometmq.broker.failover.identity import Identity, read_identity
 from cometmq.broker.failover.machine import MemberMachine
@@ -23,6 +24,8 @@ from cometmq.broker.failover.states import State
 from cometmq.broker.member.driver import Driver
 from cometmq.broker.member.identity_file import IdentityFile
 from cometmq.broker.member.lives import LifeOptions
+from cometmq.client.admin import Admin
+from cometmq.client.admin.failover.sets import find_sets
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.errors import CometMQError
 from cometmq.remoting.bodies import TopicConfig, TopicRouteData, decode_body
@@ -187,3 +190,70 @@ async def test_a_write_of_the_identity_that_is_cancelled_is_completed_before_the
         assert read_identity(file.path) == replace(identity, is_clean=True)
         await asyncio.gather(task, return_exceptions=True)
         assert read_identity(file.path) == replace(identity, is_clean=True)
+
+
+async def test_a_slow_disk_ends_no_lease_while_a_life_is_closed_and_the_next_one_opened(tmp_path: Path) -> None:
+    """Each flush of the last and of the next life waits until the member has renewed its lease several times."""
+    disk = HeldDisk()
+    async with member_set(tmp_path, 1) as members:
+        slow = await members.start_with("b", LifeOptions(disk=disk))
+        await until(lambda: members.in_sync == {"a", "b"})
+        await send(members, b"not flushed yet")
+        renewals, announce = 0, members.engines["b"].announce
+
+        async def renew(presence: Presence) -> bool:
+            nonlocal renewals
+            renewals += 1
+            return await announce(presence)
+
+        members.engines["b"].announce = renew  # type: ignore[method-assign]
+        disk.hold()
+        await members.members["a"].hand_over("b", "a test asks for it")  # b closes its life, and opens another one
+        held = 0
+        while members.master is not slow:
+            before, flushes = renewals, disk.flushes
+            await until(lambda: renewals >= before + 3 or members.master is slow)  # noqa: B023
+            assert "b" in members.store.presences()
+            held += disk.flushes > flushes or held == 0
+            disk.hold_next()
+        disk.go_on()
+        assert held >= 2
+        await until(lambda: members.in_sync == {"a", "b"})
+        assert set(bodies(slow)) == {b"not flushed yet"}
+
+
+async def test_others_say_why_a_member_is_closed_that_has_no_space_to_cut_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FailingDisk()
+
+    def announced() -> str:
+        presence = members.store.presences().get("a")
+        return "is away" if presence is None else presence.trouble
+
+    async with member_set(tmp_path, 0, slaveTimeout="500") as members:
+        old = await members.start_with("a", LifeOptions(disk=disk))
+        await until(lambda: members.master is old)
+        for name in ("b", "c"):
+            await members.start(name)
+        await until(lambda: members.in_sync == {"a", "b", "c"})
+        members.engines["a"].is_cut = True
+        old.broker.ha.cut_off()
+        wire = await connect(old.broker)
+        assert (await wire.send("T", b"only here")).code != ResponseCode.SUCCESS
+        await wire.close()
+        await until(lambda: members.master not in (None, old))
+        disk.write_error = errno.ENOSPC
+        members.engines["a"].is_cut = False
+        await until(lambda: announced().startswith("its log cannot be cut"))
+        async with Admin(instance=members.instance()) as admin:
+            assert members.master is not None
+            ((found,), _) = await find_sets(admin, "set", [members.master.address])
+        (said,) = [one for one in found.to_do() if one.startswith("a does not answer")]
+        assert "it is alive, and says: its log cannot be cut, so its ports stay closed: " in said
+        assert "no space on the disk for the end of the log (free some space" in said
+        assert "its log cannot be cut" in caplog.text
+        disk.write_error = None
+        await until(lambda: members.in_sync == {"a", "b", "c"})
+        await until(lambda: not announced())
+        assert (tmp_path / "a" / "parted").exists()

@@ -467,7 +467,7 @@ class MemberMachine:
 
     def _announce(self) -> None:
         has_office = self.state in LEADING or (self.state is State.ELECTED and not self.disk_trouble)
-        self._out += self._announcer.announce(self.epoch if has_office else 0, self._ballot)
+        self._out += self._announcer.announce(self.epoch if has_office else 0, self._ballot, self.disk_trouble)
 
     def _move(self, change: Change, reason: str) -> None:
         self.state = TRANSITIONS[self.state, change]

@@ -91,7 +91,8 @@ def status_of(member: FailoverMember, cluster: str, broker_name: str, now: float
         elections=member.changes.elections,
         document=None if view.document is None else _document(view.document),
         presences=[
-            FailoverPresence(str(one.member), one.address, one.serves) for _, one in sorted(view.presences.items())
+            FailoverPresence(str(one.member), one.address, one.serves, one.trouble)
+            for _, one in sorted(view.presences.items())
         ],
         progress=_progress(machine, now),
         changes=[_change(document) for document in member.changes.documents],

@@ -15,6 +15,7 @@ from cometmq.broker.failover.identity import (
     read_identity,
     write_identity,
 )
+from cometmq.loop import completed
 from cometmq.store.message_store import MessageStore
 from cometmq.threads import in_thread
 
@@ -58,9 +59,4 @@ class IdentityFile:
         """
         async with self._lock:
             content = identity.after_loss() if self._has_lost_bytes else identity
-            writing = asyncio.ensure_future(in_thread(write_identity, self.path, content))
-            try:
-                await asyncio.shield(writing)
-            except asyncio.CancelledError:
-                await asyncio.wait([writing])
-                raise
+            await completed(in_thread(write_identity, self.path, content))

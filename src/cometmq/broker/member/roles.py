@@ -252,7 +252,11 @@ class Roles:
         if lives.is_open:
             await self._close()
         if self._cut is not None:
-            await in_thread(lives.cut, *self._cut)
+            try:
+                await in_thread(lives.cut, *self._cut)
+            except (CometMQError, OSError) as error:
+                self._own_log.failed(f"its log cannot be cut, so its ports stay closed: {error}")
+                raise
             self._cut = None
         await lives.open()
         await lives.listen_for_members()

@@ -466,4 +466,5 @@ class HaStatusAdmin:
             in_sync=slave.is_in_sync,
             transferred_byte_in_second=slave.bytes_per_s,
             transfer_from_where=slave.next_offset,
+            learner=None if self._ha.followers is None else slave.is_learner,
         )

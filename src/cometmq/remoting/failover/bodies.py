@@ -109,6 +109,8 @@ class FailoverPresence(Body):
     address: str
     serves: int
     """The epoch that it serves as the master; otherwise 0."""
+    trouble: str = ""
+    """The reason why its disk cannot be written."""
 
 
 class FailoverProgress(Body):

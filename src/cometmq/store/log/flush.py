@@ -32,6 +32,8 @@ class FlushService:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store-flush")
         self._running = False
         self._closed = False
+        self._unseen: OSError | None = None
+        """The error of a flush in the thread that the event loop has not seen yet."""
         self.position = log.position
         """Log position below which all data survives a power failure."""
         self.failure: StoreFailedError | None = None
@@ -63,6 +65,7 @@ class FlushService:
             try:
                 self._log.flush(start, end)
             except OSError as error:
+                self._unseen = error
                 loop.call_soon_threadsafe(self._finish, end, error)
             else:
                 loop.call_soon_threadsafe(self._finish, end, None)
@@ -70,27 +73,48 @@ class FlushService:
         self._worker.submit(flush)
 
     def flush_now(self) -> None:
-        """Flush all written data and wait for the flush. This is used when the store is closed.
+        """Flush all written data and wait for it; begin no further flush.
 
         :raises StoreFailedError: the flush failed, now or earlier.
         """
+        self.stop()
+        self.end(self.flush_rest())
+
+    def stop(self) -> None:
+        """Begin no further flush; :meth:`flush_rest` and :meth:`end` must follow."""
         self._closed = True
+
+    def flush_rest(self) -> OSError | None:
+        """Wait for the running flush, and flush the rest, blocking and perhaps in a thread; return the error if one of
+        them failed.
+        """
         self._worker.shutdown()
+        if self._unseen is not None:  # the kernel reports it only once
+            return self._unseen
         if self.failure is None and self.position < self._log.position:
-            end = self._log.position
             try:
-                self._log.flush(self.position, end)
+                self._log.flush(self.position, self._log.position)
             except OSError as error:
-                self._fail(error)
-            else:
-                self.position = end
+                return error
+        return None
+
+    def end(self, error: OSError | None) -> None:
+        """Call all waiters, after :meth:`flush_rest`.
+
+        :raises StoreFailedError: a flush failed, now or earlier.
+        """
+        if error is not None:
+            self._fail(error)
+        if self.failure is None:
+            self.position = self._log.position
         self._call_waiters()
         if self.failure is not None:
             raise self.failure
 
     def _finish(self, end: int, error: OSError | None) -> None:
         if self._closed:
-            return  # flush_now has already flushed all of it, or failed
+            return  # flush_rest flushes all of it, or has failed
+        self._unseen = None
         self._running = False
         if self.on_flush is not None:
             self.on_flush(self._clock.monotonic() - self._began)

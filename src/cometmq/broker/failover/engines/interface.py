@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from cometmq.broker.failover.document import Document, DocumentError, Member, check_name
-from cometmq.broker.limits import MAX_FAILOVER_DOCUMENT_BYTES
+from cometmq.broker.limits import MAX_FAILOVER_DOCUMENT_BYTES, MAX_FAILOVER_REASON_CHARS
 from cometmq.errors import CometMQError
 from cometmq.limits import MAX_ADDRESS_CHARS
 
@@ -56,6 +56,8 @@ class Presence:
     """The epoch that it serves as the master, or in which it takes office; otherwise 0."""
     standing: Standing | None = None
     """The end of its log, while it is frozen."""
+    trouble: str = ""
+    """The reason why its disk cannot be written, for people who find its ports closed."""
     version: str = field(default="", compare=False)
     """The engine's version of the announcement, which changes when its content does."""
 
@@ -159,6 +161,7 @@ class _WirePresence(msgspec.Struct, rename="camel"):
     ha_address: str
     serves: int = 0
     standing: _WireStanding | None = None
+    trouble: str = ""
 
 
 def encode_presence(presence: Presence) -> bytes:
@@ -173,6 +176,7 @@ def encode_presence(presence: Presence) -> bytes:
             presence.ha_address,
             presence.serves,
             standing,
+            presence.trouble,
         )
     )
 
@@ -197,4 +201,5 @@ def decode_presence(name: str, data: bytes, version: str) -> Presence:
     at = wire.standing
     standing = None if at is None else Standing(at.document_epoch, at.last_epoch, at.end, at.priority)
     member = Member(name, wire.generation)
-    return Presence(member, wire.process, wire.address, wire.ha_address, wire.serves, standing, version)
+    trouble = wire.trouble[:MAX_FAILOVER_REASON_CHARS]
+    return Presence(member, wire.process, wire.address, wire.ha_address, wire.serves, standing, trouble, version)

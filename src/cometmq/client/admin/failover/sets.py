@@ -10,7 +10,13 @@ from cometmq.client.admin import Admin
 from cometmq.client.admin.several import gathered
 from cometmq.client.errors import BrokerError, ClientError, RemotingError
 from cometmq.remoting.codes import ResponseCode
-from cometmq.remoting.failover.bodies import FailoverChange, FailoverDocument, FailoverProgress, FailoverStatus
+from cometmq.remoting.failover.bodies import (
+    FailoverChange,
+    FailoverDocument,
+    FailoverPresence,
+    FailoverProgress,
+    FailoverStatus,
+)
 
 MASTER: Final = "master"
 HALTED: Final = "halted"
@@ -145,7 +151,10 @@ class BrokerSet:
             if one.status is not None and one.status.trouble and one.status.state != HALTED:
                 found.append(f"{one.name}: {one.status.trouble}")
             if one.problem:
-                step = "it was alive a moment ago: look again, then start it" if one.name in alive else "start it"
+                there = alive.get(one.name)
+                step = "start it" if there is None else "it was alive a moment ago: look again, then start it"
+                if there is not None and there.trouble:
+                    step = f"it is alive, and says: {there.trouble}"
                 found.append(f"{one.name} does not answer: {one.problem} ({step})")
         return found
 
@@ -154,7 +163,8 @@ class BrokerSet:
         if self.document is None:
             return f"{self.name} has no master: no member has read the set's document (see why below)"
         elected = self.document.master.rpartition("#")[0]
-        if self._alive().get(elected) == self.document.epoch and self.member(elected) is not None:
+        there = self._alive().get(elected)
+        if there is not None and there.serves == self.document.epoch and self.member(elected) is not None:
             return f"{self.name} has no master at the moment: {elected} takes office, or has just died (look again)"
         here = {one.status.member: one for one in self.members if one.status is not None}
         electable = [name for name in self.document.in_sync if name in here and _state(here[name]) in _CAN_STAND]
@@ -176,12 +186,12 @@ class BrokerSet:
             )
         return f"{self.name} has no master, and nobody may be elected: {why} ({step})"
 
-    def _alive(self) -> dict[str, int]:
-        """Return the epochs that members serve, by the name of each whose lease the engine still has."""
+    def _alive(self) -> dict[str, FailoverPresence]:
+        """Return the presences of the members whose leases the engine still has, by name."""
         newest = max(
             (one.status for one in self.members if one.status is not None), key=lambda one: one.epoch, default=None
         )
-        return {} if newest is None else {one.member.rpartition("#")[0]: one.serves for one in newest.presences}
+        return {} if newest is None else {one.member.rpartition("#")[0]: one for one in newest.presences}
 
     def _whereabouts(self, name: str) -> str:
         plain = name.rpartition("#")[0]
