@@ -6,6 +6,7 @@ start, because no subject would be limited.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable
@@ -48,6 +49,8 @@ class QuotaTable:
         """The kinds of subjects that have quotas."""
         self.on_change: list[Callable[[], None]] = []
         """Called after each change."""
+        self.lock: Final = asyncio.Lock()
+        """Held from :meth:`changed` until :meth:`use`."""
         self._networks: dict[tuple[int, int], dict[int, Quota]] = {}
         self._widths: list[tuple[int, int]] = []
         """The IP version and prefix length of each network, longest prefix first."""
@@ -60,12 +63,17 @@ class QuotaTable:
             _log.error("%s; using %s instead", error, self._backup)
         self._use({subject: Quota(subject, limits) for subject, limits in read.items()})
 
+    @property
+    def limits(self) -> dict[Subject, Limits]:
+        """The limits by subject."""
+        return {subject: quota.limits for subject, quota in self.quotas.items()}
+
     def changed(self, subject: Subject, limits: Limits | None) -> dict[Subject, Limits]:
         """Return all limits, with one subject's limits replaced or removed.
 
         :raises AuthError: there are too many quotas.
         """
-        found = {one: quota.limits for one, quota in self.quotas.items() if one != subject}
+        found = {one: own for one, own in self.limits.items() if one != subject}
         if limits is not None:
             if subject not in self.quotas and len(found) >= MAX_QUOTAS:
                 raise AuthError(

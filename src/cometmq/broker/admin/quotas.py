@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
@@ -29,7 +28,6 @@ class QuotaAdmin:
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._table = limiter.table
-        self._lock = asyncio.Lock()
 
     @answers(RequestCode.PUT_QUOTA, limits=("MAX_QUOTAS",), permission=needs_cluster(Action.UPDATE))
     async def put(
@@ -38,7 +36,7 @@ class QuotaAdmin:
         """Create or change a subject's quota. The change is durable and in effect when the request is answered."""
         try:
             subject = Subject.parse(request.header.subject)
-            async with self._lock:
+            async with self._table.lock:
                 limits = self._merged(subject, request.header)
                 await self._use(subject, limits)
         except AuthError as error:
@@ -69,7 +67,7 @@ class QuotaAdmin:
         """Delete a subject's quota; the response code is 22 if the subject has none."""
         try:
             subject = Subject.parse(request.header.subject)
-            async with self._lock:
+            async with self._table.lock:
                 if subject not in self._table.quotas:
                     return _not_found(subject)
                 await self._use(subject, None)

@@ -39,6 +39,7 @@ from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.queue_ends import QueueEnds
+from cometmq.broker.replication.quota_copy import QuotaCopy
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.table_changes import GROUPS, OFFSETS, TOPICS, MasterTables
 from cometmq.broker.replication.timer_copy import TimerCopy
@@ -121,6 +122,7 @@ class SlaveSynchronize:
         """
         self._users = users
         self._is_member = isinstance(follower, MemberLink)
+        self._quotas = QuotaCopy(broker.limiter.table, client)
         store = self._store = broker.store
         self._topics = broker.topics
         self._groups = broker.groups
@@ -310,6 +312,8 @@ class SlaveSynchronize:
             parts.append(("users", self._users.copy))
         if is_all_due:
             parts.append(("message request modes", self._copy_modes))
+        if is_all_due and self._is_member:
+            parts.append(("quotas", self._quotas.copy))
         return parts
 
     async def _copy_parts(self, address: str, parts: list[tuple[str, Copy]]) -> bool:
