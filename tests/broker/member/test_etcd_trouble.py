@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.broker.member.sets import HOST, MemberSet, bodies, send, until
+from tests.broker.member.sets import MemberSet, bodies, send, until
 from tests.failover.etcd_servers import EtcdCluster, etcd
 from tests.interop.builds import ToolMissingError
 from tests.interop.conftest import unavailable
@@ -24,6 +24,7 @@ from cometmq.broker.member.set_member import SetMember
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
+from cometmq.testing.cluster_keys import HOST
 
 GATEWAY_IS_OFF = "--enable-grpc-gateway=false"
 

@@ -388,14 +388,15 @@ async def test_members_that_the_document_names_always_get_in(master: Master) -> 
     await refused.write(sign_in(member="late#1"))
     assert refused.answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "48 slaves that the set's document does not name are already connected" in (refused.answer.remark or "")
+    kept: list[RawSlave | RawFollower] = [*strangers, *invented]
     silent = [await RawFollower.connect(master.broker) for _ in range(200)]  # they make room for each other
-    assert not any(one.closed for one in (*strangers, *invented))
-    follower = await RawFollower.signed_in(master.broker, 0)
+    assert not any(one.closed for one in kept)
+    kept.append(await RawFollower.signed_in(master.broker, 0))
     assert SIGNED_IN in master.side.events
-    more = [await RawFollower.connect(master.broker) for _ in range(200)]
-    assert not any(one.closed for one in (*strangers, *invented, follower))
+    silent += [await RawFollower.connect(master.broker) for _ in range(200)]
+    assert not any(one.closed for one in kept)
     assert len(master.broker.ha.slaves) + len(master.broker.ha._openings) <= MAX_SET_CONNECTIONS
-    for one in (*strangers, *invented, *silent, *more):
+    for one in (*kept, *silent):
         one.close()
 
 
