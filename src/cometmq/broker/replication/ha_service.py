@@ -28,6 +28,9 @@ itself: a network failure never results in two masters with the same name.
 
 If accounts are checked, a slave signs in before its first report, with a signed and time-stamped request that is valid
 only once. Slaves with an address on the white list need not sign in. Apache's slaves cannot sign in.
+
+In a set, 16 places are for members that the document names, and other slaves share the rest. Connections without a
+sign-in or a report have places of their own, in which the newest replaces the oldest, for ten seconds at most.
 """
 
 from __future__ import annotations
