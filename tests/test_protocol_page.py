@@ -83,5 +83,5 @@ def test_a_nameserver_answers_the_codes_of_the_page(tmp_path: Path) -> None:
 def test_the_page_has_the_limits_of_the_port_for_slaves() -> None:
     section = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8").split("## The port for slaves")[1]
     rows = {name: int(value.replace(",", "")) for name, value in re.findall(r"^\| `(\w+)` \| ([\d,]+) ", section, re.M)}
-    assert len(rows) == 6
+    assert len(rows) == 8
     assert rows == {name: getattr(cometmq.broker.limits, name) for name in rows}
