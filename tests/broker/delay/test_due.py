@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cometmq.broker.delay.due import DueMessages, Waiting
+from cometmq.broker.delay.due import ADDED_AT_ONCE, DueMessages, Waiting
+from cometmq.loop import finish
 from cometmq.store.timer.unit import MESSAGE, UNIT_DTYPE, TimerEntry, Units
 
 
@@ -179,6 +180,18 @@ def processor_time_of_arrivals(messages: int) -> float:
 def test_each_arrival_costs_the_same_however_many_are_due_with_it() -> None:
     few = min(processor_time_of_arrivals(3_000) for _ in range(3))
     assert processor_time_of_arrivals(30_000) < 40 * few  # 100 times as much if each look goes through all
+
+
+def test_unwritten_messages_are_added_in_slices_without_those_that_arrive_meanwhile() -> None:
+    due = DueMessages()
+    entries = [entry(serial, 1_000 + serial) for serial in range(ADDED_AT_ONCE + 5)]
+    last_ms = 1_000 + len(entries)
+    steps = due.add_between(entries, 1_010, last_ms - 2)
+    next(steps)
+    assert len(due) == ADDED_AT_ONCE - 10
+    entries.append(entry(len(entries), 1_010))
+    assert finish(steps) == last_ms - 2
+    assert len(due) == ADDED_AT_ONCE + 5 - 10 - 2
 
 
 def test_messages_that_arrived_take_60_bytes_each() -> None:

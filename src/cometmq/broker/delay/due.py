@@ -13,7 +13,7 @@ import heapq
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -35,6 +35,10 @@ SLOT_MS: Final = 100
 _ARRIVED: Final = -1
 """Kind of a unit whose ``at`` is the log offset of its record."""
 _ARRIVED_UNIT: Final = struct.Struct("<qqQQqiiII")
+
+
+ADDED_AT_ONCE: Final = 10_000
+"""Number of entries that are looked at in one round of the loop, which takes up to 10 ms."""
 
 
 class Waiting(NamedTuple):
@@ -140,6 +144,24 @@ class DueMessages:
             arrived = self._slots[slot] = _Slot()
             heapq.heappush(self._order, slot)
         arrived.add(entry)
+
+    def add_between(self, entries: Sequence[TimerEntry], low_ms: int, high_ms: int) -> Generator[None, None, int]:
+        """Add those entries that are due at or after ``low_ms`` and before ``high_ms``, and return the earliest due
+        time of those that are due later.
+
+        This function pauses after each slice; entries that are appended in the meantime are not added.
+        """
+        next_ms = FOREVER_MS
+        count = len(entries)
+        for begin in range(0, count, ADDED_AT_ONCE):
+            if begin:
+                yield
+            for entry in entries[begin : min(begin + ADDED_AT_ONCE, count)]:
+                if entry.due_ms >= high_ms:
+                    next_ms = min(next_ms, entry.due_ms)
+                elif entry.due_ms >= low_ms:
+                    self.add(entry)
+        return next_ms
 
     def add_window(self, units: Units) -> None:
         """Add sorted messages loaded from the timer log; they must be due after those in earlier windows."""

@@ -63,6 +63,7 @@ from cometmq.broker.limits import (
 from cometmq.broker.turn.inner_message import InnerMessage, Stored
 from cometmq.broker.turn.store_turn import Late, WhenStored
 from cometmq.broker.turn.targets import RefusedError
+from cometmq.loop import in_rounds
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.periodic import Alarm
 from cometmq.store.errors import StoreClosedError, StoreError
@@ -441,11 +442,9 @@ class TimerMessageService:
             finally:
                 self._loading = False
             self.horizon_ms, self._next_ms = loaded.until_ms, loaded.next_ms
-            for entry in self._unwritten:  # not in the timer log yet; may have arrived in the meantime
-                if low_ms <= entry.due_ms < self.horizon_ms:
-                    self.due.add(entry)
-                elif entry.due_ms >= self.horizon_ms:
-                    self._next_ms = min(self._next_ms, entry.due_ms)
+            # Those that are not in the timer log yet, which may have arrived in the meantime.
+            later_ms = await in_rounds(self.due.add_between(self._unwritten, low_ms, self.horizon_ms))
+            self._next_ms = min(self._next_ms, later_ms)
             self.due.add_window(loaded.units)
             self._set_due_alarm()
         self._set_load_alarm()
