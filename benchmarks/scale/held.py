@@ -26,24 +26,24 @@ _longest: dict[str, float] = {}
 _run = asyncio.events.Handle._run
 
 
-def _name(handle: Any) -> str:
+def _name(callback: Any, given: tuple[Any, ...]) -> str:
     """The name of what a handle calls; a task is named after its coroutine."""
-    callback = handle._callback
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return f"{owner.get_name()}: {getattr(owner.get_coro(), '__qualname__', '')}"
     inner = getattr(callback, "func", callback)
     name = getattr(inner, "__qualname__", type(inner).__name__)
-    arguments = [getattr(one, "__qualname__", type(one).__name__) for one in (handle._args or ())[:1]]
+    arguments = [getattr(one, "__qualname__", type(one).__name__) for one in given[:1]]
     return f"{name}({', '.join(arguments)})"
 
 
 def _timed(handle: Any) -> None:
+    called = handle._callback, handle._args or ()  # a handle that is cancelled meanwhile forgets them
     began = time.thread_time()
     _run(handle)
     took = time.thread_time() - began
     if took > _SHORT_S:
-        name = _name(handle)
+        name = _name(*called)
         _longest[name] = max(_longest.get(name, 0.0), took)
 
 
