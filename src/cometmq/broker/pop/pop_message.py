@@ -241,6 +241,8 @@ class PopMessageProcessor:
     ) -> None:
         """Pop messages from one queue."""
         queue = self._store.queue(topic, queue_id)
+        if self._offsets.query(header.consumer_group, topic, queue_id) == queue.max_offset():
+            return  # the usual case of a pop that will wait
         begin = offset = self._init_offset(header, queue)
         most = header.max_msg_nums - collected.count
         config = self._live.current
