@@ -19,8 +19,10 @@ pub fn property_values<'py>(
     name: &str,
 ) -> PyResult<Option<(Strings<'py>, Bound<'py, PyBytes>)>> {
     let (data, offsets) = (data.to_vec(py)?, offsets.to_vec(py)?);
-    let found = values(&data, &offsets, name);
-    Ok(found.map(|(texts, has)| (strings(py, &texts), PyBytes::new(py, &has))))
+    let Some((texts, has)) = values(&data, &offsets, name) else {
+        return Ok(None);
+    };
+    Ok(Some((strings(py, &texts)?, PyBytes::new(py, &has))))
 }
 
 /// The properties of each record: offsets of the maps, names and values; None when a text is not plain.
@@ -31,23 +33,26 @@ pub fn property_maps<'py>(
     offsets: PyBuffer<i32>,
 ) -> PyResult<Option<(Bound<'py, PyBytes>, Strings<'py>, Strings<'py>)>> {
     let (data, offsets) = (data.to_vec(py)?, offsets.to_vec(py)?);
-    Ok(maps(&data, &offsets).map(|found| {
-        (
-            numbers(py, &found.offsets),
-            strings(py, &found.names),
-            strings(py, &found.values),
-        )
-    }))
+    let Some(found) = maps(&data, &offsets) else {
+        return Ok(None);
+    };
+    Ok(Some((
+        numbers(py, &found.offsets)?,
+        strings(py, &found.names)?,
+        strings(py, &found.values)?,
+    )))
 }
 
-fn strings<'py>(py: Python<'py>, texts: &Texts) -> Strings<'py> {
-    (numbers(py, &texts.offsets), PyBytes::new(py, &texts.bytes))
+fn strings<'py>(py: Python<'py>, texts: &Texts) -> PyResult<Strings<'py>> {
+    let offsets = numbers(py, &texts.offsets)?;
+    Ok((offsets, PyBytes::new(py, &texts.bytes)))
 }
 
-fn numbers<'py>(py: Python<'py>, numbers: &[i32]) -> Bound<'py, PyBytes> {
-    let bytes: Vec<u8> = numbers
-        .iter()
-        .flat_map(|number| number.to_ne_bytes())
-        .collect();
-    PyBytes::new(py, &bytes)
+fn numbers<'py>(py: Python<'py>, numbers: &[i32]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, size_of_val(numbers), |out| {
+        for (bytes, number) in out.chunks_exact_mut(size_of::<i32>()).zip(numbers) {
+            bytes.copy_from_slice(&number.to_ne_bytes());
+        }
+        Ok(())
+    })
 }

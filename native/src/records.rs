@@ -1,8 +1,8 @@
 //! Stored records: those of a pull, found by their units and copied out of a log file at once; and where their parts are.
 
-use cometmq_codec::layout;
+use cometmq_codec::layout::{self, Bytes};
 use cometmq_codec::units::{find, Most, Segment};
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -62,13 +62,31 @@ pub fn records<'py>(
     )))
 }
 
+/// A buffer of Python, of which only a few bytes are read.
+struct Cells<'a>(&'a [ReadOnlyCell<u8>]);
+
+impl Bytes for Cells<'_> {
+    fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let cells = self.0.get(at..at.checked_add(N)?)?;
+        Some(std::array::from_fn(|number| cells[number].get()))
+    }
+}
+
 /// The position of each record of a buffer, as native int64; None when the sizes do not lead exactly to its end.
 #[pyfunction]
 pub fn record_starts<'py>(
     py: Python<'py>,
     data: PyBuffer<u8>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    Ok(layout::starts(&data.to_vec(py)?).map(|starts| bytes_of(py, &starts)))
+    let Some(cells) = data.as_slice(py) else {
+        return Ok(None);
+    };
+    let found = layout::starts(&Cells(cells));
+    found.map(|starts| bytes_of(py, &starts)).transpose()
 }
 
 /// Begin and length of body, topic and properties of each record, as six rows of native int64; None when the parts of
@@ -79,14 +97,18 @@ pub fn record_layout<'py>(
     data: PyBuffer<u8>,
     starts: PyBuffer<i64>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let (data, starts) = (data.to_vec(py)?, starts.to_vec(py)?);
-    Ok(layout::layout(&data, &starts).map(|rows| bytes_of(py, &rows)))
+    let Some(cells) = data.as_slice(py) else {
+        return Ok(None);
+    };
+    let found = layout::layout(&Cells(cells), &starts.to_vec(py)?);
+    found.map(|rows| bytes_of(py, &rows)).transpose()
 }
 
-fn bytes_of<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBytes> {
-    let bytes: Vec<u8> = numbers
-        .iter()
-        .flat_map(|number| number.to_ne_bytes())
-        .collect();
-    PyBytes::new(py, &bytes)
+fn bytes_of<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, size_of_val(numbers), |out| {
+        for (bytes, number) in out.chunks_exact_mut(size_of::<i64>()).zip(numbers) {
+            bytes.copy_from_slice(&number.to_ne_bytes());
+        }
+        Ok(())
+    })
 }

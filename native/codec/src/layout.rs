@@ -17,25 +17,39 @@ pub struct Parts {
     pub properties: Range<usize>,
 }
 
-/// The int32 at a place, if it is inside.
-pub fn int(data: &[u8], at: usize) -> Option<i32> {
-    Some(i32::from_be_bytes(
-        data.get(at..at.checked_add(4)?)?.try_into().ok()?,
-    ))
+/// Bytes of which only a few are read: a buffer that others own need not be copied.
+pub trait Bytes {
+    fn size(&self) -> usize;
+    /// The bytes from a place on, if they are inside.
+    fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]>;
 }
 
-fn short(data: &[u8], at: usize) -> Option<usize> {
-    let bytes = data.get(at..at.checked_add(2)?)?.try_into().ok()?;
-    usize::try_from(i16::from_be_bytes(bytes)).ok()
+impl Bytes for [u8] {
+    fn size(&self) -> usize {
+        self.len()
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.get(at..at.checked_add(N)?)?.try_into().ok()
+    }
+}
+
+/// The int32 at a place, if it is inside.
+pub fn int(data: &(impl Bytes + ?Sized), at: usize) -> Option<i32> {
+    data.array(at).map(i32::from_be_bytes)
+}
+
+fn short(data: &(impl Bytes + ?Sized), at: usize) -> Option<usize> {
+    usize::try_from(i16::from_be_bytes(data.array(at)?)).ok()
 }
 
 /// The position of each record; `None` when the sizes do not lead exactly to the end.
-pub fn starts(data: &[u8]) -> Option<Vec<i64>> {
-    let mut found = Vec::with_capacity(data.len() / 256 + 1);
+pub fn starts(data: &(impl Bytes + ?Sized)) -> Option<Vec<i64>> {
+    let mut found = Vec::with_capacity(data.size() / 256 + 1);
     let mut at = 0;
-    while at < data.len() {
+    while at < data.size() {
         let size = usize::try_from(int(data, at)?).ok()?;
-        if size < MIN_RECORD_BYTES || size > data.len() - at {
+        if size < MIN_RECORD_BYTES || size > data.size() - at {
             return None;
         }
         found.push(at as i64);
@@ -66,22 +80,32 @@ fn host_bytes(sys_flag: i32, bit: i32) -> usize {
 
 /// The parts of `data`, which is one record; `None` when its size or its lengths do not add up to it.
 pub fn parts_of(data: &[u8]) -> Option<Parts> {
-    let magic = int(data, record::MAGIC)?;
-    if usize::try_from(int(data, record::SIZE)?).ok()? != data.len()
-        || (magic != MESSAGE_MAGIC && magic != MESSAGE_MAGIC_V2)
-    {
+    let parts = parts_at(data, 0)?;
+    (parts.properties.end == data.len()).then_some(parts)
+}
+
+/// The parts of the record at a place; `None` when its lengths do not add up to its size, or it does not lie inside.
+fn parts_at(data: &(impl Bytes + ?Sized), at: usize) -> Option<Parts> {
+    let size = usize::try_from(int(data, at)?).ok()?;
+    let record_end = at.checked_add(size)?;
+    let magic = int(data, at + record::MAGIC)?;
+    if record_end > data.size() || (magic != MESSAGE_MAGIC && magic != MESSAGE_MAGIC_V2) {
         return None;
     }
-    let sys_flag = int(data, record::SYS_FLAG)?;
-    let born_end = record::BORN_HOST + host_bytes(sys_flag, BORNHOST_V6);
+    let sys_flag = int(data, at + record::SYS_FLAG)?;
+    let born_at = at + record::BORN_HOST;
+    let born_end = born_at + host_bytes(sys_flag, BORNHOST_V6);
     let store_host_at = born_end + record::STORE_HOST - record::STORE_TIMESTAMP;
     let store_host_end = store_host_at + host_bytes(sys_flag, STOREHOST_V6);
     let body_at = store_host_end + record::BYTES - record::RECONSUME_TIMES;
     let body_length = usize::try_from(int(data, body_at - BODY_LENGTH_BYTES)?).ok()?;
     let body_end = body_at.checked_add(body_length)?;
     let (topic_at, topic_length) = if magic == MESSAGE_MAGIC {
-        let length = usize::from(*data.get(body_end)?);
-        (body_end.checked_add(TOPIC_LENGTH_BYTES)?, length)
+        let [length] = data.array(body_end)?;
+        (
+            body_end.checked_add(TOPIC_LENGTH_BYTES)?,
+            usize::from(length),
+        )
     } else {
         let length = short(data, body_end)?;
         (body_end.checked_add(TOPIC_LENGTH_V2_BYTES)?, length)
@@ -89,8 +113,9 @@ pub fn parts_of(data: &[u8]) -> Option<Parts> {
     let topic_end = topic_at.checked_add(topic_length)?;
     let properties_at = topic_end.checked_add(PROPERTIES_LENGTH_BYTES)?;
     let end = properties_at.checked_add(short(data, topic_end)?)?;
-    (end == data.len()).then_some(Parts {
-        born_host: record::BORN_HOST..born_end,
+    // A length that was read behind the record's end leads further behind it.
+    (end == record_end).then_some(Parts {
+        born_host: born_at..born_end,
         store_host_end,
         body: body_at..body_end,
         topic: topic_at..topic_end,
@@ -98,24 +123,19 @@ pub fn parts_of(data: &[u8]) -> Option<Parts> {
     })
 }
 
-/// Begin and length of the body, the topic and the properties of one record; `None` when they do not add up.
-fn layout_of(data: &[u8], at: usize) -> Option<[i64; 6]> {
-    let size = usize::try_from(int(data, at)?).ok()?;
-    let parts = parts_of(data.get(at..at.checked_add(size)?)?)?;
-    let place = |part: &Range<usize>| ((at + part.start) as i64, part.len() as i64);
-    let (body, topic) = (place(&parts.body), place(&parts.topic));
-    let properties = place(&parts.properties);
-    Some([body.0, body.1, topic.0, topic.1, properties.0, properties.1])
-}
-
-/// Six rows, each with one number of every record; `None` when the parts of one do not add up.
-pub fn layout(data: &[u8], starts: &[i64]) -> Option<Vec<i64>> {
+/// Six rows, each with one number of every record: begin and length of the body, the topic and the properties; `None`
+/// when the parts of one do not add up.
+pub fn layout(data: &(impl Bytes + ?Sized), starts: &[i64]) -> Option<Vec<i64>> {
     let count = starts.len();
     let mut rows = vec![0; 6 * count];
     for (number, start) in starts.iter().enumerate() {
-        let parts = layout_of(data, usize::try_from(*start).ok()?)?;
-        for (row, part) in parts.into_iter().enumerate() {
-            rows[row * count + number] = part;
+        let parts = parts_at(data, usize::try_from(*start).ok()?)?;
+        for (row, part) in [parts.body, parts.topic, parts.properties]
+            .iter()
+            .enumerate()
+        {
+            rows[2 * row * count + number] = part.start as i64;
+            rows[(2 * row + 1) * count + number] = part.len() as i64;
         }
     }
     Some(rows)

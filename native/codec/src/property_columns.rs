@@ -61,11 +61,15 @@ pub fn values(data: &[u8], offsets: &[i32], name: &str) -> Option<(Texts, Vec<u8
     let mut found = Texts::with_capacity(count, count * 16);
     let mut has = vec![0u8; count.div_ceil(8)];
     for (row, text) in texts(data, offsets).enumerate() {
-        let last = pieces(text?).filter(|piece| piece.0 == name).last();
+        let last = text?
+            .split('\u{2}')
+            .filter_map(|piece| piece.strip_prefix(name)?.strip_prefix('\u{1}'))
+            .filter(|value| !value.is_empty())
+            .last();
         if last.is_some() {
             has[row / 8] |= 1 << (row % 8);
         }
-        found.push(last.map_or("", |piece| piece.1))?;
+        found.push(last.unwrap_or_default())?;
     }
     Some((found, has))
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import re
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.spark.store_files import make
 
 pa = pytest.importorskip("pyarrow", reason="PyArrow is not installed (pip install cometmq[spark])")
 
+from cometmq.core import CORE  # noqa: E402
 from cometmq.message.compression import compress  # noqa: E402
 from cometmq.message.hosts import decode_host, encode_host, format_address  # noqa: E402
 from cometmq.message.record import RecordError, decode_record, encode_record, iter_records  # noqa: E402
@@ -256,3 +259,18 @@ def test_records_are_chosen_by_queue_offset() -> None:
     records = Records(b"".join(make(i) for i in range(10)))
     assert records.between(3, 6).queue_offsets.tolist() == [3, 4, 5]
     assert len(records.between(20, 30)) == 0
+
+
+@pytest.mark.skipif(CORE is None, reason="the compiled core is not installed (make test builds it)")
+def test_a_workers_first_batch_does_not_import_pandas() -> None:
+    pytest.importorskip("pandas")
+    code = f"""
+import sys
+from cometmq.spark.records.columns import COLUMNS, arrow_schema
+from cometmq.spark.records.decode import Records, decode
+batch, = decode(Records({make(0)!r}), arrow_schema(c.name for c in COLUMNS if c.default), broker_name="b")
+assert batch.num_rows == 1
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

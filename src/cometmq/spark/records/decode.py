@@ -47,10 +47,6 @@ _HEAD: Final = dtype_of(RECORD)
 _BEHIND: Final = {"born_host": "store_timestamp", "store_host": "reconsume_times"}
 """The name of the field after each host."""
 _BEHIND_HOSTS: Final = ("store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length")
-_CORE_RECORD_BYTES: Final = 4096
-"""Maximum mean record size in bytes at which the compiled core is used: the core copies the buffer once, which pays off
-only for small records.
-"""
 _HEX: Final = np.frombuffer(bytes.hex(bytes(range(256))).upper().encode(), "V2")
 
 
@@ -205,7 +201,7 @@ class Records:
         """Return seven rows: start and length of the body, the topic and the properties, and a flag for valid
         records.
         """
-        if CORE is not None and len(self.source) <= len(self) * _CORE_RECORD_BYTES:
+        if CORE is not None:
             found = CORE.record_layout(self.source, self.starts)
             if found is not None:
                 ones = np.ones(len(self), np.int64)
@@ -352,19 +348,23 @@ def _host_text(stored: bytes) -> str:
 
 
 def _number(field: str) -> Callable[[Records, Any], Any]:
-    return lambda records, kind: pa.array(records.number(field), kind)
+    return lambda records, kind: _numbers(records.number(field), kind)
+
+
+def _numbers(values: npt.NDArray[Any], kind: Any) -> Any:
+    """Return numbers of the width of ``kind``. ``pa.array`` would import Pandas, which takes half a second."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _timestamp(milliseconds: npt.NDArray[np.int64], kind: Any) -> Any:
-    micros = np.clip(milliseconds, -_MAX_MS, _MAX_MS) * 1000
-    return pa.Array.from_buffers(kind, len(micros), [None, pa.py_buffer(micros)])
+    return _numbers(np.clip(milliseconds, -_MAX_MS, _MAX_MS) * 1000, kind)
 
 
 def _moments(milliseconds: Any, kind: Any) -> Any:
     return pc.multiply(milliseconds, 1000).cast(kind)
 
 
-_TRANSACTION_TYPES: Final = pa.array([None, "PREPARED", "COMMIT", "ROLLBACK"], pa.string())
+_TRANSACTION_TYPES: Final = (None, "PREPARED", "COMMIT", "ROLLBACK")
 """Transaction types by the two bits in the sysFlag."""
 
 _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
@@ -379,7 +379,7 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "propertiesText": lambda records, _: records.properties.text(),
     "storedBody": lambda records, _: records.packed_bodies(),
     "flag": _number("flag"),
-    "sysFlag": lambda records, kind: pa.array(records.sys_flags, kind),
+    "sysFlag": lambda records, kind: _numbers(records.sys_flags, kind),
     "bornTimestamp": lambda records, kind: _timestamp(records.number("born_timestamp"), kind),
     "bornHost": lambda records, _: records.host_texts("born_host"),
     "storeTimestamp": lambda records, kind: _timestamp(records.store_timestamps, kind),
@@ -387,11 +387,13 @@ _COLUMNS: Final[dict[str, Callable[[Records, Any], Any]]] = {
     "reconsumeTimes": _number("reconsume_times"),
     "preparedTransactionOffset": _number("prepared_transaction_offset"),
     "physicalOffset": _number("physical_offset"),
-    "storeSize": lambda records, kind: pa.array(records.sizes, kind),
+    "storeSize": lambda records, kind: _numbers(records.sizes, kind),
     "bodyCrc": _number("body_crc"),
     "delayLevel": lambda records, kind: records.property_numbers(DELAY, kind),
     "deliverTimestamp": lambda records, kind: _moments(records.property_numbers(TIMER_DELIVER_MS, pa.int64()), kind),
-    "transactionType": lambda records, _: _TRANSACTION_TYPES.take(pa.array((records.sys_flags >> 2) & 3)),
+    "transactionType": lambda records, kind: pa.array(_TRANSACTION_TYPES, kind).take(
+        pa.array((records.sys_flags >> 2) & 3)
+    ),
     "producerGroup": lambda records, _: records.properties.values_of(PGROUP),
 }
 """Functions for every column except ``brokerName``, which no record contains, and ``body``, which may have to be
