@@ -22,6 +22,9 @@ Everything is measured twice, in processes of their own (``benchmarks/spark/sess
 ``SparkSession.builder`` makes it, and in the *tuned* one of ``cometmq pipeline``. Both are ``local[2]``. All rows are
 of the same number of messages and rounds; a figure is the median of its rounds.
 
+A third side, *constants*, is the limit of every Python source: rows that are ready, and a sink that drops them
+(``benchmarks/spark/constants.py``). The column "of constants" has our share of its rate.
+
 Messages have random bodies and a key, ours a tag too. Before anything is timed, the topic of each side is filled by
 the system's own producer, message by message, and must give back the bodies of the source (count and hash). The rows
 of every timed run are counted: by an observer between scan and sink, which sees them with all their columns, by the
@@ -53,7 +56,8 @@ from benchmarks.spark.sides import SESSIONS
 KAFKA: Final = "Kafka"
 OURS: Final = "CometMQ"
 CPU: Final = "CPU per million rows, baseline / CometMQ"
-HEADINGS: Final = ("case", "baseline", OURS, "ratio", CPU, "CPU of JVM + Python + broker")
+LIMIT: Final = "constants"
+HEADINGS: Final = ("case", "baseline", OURS, "ratio", "of constants", CPU, "CPU of JVM + Python + broker")
 
 
 @dataclass(frozen=True)
@@ -142,24 +146,28 @@ class Results:
             for session in sessions:
                 if ours := self._found.get((session, row.case, OURS)):
                     yardstick = self._found.get((session, *row.beside))
-                    cells = _cells(row, Runs(ours), Runs(yardstick) if yardstick else None)
+                    limit = self._found.get((session, row.case, LIMIT))
+                    cells = _cells(
+                        row, Runs(ours), Runs(yardstick) if yardstick else None, Runs(limit) if limit else None
+                    )
                     yield f"| {row.title}, {session} | {' | '.join(cells)} |"
 
 
-def _cells(row: Row, ours: Runs, yardstick: Runs | None) -> tuple[str, ...]:
+def _cells(row: Row, ours: Runs, yardstick: Runs | None, limit: Runs | None) -> tuple[str, ...]:
     def shown(runs: Runs) -> str:
         return f"{runs.seconds * 1000:,.0f} ms" if row.case == IDLE else f"{runs.rate / 1000:,.0f} k rows/s"
 
     digits = 3 if row.case == IDLE else 1
     cpu, parts = ours.kinds(digits)
+    share = f"{ours.rate / limit.rate:.2f} of {shown(limit)}" if limit else "–"
     if yardstick is None:
-        return "–", shown(ours), "–", cpu, parts
+        return "–", shown(ours), "–", share, cpu, parts
     ratio = f"{ours.seconds / yardstick.seconds:.2f} × the time"
     if row.case != IDLE:
         ratio = f"{ours.rate / yardstick.rate:.2f} ×"
     cpu_beside, parts_beside = yardstick.kinds(digits)
     of = " for one batch" if row.case == IDLE else ""
-    return shown(yardstick), shown(ours), ratio, f"{cpu_beside} / {cpu}{of}", f"{parts_beside} / {parts}"
+    return shown(yardstick), shown(ours), ratio, share, f"{cpu_beside} / {cpu}{of}", f"{parts_beside} / {parts}"
 
 
 def main() -> None:

@@ -3,8 +3,9 @@
     python -m benchmarks.spark.session plain|tuned [--cases read,place,…] [--messages 600000] [--size 1024]
                                                    [--queues 8] [--rounds 5] [--without-kafka]
 
-Both sides run in one Spark, one after the other and each first in turn; round 0 is not for the table (cold workers,
-cold code). Before a run, outside of its time, what the run before has written is deleted and the disks are flushed.
+Both sides, and a source of constants as the limit, run in one Spark, one after the other and each first in turn; round
+0 is not for the table (cold workers, cold code). Before a run, outside of its time, what the run before has written is
+deleted and the disks are flushed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from benchmarks.machine import Beside, CpuTimes
 from benchmarks.spark.cpu_meter import CpuMeter
-from benchmarks.spark.sides import SESSIONS, CometSide, KafkaSide, Side, prepare_class_path, remove
+from benchmarks.spark.sides import SESSIONS, CometSide, ConstantsSide, KafkaSide, Side, prepare_class_path, remove
 from pyspark.sql import Observation
 from pyspark.sql.functions import count, lit
 
@@ -158,6 +159,8 @@ CASES: Final[Mapping[str, Callable[[Bench, Any], Start]]] = {
 }
 IDLE: Final = "idle"
 OURS_ONLY: Final = ("seven", "archive", "store", "effectively", "exactly")
+LIMITED: Final = ("read", "place", "stream", "batches", "parquet", "seven", "write")
+"""Cases that the source of constants has, too."""
 IN_TURN: Final = (
     ("read",),
     ("place",),
@@ -190,6 +193,12 @@ def idle(bench: Bench, side: Side, meter: CpuMeter) -> tuple[float, dict[str, fl
     return statistics.median(one["durationMs"]["triggerExecution"] / 1000 for one in batches[IDLE_WARM:]), cpu
 
 
+def _has(side: str, case: str) -> bool:
+    if side == ConstantsSide.name:
+        return case in LIMITED
+    return case not in OURS_ONLY or side != KafkaSide.name
+
+
 @dataclass(frozen=True)
 class Session:
     """A kind of session with both sides, and what tells what its runs cost."""
@@ -201,9 +210,7 @@ class Session:
 
     def measure(self, cases: Sequence[str], rounds: int, messages: int) -> None:
         """Let cases take turns, and tell each run."""
-        runs = [
-            (case, side) for case in cases for side in self.sides if case not in OURS_ONLY or side != KafkaSide.name
-        ]
+        runs = [(case, side) for case in cases for side in self.sides if _has(side, case)]
         for number in range(rounds + 1):
             first = number % max(len(runs), 1)
             for case, side in runs[first:] + runs[:first]:
@@ -290,6 +297,9 @@ def main() -> None:
     with ExitStack() as undo:
         undo.callback(remove, place)
         write_source(place / "source", options.messages, options.size)
+        # Spark's workers import the source of constants
+        paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         spark = SESSIONS[options.session]()
         undo.callback(spark.stop)
         comet = CometSide(place / "cometmq")
@@ -306,6 +316,9 @@ def main() -> None:
             bench.topics[side.name] = side.create(options.queues)
             side.fill(spark, bench.source, bench.topics[side.name])
             bench.demand_same(side)
+        limit = ConstantsSide(spark, place / "constants", comet, bench.topics[comet.name], options.messages)
+        sides[limit.name] = limit
+        bench.topics[limit.name] = ""
         meter.watch()
         session = Session(options.session, bench, sides, meter)
         for group in IN_TURN:

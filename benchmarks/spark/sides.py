@@ -17,19 +17,25 @@ from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
 from benchmarks.clients.kafka_broker import KafkaBroker, kafka_jars
+from benchmarks.spark.constants import FORMAT, Constants, keep
 from tests.interop.systems import System, deploy
 from tests.spark.topics import Topics
 
 from cometmq.client import Message, Producer
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.spark.records.columns import default_ddl
+from cometmq.spark.records.queues import OffsetRange
 from cometmq.spark.session.environment import local_session
 from cometmq.spark.source.cluster import Cluster
 from cometmq.spark.source.options import parse_options
+from cometmq.spark.source.reader import read_ranges
 
 CONNECTOR_JARS: Final = ("spark-sql-kafka-*", "spark-token-provider-kafka-*", "kafka-clients-*", "commons-pool2-*")
 MASTER: Final = "local[2]"
 FILL_BLOCK: Final = 10_000
+CONSTANT_ROWS: Final = 100_000
+"""Rows of the source of constants, which it repeats: more than Parquet's dictionaries hold, as those of a topic."""
 
 
 class Side(Protocol):
@@ -149,6 +155,69 @@ class CometSide:
     def close(self) -> None:
         """Stop nameserver and broker."""
         self.deployment.close()
+
+
+class ConstantsSide:
+    """A source of rows that are ready, and a sink that drops them: the limit of Spark's Python sources."""
+
+    name = "constants"
+    place = CometSide.place
+    pids: Sequence[int] = ()
+
+    def __init__(self, spark: Any, directory: Path, comet: CometSide, topic: str, rows: int) -> None:
+        from pyspark.sql.types import StructType
+
+        directory.mkdir()
+        self._directory = directory
+        self._numbers = 0
+        options = parse_options({"namesrvAddr": comet.deployment.address, "topic": topic})
+        cluster = Cluster(options)
+        ranges = [OffsetRange(queue, of.first, of.end) for queue, of in cluster.bounds(cluster.queues()).items()]
+        path = directory / "rows.arrow"
+        schema: Any = StructType.fromDDL(default_ddl())
+        kept = keep(read_ranges(options, schema, ranges), path, CONSTANT_ROWS)
+        self._options = {"path": str(path), "rows": str(rows), "rowBytes": str(path.stat().st_size / kept)}
+        spark.dataSource.register(Constants)
+
+    def create(self, queues: int) -> str:
+        """A file for the number of dropped rows."""
+        del queues
+        self._numbers += 1
+        return str(self._directory / f"dropped-{self._numbers}")
+
+    def delete(self, topic: str) -> None:
+        """Delete the file."""
+        Path(topic).unlink()
+
+    def fill(self, spark: Any, source: Path, topic: str) -> None:
+        """The rows are ready."""
+
+    def stored(self, topic: str) -> int:
+        """Rows that were dropped."""
+        return int(Path(topic).read_text("ascii"))
+
+    def write(self, frame: Any, topic: str) -> None:
+        """Drop rows."""
+        frame.write.format(FORMAT).mode("append").option("path", topic).save()
+
+    def read(self, spark: Any, topic: str, *, columns: bool = True) -> Any:
+        """The rows as a DataFrame."""
+        del topic
+        reader = spark.read.format(FORMAT).options(**self._options)
+        return (reader if columns else reader.schema(self.place)).load()
+
+    def stream(self, spark: Any, topic: str, most: int | None, *, latest: bool = False, seven: bool = False) -> Any:
+        """The rows as a stream."""
+        del topic, latest
+        reader = spark.readStream.format(FORMAT).options(**self._options)
+        reader = reader.schema(CometSide.seven) if seven else reader
+        return (reader if most is None else reader.option("most", most)).load()
+
+    def send(self, topic: str, queue_id: int) -> None:
+        """There is no broker."""
+
+    def close(self) -> None:
+        """There is no broker."""
 
 
 def connector_class_path() -> str:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
-from benchmarks.spark.__main__ import KAFKA, OURS, Results
+from benchmarks.spark.__main__ import KAFKA, LIMIT, OURS, Results
 
 BURN = "while __import__('time').process_time() < 0.3: pass"
 ORPHAN = f"__import__('subprocess').Popen([__import__('sys').executable, '-c', {BURN!r}])"
@@ -71,8 +71,12 @@ def test_a_row_has_the_medians_of_its_rounds_and_none_of_the_warm_one() -> None:
     for number, seconds in enumerate((99.0, 1.0, 4.0, 2.0)):
         results.add(run_of("parquet", KAFKA, number, seconds))
         results.add(run_of("archive", OURS, number, seconds / 2))
+        results.add(run_of("parquet", OURS, number, seconds * 2))
+        results.add(run_of("parquet", LIMIT, number, seconds * 1.6))
     lines = list(results.table(["plain", "tuned"]))
     assert lines[2:] == [
-        "| archive from a broker, plain | 250 k rows/s | 500 k rows/s | 2.00 × | 7.0 s / 3.5 s "
-        "| 4.0 + 2.0 + 1.0 / 2.0 + 1.0 + 0.5 |"
+        "| stream to Spark's Parquet sink, plain | 250 k rows/s | 125 k rows/s | 0.50 × | 0.80 of 156 k rows/s "
+        "| 7.0 s / 14.0 s | 4.0 + 2.0 + 1.0 / 8.0 + 4.0 + 2.0 |",
+        "| archive from a broker, plain | 250 k rows/s | 500 k rows/s | 2.00 × | – | 7.0 s / 3.5 s "
+        "| 4.0 + 2.0 + 1.0 / 2.0 + 1.0 + 0.5 |",
     ]
