@@ -76,19 +76,19 @@ def mqload(mode: str, port: int, *options: str, tls: bool = False, signs: bool =
 
 def measured(mode: str, pid: int, port: int, options: Sequence[str], *, tls: bool, signs: bool) -> Measured:
     """Run one load and read what it cost a server."""
-    clocks, before, generated = CpuTimes.now(), cpu_seconds(pid), _generator_seconds()
+    clocks, before, generated = CpuTimes.now(), cpu_seconds(pid), generator_seconds()
     result = mqload(mode, port, *options, tls=tls, signs=signs)
     time.sleep(SETTLE_S)
     user, system = (after - begin for after, begin in zip(cpu_seconds(pid), before, strict=True))
     # What the kernel does for the broker's sockets and files counts as the broker's, not as that of others.
-    generated = _generator_seconds() - generated
+    generated = generator_seconds() - generated
     beside = Beside.between(clocks, CpuTimes.now(), user + system + generated)
     messages, rate, p50, p99 = (result[name] for name in ("messages", "per_s", "p50_us", "p99_us"))
     busy = generated / result["seconds"]
     return Measured(rate, p50, p99, user / messages * 1e6, system / messages * 1e6, busy, beside)
 
 
-def _generator_seconds() -> float:
+def generator_seconds() -> float:
     """Processor seconds of the children that have ended: the generator's."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -11,32 +11,20 @@ processor time of that process for a message, times, and its memory at the end o
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.five.endpoints import SIDES, endpoint
 from benchmarks.machine import Beside, CpuTimes, anonymous_mb, cpu_seconds
 from benchmarks.rounds import in_turn, medians, say, table
-from benchmarks.servers import JAVA
-from tests.helpers.waiting import wait_for
-from tests.interop import builds, probe, systems
-from tests.interop.five.apache_endpoint import start_apache
-from tests.interop.five.tables import make_group, make_topic
-from tests.interop.systems import Server, System
-
-from cometmq.remoting.client import RemotingClient
-from cometmq.testing import free_port
+from tests.interop import builds
+from tests.interop.systems import System
 
 SOURCE: Final = Path(__file__).with_name("Load.java")
 PHASES: Final = ("send", "receive", "latency")
-SIDES: Final = (System.APACHE55, System.COMETMQ)
-KEYS: Final = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "true"}
 
 
 def _load_classes() -> tuple[Path, Path]:
@@ -50,38 +38,11 @@ def _load_classes() -> tuple[Path, Path]:
     return builds.built(builds.Build("java-load-five", (SOURCE,), make)), client
 
 
-@contextmanager
-def _endpoint(system: System) -> Iterator[tuple[Server, str]]:
-    """A fresh nameserver and broker with an endpoint; the broker's process and the endpoint's address."""
-    with tempfile.TemporaryDirectory(prefix="bench-five-") as name:
-        directory = Path(name)
-        with systems.start_namesrv(system, directory / "namesrv") as namesrv:
-            if system is System.COMETMQ:
-                address = f"127.0.0.1:{free_port()}"
-                keys = {**KEYS, "grpcServerPort": address.rpartition(":")[2]}
-                server = systems.start_broker(system, directory / "broker", namesrv.address, keys)
-            else:
-                server, address = start_apache(directory / "broker", namesrv.address, KEYS, JAVA)
-            with server:
-                wait_for(lambda: probe.port_open(address), "the endpoint answers", 60)
-                asyncio.run(_prepare(server.address))
-                yield server, address
-
-
-async def _prepare(broker: str) -> None:
-    """Make topics and groups: Apache's endpoint makes none."""
-    async with RemotingClient() as client:
-        for topic in ("Load", "Latency"):
-            await make_topic(client, broker, topic, "NORMAL", queues=8)
-        for group in ("Receivers", "Listeners"):
-            await make_group(client, broker, group)
-
-
 def one_round(system: System, messages: int) -> dict[str, dict[str, float]]:
     """Run the load at a fresh system; the figures of each phase."""
     classes, client = _load_classes()
     found: dict[str, dict[str, float]] = {}
-    with _endpoint(system) as (server, address):
+    with endpoint(system, ("Load", "Latency"), ("Receivers", "Listeners")) as (server, address):
         command = [builds.java(), "-Xmx256m", "-cp", f"{classes}:{client / 'lib'}/*", "Load", address, str(messages)]
         load = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=server.directory)
         assert load.stdout is not None
