@@ -61,15 +61,15 @@ class Rows:
 
     def read(self, share: Share) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        with pa.memory_map(self._path) as mapped:
-            file = pa.ipc.open_file(mapped)
-            left = share.rows
-            for number in count(share.first):
-                if not left:
-                    return
-                batch = file.get_batch(number % file.num_record_batches).select(self._names)
-                yield batch.slice(0, left)
-                left -= min(left, batch.num_rows)
+        # The file is not closed: Spark writes a batch after it has asked for the next one.
+        file = pa.ipc.open_file(pa.memory_map(self._path))
+        left = share.rows
+        for number in count(share.first):
+            if not left:
+                return
+            batch = file.get_batch(number % file.num_record_batches).select(self._names)
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
 
 
 class Reader(DataSourceReader):
