@@ -9,10 +9,12 @@
 
 mod account;
 mod batches;
+mod headers;
 mod index;
 mod log_scan;
 mod messages;
 mod open_batch;
+mod plain_calls;
 mod plain_send;
 mod plain_sends;
 mod property_columns;
@@ -31,7 +33,9 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES)?;
     module.add_class::<account::Account>()?;
     module.add_class::<account::Key>()?;
+    module.add_class::<headers::HpackDecoder>()?;
     module.add_class::<log_scan::LogScan>()?;
+    module.add_class::<plain_calls::PlainCalls>()?;
     module.add_class::<received::ReceivedMessages>()?;
     module.add_class::<sends_state::PlainSends>()?;
     module.add_function(wrap_pyfunction!(batches::batch_records, module)?)?;

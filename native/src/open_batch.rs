@@ -1,5 +1,6 @@
 //! The batch of a turn: records one behind the other, and what follows from them.
 
+use crate::plain_calls::CallsOfTopic;
 use cometmq_codec::constants::{BORNHOST_V6, IPV6_HOST_BYTES, MIN_RECORD_BYTES, STOREHOST_V6};
 use cometmq_codec::hash::java_hash;
 use cometmq_codec::record::Record;
@@ -19,6 +20,8 @@ pub struct Topic {
     pub target: Py<PyAny>,
     pub sys_flag: i32,
     pub queues: HashMap<i32, usize>,
+    /// What calls of gRPC need, if they are taken for this topic.
+    pub calls: Option<CallsOfTopic>,
     pub messages: usize,
     pub size_bytes: usize,
     /// For metrics: sizes of FIFO messages, and of others above `SMALL_BYTES`.
@@ -33,6 +36,7 @@ impl Topic {
             target,
             sys_flag,
             queues: HashMap::new(),
+            calls: None,
             messages: 0,
             size_bytes: 0,
             fifo: Vec::new(),

@@ -105,6 +105,9 @@ impl PlainSends {
         visit.call(&self.open)?;
         for topic in self.topics.iter().flatten() {
             visit.call(&topic.target)?;
+            if let Some(calls) = &topic.calls {
+                calls.traverse(&visit)?;
+            }
         }
         for queue in self.queues.iter().flatten() {
             visit.call(&queue.queue)?;

@@ -130,7 +130,8 @@ class Broker:
         self.live = LiveConfig(with_host(config))
         self.clock = clock
         self._disk = disk
-        self._plain_sends: PlainSends | None = None
+        self.plain_sends: PlainSends | None = None
+        """The sends in the compiled core; ``None`` on a slave and without a core."""
         root = Path(config.store_path_root_dir)
         self.clients = ClientRegistry(clock=clock, do=do_in_slices)
         tables = self._tables = BrokerTables(self.live, root, self.clients.consumers, clock=clock)
@@ -417,7 +418,7 @@ class Broker:
         if CORE is not None:
             guard = None if self.access is None else self.access.guard
             sampler = None if self.audit is None else self.audit.sampler
-            self._plain_sends = PlainSends(
+            self.plain_sends = PlainSends(
                 CORE, self.turn, context.targets, self.transactions.plain, guard, self.limiter, sampler
             )
         self.timer = TimerMessageService(context)
@@ -445,7 +446,7 @@ class Broker:
         self._stops.add("requests under way", self._finish_requests)
         self._stops.add("quotas", self.limiter.stop)
         await self._ports.listen(
-            self._stops, end_of_round, None if self._plain_sends is None else self._plain_sends.taker
+            self._stops, end_of_round, None if self.plain_sends is None else self.plain_sends.taker
         )
 
     # --- services -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from cometmq.clock import Clock
@@ -375,8 +375,8 @@ class ServerConnection(asyncio.Protocol):
             self._out += chunks
             self._out_bytes += sum(map(len, chunks))
 
-    def write_last(self, data: bytes) -> None:
-        """Write the last bytes of a round; this is faster than :meth:`write` if nothing else is queued."""
+    def write_last(self, data: bytes, _count: int = 1) -> None:
+        """Write the last responses of a round; this is faster than :meth:`write` if nothing else is queued."""
         transport = self._transport
         if self._out or self._decoder.pending or transport is None:
             self.write(data)
@@ -384,6 +384,11 @@ class ServerConnection(asyncio.Protocol):
             transport.write(data)
             if self._count_unsent(transport):
                 self._server.wrote(self)  # at the end of the round, the bytes of all connections are counted
+
+    def refuse_all(self, opaques: Iterable[tuple[int, int]], response: Response) -> None:
+        """Send the same response to several requests, given by opaque and serialize type."""
+        for opaque, serialize_type in opaques:
+            self.write(*encode_response(serialize_type, opaque, response))
 
     def _count_unsent(self, transport: asyncio.Transport) -> bool:
         """Count the bytes that the client has not read; return whether there are any."""

@@ -121,8 +121,8 @@ class SendAnswers:
             if isinstance(send, PlainAnswers):
                 if latency is not None:
                     self._count_plain(send, _SUCCESS)
-                for connection, frames, _, _, _ in send.connections:
-                    connection.write_last(frames)
+                for connection, frames, _, messages, _ in send.connections:
+                    connection.write_last(frames, messages)
                 continue
             connection = send.connection
             request = send.request
@@ -158,8 +158,10 @@ class SendAnswers:
             if isinstance(send, PlainAnswers):
                 self._count_plain(send, code)
                 for connection, _, opaques, *_ in send.connections:
-                    for opaque, is_binary in _OPAQUES.iter_unpack(opaques):
-                        connection.write(*encode_response(ROCKETMQ if is_binary else JSON, opaque, response))
+                    requests = [
+                        (opaque, ROCKETMQ if is_binary else JSON) for opaque, is_binary in _OPAQUES.iter_unpack(opaques)
+                    ]
+                    connection.refuse_all(requests, response)
             else:
                 send.connection.respond(send.request, response)
 

@@ -104,7 +104,9 @@ class PlainSends:
             turn.max_stored_bytes,
             min(MAX_TURN_BYTES, BATCH_BYTES),
         )
-        self._core: Final = core.PlainSends(
+        self.waits: Final = turn.waits
+        """True if responses wait for more than the write of their turn."""
+        self.core: Final = core.PlainSends(
             self._open,
             answers.parts,
             join_properties({CLUSTER: config.broker_cluster_name}).encode(),
@@ -114,13 +116,13 @@ class PlainSends:
             turn.waits,
         )
         self._transactions = transactions
-        transactions.register(self._core)
+        transactions.register(self.core)
         targets.on_queue.append(self._add)
         targets.on_forget.append(self._forget)
 
     def taker(self, connection: ServerConnection) -> FrameTaker:
         """Return the function that handles plain sends on a connection."""
-        take: Callable[..., int] = partial(self._core.take, connection, connection.peer_bytes)
+        take: Callable[..., int] = partial(self.core.take, connection, connection.peer_bytes)
         limiter = None if self._limiter is None or not self._limiter.is_active else self._limiter
         if limiter is not None or self._sampler is not None:
             take = partial(self._take_some, connection, limiter, take)
@@ -154,7 +156,7 @@ class PlainSends:
             return at
         end = take(data, at, account, room)
         if end != at:
-            messages = self._core.taken
+            messages = self.core.taken
             if sampler is not None:
                 sampler.skip(messages)
             if limiter is not None:
@@ -169,7 +171,7 @@ class PlainSends:
 
     def _put_batch(self) -> None:
         """Add the core's batch to the turn."""
-        batch = self._core.settle()
+        batch = self.core.settle()
         if batch is None:
             return
         records, end, last_size, messages, queues, topics, hashes, offsets, answers, ends = batch
@@ -180,15 +182,15 @@ class PlainSends:
 
     def _add(self, target: SendTarget, queue: ConsumeQueue) -> None:
         if queue.record_middle:
-            self._core.add(target.topic, target, target.sys_flag, queue.queue_id, queue)
+            self.core.add(target.topic, target, target.sys_flag, queue.queue_id, queue)
 
     def _forget(self, topic: str | None) -> None:
         self._turn.take_back()
         if topic is None:
-            self._core.clear()
-            self._transactions.register(self._core)
+            self.core.clear()
+            self._transactions.register(self.core)
         else:
-            self._core.forget(topic)
+            self.core.forget(topic)
 
 
 def _take_allowed(connection: ServerConnection, guard: AccessGuard, take: Callable[..., int]) -> FrameTaker:

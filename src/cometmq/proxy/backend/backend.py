@@ -10,6 +10,7 @@ import msgspec
 
 from cometmq.message.names import PERM_READ, PERM_WRITE
 from cometmq.proxy.errors import ProxyError, refused
+from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.bodies import HeartbeatData, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.headers import Header, from_ext
@@ -191,6 +192,28 @@ class Link(Protocol):
         """Unregister the client; ``data`` is its last heartbeat."""
 
 
+class CallsPeer(Protocol):
+    """The HTTP/2 connection on which a client calls."""
+
+    http2: Http2Connection
+    peer_ip: str
+
+    def write_now(self, data: bytes) -> None:
+        """Write bytes to the socket, behind those that are queued."""
+
+
+class CallsSession(Protocol):
+    """The client that calls."""
+
+    identity: ClientIdentity
+    called_at: float
+    """Monotonic time in seconds of the client's last call."""
+
+    @property
+    def is_removed(self) -> bool:
+        """True once the endpoint has forgotten the client."""
+
+
 class Backend(Protocol):
     """The interface to the brokers that the endpoint serves."""
 
@@ -208,6 +231,12 @@ class Backend(Protocol):
 
     def known_group(self, name: str) -> GroupInfo | None:
         """Return a consumer group's configuration, or ``None`` if it must be read with :meth:`group`."""
+
+    def accept_calls(self, peer: CallsPeer, session: CallsSession, topic: TopicInfo, counter: list[int]) -> None:
+        """Handle later calls of a client that has just sent a normal message to a topic faster, if possible.
+
+        :param counter: the number of the topic's next message, by which its queue is chosen.
+        """
 
     def advertised_host(self, access_host: str) -> str | None:
         """Return the host for routes, or ``None`` if routes must contain the address that the client used.

@@ -24,6 +24,8 @@ from cometmq.proxy.backend.backend import (
     Acknowledged,
     BrokerQueues,
     BrokerRequest,
+    CallsPeer,
+    CallsSession,
     ClientIdentity,
     GroupInfo,
     Link,
@@ -214,6 +216,9 @@ class FleetBackend:
         }
 
     # --- topics and groups ----------------------------------------------------------------------
+    def accept_calls(self, peer: CallsPeer, session: CallsSession, topic: TopicInfo, counter: list[int]) -> None:
+        """Do nothing, because the messages are stored in other processes."""
+
     async def topic(self, name: str) -> TopicInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`; results are cached for some seconds."""
         current = self.known_topic(name)

@@ -15,6 +15,7 @@ from typing import Any
 from cometmq.auth.guard import Session
 from cometmq.broker.controller import Broker
 from cometmq.clock import Clock, TimerHandle
+from cometmq.core import CORE
 from cometmq.message.hosts import encode_host, format_address
 from cometmq.periodic import Alarm
 from cometmq.proxy.backend.backend import (
@@ -22,6 +23,8 @@ from cometmq.proxy.backend.backend import (
     Acknowledged,
     BrokerQueues,
     BrokerRequest,
+    CallsPeer,
+    CallsSession,
     ClientIdentity,
     GroupInfo,
     Link,
@@ -32,6 +35,8 @@ from cometmq.proxy.backend.backend import (
     message_type_of,
     no_route,
 )
+from cometmq.proxy.backend.plain_calls import PlainCalls
+from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.errors import ProxyError, refused
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, HEARTBEATS_AT_ONCE, HEARTBEATS_PAUSE_SECONDS
 from cometmq.proxy.protocol.v2 import Code
@@ -263,9 +268,10 @@ class LocalLink:
 class LocalBackend:
     """A backend for the broker in this process."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, config: EndpointConfig | None = None) -> None:
         self._broker = broker
         self._heartbeats = _Heartbeats(broker.clock)
+        self._calls = None if CORE is None else PlainCalls(CORE, broker, config or EndpointConfig())
 
     async def topic(self, name: str) -> TopicInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
@@ -287,6 +293,11 @@ class LocalBackend:
             config.perm & broker.config.broker_permission,
         )
         return TopicInfo(name, (queues,), message_type_of(config))
+
+    def accept_calls(self, peer: CallsPeer, session: CallsSession, topic: TopicInfo, counter: list[int]) -> None:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`."""
+        if self._calls is not None and self._calls.accept(topic, counter):
+            self._calls.use(peer, session)
 
     async def group(self, name: str) -> GroupInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""

@@ -18,7 +18,7 @@ from typing import Final
 from cometmq.clock import Clock
 from cometmq.proxy.http2 import frames
 from cometmq.proxy.http2.frames import ControlFrameBudget, ErrorCode, Http2Error
-from cometmq.proxy.http2.hpack import HpackDecoder, HpackError
+from cometmq.proxy.http2.hpack import Decoder, HpackError, new_decoder
 from cometmq.proxy.http2.stream import FRAME_BYTES, Inbound, Stream, StreamEvent
 from cometmq.proxy.limits import (
     HTTP2_WINDOW_BYTES,
@@ -29,6 +29,16 @@ from cometmq.proxy.limits import (
 
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1
+_ANSWER_FRAMES: Final = 3
+
+TakenCalls = tuple[int, int, int, int]
+"""The end of the calls that were taken, the last stream, the size of their data, and their number."""
+CallTaker = Callable[[Decoder, bytes, int, int], TakenCalls | None]
+"""A function that handles complete calls at a position in received bytes, given the number of the last stream.
+
+It returns ``None`` if the connection must wait for the next round. It leaves the calls that it does not handle, and the
+decoder, as they were.
+"""
 
 
 class Http2Connection:
@@ -59,8 +69,10 @@ class Http2Connection:
         "blocked",
         "count_unsent",
         "has_preface",
+        "must_wait",
         "out",
         "streams",
+        "take_calls",
         "window",
     )
 
@@ -76,7 +88,7 @@ class Http2Connection:
         self._on_output = on_output
         self.count_unsent: Final = count_unsent
         self._count_incomplete = count_incomplete
-        self._decoder = HpackDecoder(MAX_HEADER_LIST_BYTES)
+        self._decoder = new_decoder(MAX_HEADER_LIST_BYTES)
         self._buffer = b""
         self.has_preface = False
         """True once the client has sent the HTTP/2 preface."""
@@ -85,6 +97,10 @@ class Http2Connection:
         self._sent_goaway = False
         self._frames_left = 0
         """Number of frames that the current call can still handle."""
+        self.take_calls: CallTaker | None = None
+        """Handles calls without a stream, if it may; its caller sends the responses."""
+        self.must_wait = False
+        """True if ``take_calls`` left its calls for the next round."""
         self._unread = 0
         self._block: bytearray | None = None
         self._block_flags = self._block_stream = 0
@@ -169,9 +185,17 @@ class Http2Connection:
         end = len(buffer)
         unpack = frames.HEAD.unpack_from
         self._frames_left = limit
+        self.must_wait = False
         try:
             while self._frames_left and end - at >= frames.HEAD_BYTES:
                 high, low, kind, flags, number = unpack(buffer, at)
+                if kind == frames.HEADERS and self.take_calls is not None:
+                    taken = self._take_calls(self.take_calls, buffer, at)
+                    if taken != at:
+                        at = taken
+                        continue
+                    if self.must_wait:
+                        return True
                 length = high << 8 | low
                 if length > FRAME_BYTES:
                     raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame is too large")
@@ -184,6 +208,19 @@ class Http2Connection:
         finally:
             self._buffer = buffer[at:] if at else buffer
         return not self._frames_left
+
+    def _take_calls(self, take: CallTaker, buffer: bytes, at: int) -> int:
+        """Handle calls without streams; return where they end."""
+        if self._block is not None or self._sent_goaway or len(self.streams) >= MAX_STREAMS:
+            return at
+        taken = take(self._decoder, buffer, at, self._last_stream)
+        if taken is None:
+            self.must_wait = True
+            return at
+        at, self._last_stream, size, calls = taken
+        self._frames_left = max(self._frames_left - 2 * calls, 0)
+        self._count_unread(size)
+        return at
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and kind != frames.CONTINUATION:
@@ -230,12 +267,39 @@ class Http2Connection:
         self._control_frames.earn()
         self.queue(data)
 
+    def reserve(self, size: int, count: int) -> bool:
+        """Count the data of responses that the caller sends itself; return False if the client's windows have no room.
+
+        :param size: size of the data of all responses together.
+        """
+        if size > self.window or size > self._first_window or self.blocked:
+            return False
+        self.window -= size
+        self._control_frames.earn(count)
+        return True
+
+    def send_answers(self, data: bytes) -> None:
+        """Send the frames of responses of :attr:`take_calls`, each of three frames, when the windows have room."""
+        at = 0
+        payloads: list[bytes] = []
+        while at < len(data):
+            high, low, _, _, number = frames.HEAD.unpack_from(data, at)
+            begin = at + frames.HEAD_BYTES
+            at = begin + (high << 8 | low)
+            payloads.append(data[begin:at])
+            if len(payloads) == _ANSWER_FRAMES:
+                self.send_answer(number, *payloads)
+                payloads.clear()
+
+    def send_answer(self, number: int, headers: bytes, data: bytes, trailers: bytes) -> None:
+        """Send a complete response to a call of :attr:`take_calls`, when the windows have room."""
+        stream = self.streams[number] = Stream(self, number, self._first_window)
+        stream.handle(StreamEvent.REMOTE_END)
+        stream.answer(headers, data, trailers)
+
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         length = len(payload)
-        self._unread += length
-        if self._unread > HTTP2_WINDOW_BYTES // 2:
-            self.queue(frames.window_update(0, self._unread))
-            self._unread = 0
+        self._count_unread(length)
         stream = self.streams.get(number)
         if stream is None or stream.inbound is None:
             if number == 0 or number > self._last_stream:
@@ -259,6 +323,12 @@ class Http2Connection:
             self._control_frames.spend()
         if is_end and number in self.streams:
             self._end_request(stream)
+
+    def _count_unread(self, size: int) -> None:
+        self._unread += size
+        if self._unread > HTTP2_WINDOW_BYTES // 2:
+            self.queue(frames.window_update(0, self._unread))
+            self._unread = 0
 
     @staticmethod
     def _end_request(stream: Stream) -> None:

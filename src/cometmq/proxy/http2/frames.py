@@ -118,9 +118,9 @@ class ControlFrameBudget:
         self._left = float(HTTP2_CONTROL_FRAMES)
         self._since = clock.monotonic()
 
-    def earn(self) -> None:
-        """Allow more control frames, because a response frame is being sent."""
-        self._left = min(self._left + _EARNED_BY_DATA, HTTP2_CONTROL_FRAMES)
+    def earn(self, count: int = 1) -> None:
+        """Allow more control frames, because ``count`` response frames are being sent."""
+        self._left = min(self._left + _EARNED_BY_DATA * count, HTTP2_CONTROL_FRAMES)
 
     def spend(self) -> None:
         """Count a control frame.

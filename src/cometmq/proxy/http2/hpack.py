@@ -7,7 +7,9 @@ consists of numbers, and one or two texts that are new in each request.
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import Final, Protocol
+
+from cometmq.core import CORE
 
 TABLE_BYTES: Final = 4_096
 """The size of a client's header table, which is HTTP/2's default."""
@@ -145,11 +147,13 @@ class HpackDecoder:
         try:
             while at < end:
                 first = block[at]
-                if first > 0x80:  # the number of a table entry, rarely above 126
+                if first >= 0x80:  # the number of a table entry, rarely above 126
                     at += 1
                     number = first & 0x7F
                     if number == 0x7F:
                         number, at = _number(block, at, 0x7F)
+                    elif not number:
+                        raise HpackError("a header has the number 0")
                     entry = _STATIC[number] if number < _FIRST_OWN else own[number - _FIRST_OWN]
                 elif first >= 0x40:
                     (name, value, length), at = self._literal(block, at, 0x3F)
@@ -222,6 +226,21 @@ def _text(block: bytes, at: int) -> tuple[str, int]:
         raise HpackError("a string is longer than its header block")
     data = block[at:end]
     return (_TREE.decode(data) if first & 0x80 else data).decode("latin-1"), end
+
+
+class Decoder(Protocol):
+    """Decodes the header blocks of one connection, in order."""
+
+    def decode(self, block: bytes) -> tuple[dict[str, str], int]:
+        """See :meth:`HpackDecoder.decode`."""
+
+
+def new_decoder(max_bytes: int) -> Decoder:
+    """Return a decoder, in the compiled core if it is installed; its results are the same."""
+    if CORE is None:
+        return HpackDecoder(max_bytes)
+    decoder: Decoder = CORE.HpackDecoder(max_bytes, HpackError)
+    return decoder
 
 
 def encode_headers(*headers: tuple[str, str]) -> bytes:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cometmq.clock import Clock
+from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.http2.stream import Stream
 from cometmq.proxy.limits import MAX_GRPC_MESSAGE_BYTES
 from cometmq.proxy.rpc.pace import Pace
@@ -86,6 +87,10 @@ class Peer(Protocol):
     peer_port: int
     remote_address: str
     local_address: tuple[str, int]
+    http2: Http2Connection
+
+    def write_now(self, data: bytes) -> None:
+        """Write bytes to the socket, behind those that are queued."""
 
     def count_incomplete(self, change: int) -> None:
         """Adjust the number of bytes held by the connection's incomplete calls."""

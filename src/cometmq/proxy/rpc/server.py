@@ -216,7 +216,6 @@ class GrpcConnection(asyncio.Protocol):
     """A client's connection."""
 
     __slots__ = (
-        "_http2",
         "_is_ending",
         "_is_paused",
         "_is_waiting",
@@ -224,6 +223,7 @@ class GrpcConnection(asyncio.Protocol):
         "_silent_s",
         "_transport",
         "account",
+        "http2",
         "local_address",
         "peer_ip",
         "peer_port",
@@ -232,7 +232,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def __init__(self, server: GrpcServer) -> None:
         self._server = server
-        self._http2 = Http2Connection(
+        self.http2: Final = Http2Connection(
             self._open_call, self._schedule_flush, self._count_unsent, self.count_incomplete, server.clock
         )
         self._is_ending = False
@@ -261,13 +261,14 @@ class GrpcConnection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self._server.connections.add(self)
-        self._http2.begin()
+        self.http2.begin()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Cancel all calls."""
         self._server.connections.discard(self)
         self._transport = None
-        self._http2.cancel_streams()
+        self.http2.take_calls = None  # it references this connection
+        self.http2.cancel_streams()
 
     def pause_writing(self) -> None:
         """Stop reading, because the client is slow."""
@@ -285,7 +286,7 @@ class GrpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle bytes from the client."""
         self._silent_s = 0.0
-        self._http2.add_bytes(data)
+        self.http2.add_bytes(data)
         if self._is_waiting or self._is_paused:
             return
         if self._server.is_busy:
@@ -298,17 +299,17 @@ class GrpcConnection(asyncio.Protocol):
         ends = clock.monotonic() + CONNECTION_SHARE_SECONDS
         limit = self._server.calls + self._server.calls_of_share
         try:
-            while self._transport is not None and not self._is_paused and self._http2.handle_frames(_FRAMES_PER_CHECK):
-                if self._server.calls >= limit or clock.monotonic() >= ends:
+            while self._transport is not None and not self._is_paused and self.http2.handle_frames(_FRAMES_PER_CHECK):
+                if self.http2.must_wait or self._server.calls >= limit or clock.monotonic() >= ends:
                     self._wait_in_queue()
                     return
         except Http2Error as error:
             _log.info("closing %s: %s", self.remote_address, error)
-            self._http2.send_goaway(error.code, str(error))
+            self.http2.send_goaway(error.code, str(error))
             self.close()
         except Exception:
             _log.exception("closing %s: cannot handle a frame", self.remote_address)
-            self._http2.send_goaway(ErrorCode.INTERNAL_ERROR)
+            self.http2.send_goaway(ErrorCode.INTERNAL_ERROR)
             self.close()
 
     def _wait_in_queue(self) -> None:
@@ -358,10 +359,10 @@ class GrpcConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write the queued bytes to the transport."""
-        out = self._http2.out
+        out = self.http2.out
         if not out:
             return
-        self._http2.out = []
+        self.http2.out = []
         if self._transport is None or self._transport.is_closing():
             return
         if len(out) == 1:
@@ -369,29 +370,37 @@ class GrpcConnection(asyncio.Protocol):
         else:
             self._transport.write(b"".join(out))
 
+    def write_now(self, data: bytes) -> None:
+        """Write bytes to the transport, behind those that are queued."""
+        out = self.http2.out
+        if out:
+            out.append(data)
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
     def check_silence(self, seconds: float) -> None:
         """Send a ping to an idle client, and close the connection if the client does not respond."""
         self._silent_s += seconds
         if self._silent_s > GRPC_SILENT_SECONDS:
             _log.info("closing %s: the client does not respond to pings", self.remote_address)
             self.abort()
-        elif self._silent_s > HANDSHAKE_SECONDS and not self._http2.has_preface:
+        elif self._silent_s > HANDSHAKE_SECONDS and not self.http2.has_preface:
             self.abort()
         elif self._silent_s > GRPC_PING_SECONDS:
-            self._http2.ping()
+            self.http2.ping()
 
     def end_soon(self, reason: str) -> None:
         """Send GOAWAY and close the connection in the next round, because it holds too many bytes."""
         if not self._is_ending:
             self._is_ending = True
             _log.warning("closing %s: %s", self.remote_address, reason)
-            self._http2.send_goaway(ErrorCode.ENHANCE_YOUR_CALM, reason)
+            self.http2.send_goaway(ErrorCode.ENHANCE_YOUR_CALM, reason)
             self.flush()
             asyncio.get_running_loop().call_soon(self.abort)
 
     def send_goaway(self) -> None:
         """Send GOAWAY, so that the client opens a new connection for its next calls."""
-        self._http2.send_goaway()
+        self.http2.send_goaway()
 
     def close(self) -> None:
         """Close the connection after the queued bytes have been sent."""

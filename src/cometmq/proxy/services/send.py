@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from cometmq.message import properties as names
@@ -62,8 +61,11 @@ class SendService:
 
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
-        self._counters: dict[str, Iterator[int]] = {}
-        """The next queue for each topic; messages that have no message group use the queues in turn."""
+        self._counters: dict[str, list[int]] = {}
+        """The number of the next message for each topic, in a list that the compiled core counts up, too.
+
+        Messages that have no message group use the queues in turn.
+        """
 
     async def send_message(self, call: Call, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
         """Store the messages in a request, all of which must have the same topic."""
@@ -87,6 +89,8 @@ class SendService:
             entries = [await self._send_batch(session, info, outgoing)]
         else:  # a batch needs a single queue and no delay; all other messages are stored one by one
             entries = await self._send_each(session, info, outgoing)
+        if types[0] == MessageType.NORMAL and not call.is_done:
+            context.backend.accept_calls(call.peer, session, info, self._counters[topic])
         return v2.SendMessageResponse(status=_common_status(entries), entries=entries)
 
     # --- checks ---------------------------------------------------------------------------------
@@ -157,10 +161,9 @@ class SendService:
         if message_group is not None:
             number = consistent_hash(java_hash(message_group), count)
         else:
-            counter = self._counters.get(info.name)
-            if counter is None:
-                counter = self._counters[info.name] = itertools.count()
-            number = next(counter) % count
+            counter = self._counters.setdefault(info.name, [0])
+            number = counter[0] % count
+            counter[0] += 1
         for queues in info.queues:
             if number < queues.writable:
                 break

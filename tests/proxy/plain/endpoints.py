@@ -1,0 +1,141 @@
+"""Two gRPC endpoints that get the same bytes at the same moments: one with the compiled core, one without."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.turn.side_by_side import Side, SideBySide, Transport
+
+from cometmq.core import CORE
+from cometmq.proxy.backend import local
+from cometmq.proxy.backend.local import LocalBackend
+from cometmq.proxy.endpoint import GrpcEndpoint
+from cometmq.proxy.http2 import frames, hpack
+from cometmq.proxy.rpc.server import GrpcConnection
+from cometmq.remoting.tls.options import TlsOptions
+from cometmq.remoting.tls.server import ServerTls
+
+_ROUNDS = 12
+"""Rounds of the event loop in which tasks do all that they can without the end of the turn."""
+
+
+class Door:
+    """The endpoint of one side, and its connections."""
+
+    def __init__(self, side: Side, core: Any) -> None:
+        self.side = side
+        self._core = core
+        self.transports: list[Transport] = []
+        self.connections: list[GrpcConnection] = []
+        self.taken = 0
+        """Calls that the core has taken."""
+
+    def start(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        broker = self.side.broker
+        with monkeypatch.context() as patched:
+            patched.setattr(local, "CORE", self._core)
+            backend = LocalBackend(broker)
+        self.endpoint = GrpcEndpoint(backend, tls=ServerTls(TlsOptions()), checker=None, clock=broker.clock)
+
+    def connect(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(hpack, "CORE", self._core)
+            connection = GrpcConnection(self.endpoint.server)
+        self.transports.append(Transport(40_000 + len(self.transports), "127.0.0.1"))
+        connection.connection_made(self.transports[-1])  # type: ignore[arg-type]
+        self.connections.append(connection)
+
+    def receive(self, connection: int, data: bytes) -> None:
+        if self.transports[connection].is_closed:
+            return
+        http2 = self.connections[connection].http2
+        take = http2.take_calls
+        if take is not None and not isinstance(take, _Counted):
+            http2.take_calls = _Counted(self, take)
+        self.connections[connection].data_received(data)
+
+    async def stop(self) -> None:
+        for connection in self.connections:
+            connection.connection_lost(None)
+        await self.endpoint.sessions.stop()
+
+
+class _Counted:
+    """Counts the calls that are taken."""
+
+    def __init__(self, door: Door, take: Any) -> None:
+        self._door = door
+        self._take = take
+
+    def __call__(self, *arguments: Any) -> Any:
+        taken = self._take(*arguments)
+        self._door.taken += taken[3] if taken is not None else 0
+        return taken
+
+
+class Endpoints(SideBySide):
+    """The two endpoints; what both do is compared."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        super().__init__(directory, connections=0, **options)
+        self.doors = [Door(self.compiled, CORE), Door(self.python, None)]
+
+    async def start(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        await super().start(monkeypatch)
+        self._monkeypatch = monkeypatch
+        for door in self.doors:
+            door.start(monkeypatch)
+
+    def open(self) -> int:
+        """Open a connection to both; return its number."""
+        for door in self.doors:
+            door.connect(self._monkeypatch)
+        return len(self.doors[0].connections) - 1
+
+    @property
+    def taken(self) -> int:
+        """Calls that the core has taken."""
+        return self.doors[0].taken
+
+    def send(self, connection: int, data: bytes) -> None:
+        """Give both the same bytes."""
+        for door in self.doors:
+            door.receive(connection, data)
+
+    async def settle(self, of: object = None) -> dict[int, dict[int, bytes]]:
+        """End the turn of both and compare what they have sent on each stream; return it."""
+        for _ in range(2):
+            for _ in range(_ROUNDS):
+                await asyncio.sleep(0)
+            for side in self.sides:
+                side.end_round()
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        compiled, python = ([_by_stream(transport) for transport in door.transports] for door in self.doors)
+        assert compiled == python, of
+        closed = [[transport.is_closed for transport in door.transports] for door in self.doors]
+        assert closed[0] == closed[1], of
+        return dict(enumerate(compiled))
+
+    async def end(self) -> None:
+        """Stop both and compare their stores, byte by byte."""
+        for door in self.doors:
+            await door.stop()
+        await self.stop()
+
+
+def _by_stream(transport: Transport) -> dict[int, bytes]:
+    """The frames sent since the last call by stream, since calls of one connection may be answered in any order."""
+    data = bytes(transport.written)
+    transport.written.clear()
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(data):
+        high, low, _, _, number = frames.HEAD.unpack_from(data, at)
+        end = at + frames.HEAD_BYTES + (high << 8 | low)
+        found[number] = found.get(number, b"") + data[at:end]
+        at = end
+    return found
