@@ -195,8 +195,11 @@ class Link(Protocol):
 class CallsPeer(Protocol):
     """The HTTP/2 connection on which a client calls."""
 
-    http2: Http2Connection
     peer_ip: str
+
+    @property
+    def http2(self) -> Http2Connection:
+        """The connection's streams."""
 
     def write_now(self, data: bytes) -> None:
         """Write bytes to the socket, behind those that are queued."""
@@ -205,9 +208,12 @@ class CallsPeer(Protocol):
 class CallsSession(Protocol):
     """The client that calls."""
 
-    identity: ClientIdentity
     called_at: float
     """Monotonic time in seconds of the client's last call."""
+
+    @property
+    def identity(self) -> ClientIdentity:
+        """The client's id and address."""
 
     @property
     def is_removed(self) -> bool:

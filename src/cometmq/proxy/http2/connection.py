@@ -30,6 +30,8 @@ from cometmq.proxy.limits import (
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1
 _ANSWER_FRAMES: Final = 3
+_LEAST_WINDOW: Final = 1_024
+"""Window of a stream that has room for each response of :attr:`Http2Connection.take_calls`."""
 
 TakenCalls = tuple[int, int, int, int]
 """The end of the calls that were taken, the last stream, the size of their data, and their number."""
@@ -211,7 +213,12 @@ class Http2Connection:
 
     def _take_calls(self, take: CallTaker, buffer: bytes, at: int) -> int:
         """Handle calls without streams; return where they end."""
-        if self._block is not None or self._sent_goaway or len(self.streams) >= MAX_STREAMS:
+        if (
+            self._block is not None
+            or self._sent_goaway
+            or self._first_window < _LEAST_WINDOW
+            or len(self.streams) >= MAX_STREAMS
+        ):
             return at
         taken = take(self._decoder, buffer, at, self._last_stream)
         if taken is None:

@@ -87,7 +87,10 @@ class Peer(Protocol):
     peer_port: int
     remote_address: str
     local_address: tuple[str, int]
-    http2: Http2Connection
+
+    @property
+    def http2(self) -> Http2Connection:
+        """The connection's streams."""
 
     def write_now(self, data: bytes) -> None:
         """Write bytes to the socket, behind those that are queued."""
