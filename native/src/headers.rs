@@ -32,11 +32,15 @@ impl HpackDecoder {
     ) -> PyResult<(Bound<'py, PyDict>, usize)> {
         let headers = PyDict::new(py);
         let mut failure = None;
-        let read = self.table.read(block, self.max_bytes, |name, value| {
-            if let Err(error) = headers.set_item(text(py, name), text(py, value)) {
-                failure = Some(error);
-            }
-        });
+        let read = self
+            .table
+            .read(block, self.max_bytes, |name, value, is_kept| {
+                if let Err(error) =
+                    headers.set_item(text(py, name, is_kept), text(py, value, is_kept))
+                {
+                    failure = Some(error);
+                }
+            });
         self.table.commit();
         if let Some(error) = failure {
             return Err(error);
@@ -51,13 +55,17 @@ impl HpackDecoder {
     }
 }
 
-/// Latin-1 as text.
-fn text<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyString> {
+/// Latin-1 as text; one that is kept is the same object each time, since calls that stay open share it.
+fn text<'py>(py: Python<'py>, bytes: &[u8], is_kept: bool) -> Bound<'py, PyString> {
+    let make = |text: &str| {
+        if is_kept {
+            PyString::intern(py, text)
+        } else {
+            PyString::new(py, text)
+        }
+    };
     match std::str::from_utf8(bytes) {
-        Ok(plain) if plain.is_ascii() => PyString::new(py, plain),
-        _ => PyString::new(
-            py,
-            &bytes.iter().map(|byte| *byte as char).collect::<String>(),
-        ),
+        Ok(plain) if plain.is_ascii() => make(plain),
+        _ => make(&bytes.iter().map(|byte| *byte as char).collect::<String>()),
     }
 }

@@ -355,7 +355,7 @@ fn is_plain(decoder: &mut HpackDecoder, block: &[u8], path: &[u8], client: &[u8]
     let (mut is_post, mut is_path, mut is_grpc, mut is_client) = (false, false, false, false);
     let read = decoder
         .table
-        .read(block, decoder.max_bytes, |name, value| match name {
+        .read(block, decoder.max_bytes, |name, value, _| match name {
             b":method" => is_post = value == b"POST",
             b":path" => is_path = value == path,
             b"content-type" => is_grpc = value.starts_with(b"application/grpc"),

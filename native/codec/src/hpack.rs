@@ -123,12 +123,12 @@ impl Default for Table {
 
 impl Table {
     /// Read a block, and give each header to `found`: those of a list of at most `max_bytes`. Return the size of the
-    /// list. `commit` or `undo` follows.
+    /// list. `commit` or `undo` follows. `found` also gets whether the header is in a table, so that it may come again.
     pub fn read(
         &mut self,
         block: &[u8],
         max_bytes: usize,
-        mut found: impl FnMut(&[u8], &[u8]),
+        mut found: impl FnMut(&[u8], &[u8], bool),
     ) -> Result<usize, &'static str> {
         self.added = 0;
         self.before = (self.live, self.bytes, self.limit);
@@ -147,6 +147,7 @@ impl Table {
                 continue;
             }
             let (name, value): (&[u8], &[u8]);
+            let is_kept = first >= 0x40;
             if first >= 0x80 {
                 let index;
                 (index, at) = number(block, at, 0x7F)?;
@@ -155,9 +156,8 @@ impl Table {
                 }
                 (name, value) = self.entry(index)?;
             } else {
-                let is_added = first >= 0x40;
-                at = self.literal(block, at, if is_added { 0x3F } else { 0x0F })?;
-                if is_added {
+                at = self.literal(block, at, if is_kept { 0x3F } else { 0x0F })?;
+                if is_kept {
                     self.add();
                 }
                 (name, value) = (&self.name, &self.value);
@@ -165,7 +165,7 @@ impl Table {
             size += name.len() + value.len() + ENTRY_BYTES;
             if size <= max_bytes {
                 has_headers = true;
-                found(name, value);
+                found(name, value, is_kept);
             } else if size > max_bytes * BOMB_FACTOR {
                 return Err("the headers are much too large");
             }
@@ -272,7 +272,7 @@ mod tests {
     fn read(table: &mut Table, block: &[u8]) -> Result<Vec<(String, String)>, &'static str> {
         let mut out = Vec::new();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        table.read(block, MAX, |name, value| {
+        table.read(block, MAX, |name, value, _| {
             out.push((text(name), text(value)))
         })?;
         Ok(out)
@@ -308,7 +308,7 @@ mod tests {
 
     fn read_again(table: &mut Table, block: &[u8]) -> Result<usize, &'static str> {
         let (added, before) = (table.added, table.before);
-        let found = table.read(block, MAX, |_, _| ());
+        let found = table.read(block, MAX, |_, _, _| ());
         (table.added, table.before) = (added, before);
         found
     }

@@ -83,6 +83,7 @@ SYSTEM: dict[str, dict[str, Any]] = {
     "a tag with control": {"tag": "a\x7f"},
     "a tag with C1": {"tag": "a\x85"},
     "another script": {"tag": "标签", "keys": ["ключ"], "user": {"имя": "значение"}},
+    "letters and another script": {"tag": "a标签", "keys": ["ключ1"], "user": {"имя": "значение"}},
     "a blank and a letter": {"tag": " a "},
     "no keys": {"keys": []},
     "a blank key": {"keys": [" "]},
@@ -231,7 +232,8 @@ HEADS: dict[str, bytes] = {
     + frames.window_update(3, 999),
 }
 TAKEN = {
-    "plain", "no tag", "another script", "a blank and a letter", "no keys", "a key with a blank", "no host", "1970",
+    "plain", "no tag", "letters and another script", "a blank and a letter",
+    "no keys", "a key with a blank", "no host", "1970",
     "no encoding", "no type", "a trace", "an empty trace", "no digest", "queue and offset", "a body of one frame",
     "a body of many frames", "no user properties", "two", "three", "thirty-two", "many frames", "a client twice",
     "grpc+proto", "a far stream", "a reserved bit", "a size update", "an empty end", "data in pieces", "a reset behind",
