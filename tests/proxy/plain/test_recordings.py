@@ -46,7 +46,6 @@ async def test_a_recorded_connection_is_answered_as_by_python(
         for piece in pieces_of(path.read_bytes()):
             pair.send(connection, piece)
             await pair.settle(path.name)
-    assert pair.taken or path.stem.endswith("-2"), "only the second connection sends no normal messages"
     await pair.end()
 
 
