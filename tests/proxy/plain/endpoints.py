@@ -18,7 +18,7 @@ from cometmq.proxy.rpc.server import GrpcConnection
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
 
-_ROUNDS = 12
+_ROUNDS = 60
 """Rounds of the event loop in which tasks do all that they can without the end of the turn."""
 
 
