@@ -13,7 +13,6 @@ from tests.proxy.wire import HELLO, data, headers, javas_headers, prefixed
 
 from cometmq.core import CORE
 from cometmq.proxy.http2 import frames
-from cometmq.proxy.http2.frames import ErrorCode
 from cometmq.proxy.http2.hpack import encode_headers
 from cometmq.proxy.protocol import v2
 from cometmq.remoting.bodies import TopicConfig
@@ -220,7 +219,6 @@ HEADS: dict[str, bytes] = {
     "a ping between": frames.frame(frames.HEADERS, 4, 3, block())
     + frames.frame(frames.PING, 0, 0, b"12345678")
     + data(3, prefixed(_ONE)),
-    "a reset behind": raw(3, 4, block()) + frames.reset(3, ErrorCode.CANCEL),
     "compressed": frames.frame(frames.HEADERS, 4, 3, block()) + data(3, b"\1" + prefixed(_ONE)[1:]),
     "another length": frames.frame(frames.HEADERS, 4, 3, block()) + data(3, prefixed(_ONE) + b"x"),
     "two messages": frames.frame(frames.HEADERS, 4, 3, block()) + data(3, prefixed(_ONE) * 2),
@@ -236,7 +234,8 @@ TAKEN = {
     "no keys", "a key with a blank", "no host", "1970",
     "no encoding", "no type", "a trace", "an empty trace", "no digest", "queue and offset", "a body of one frame",
     "a body of many frames", "no user properties", "two", "three", "thirty-two", "many frames", "a client twice",
-    "grpc+proto", "a far stream", "a reserved bit", "a size update", "an empty end", "data in pieces", "a reset behind",
+    "grpc+proto", "a far stream", "a reserved bit", "a size update", "an empty end", "data in pieces",
+    "a large property", "a number in more bytes than needed",
 }  # fmt: skip
 """The cases that the core takes."""
 
