@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cometmq.limits import MAX_MESSAGE_BYTES
+from cometmq.proxy.backend.plain_calls import CallLimits
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,8 @@ class EndpointConfig:
     renew_ahead_ms: int = 10_000
     renew_most_ms: int = 3 * 3_600_000
     validates_type: bool = True
+
+    @property
+    def call_limits(self) -> CallLimits:
+        """The limits for messages that the compiled core handles."""
+        return CallLimits(self.body_max_bytes, self.properties_max, self.properties_max_bytes)

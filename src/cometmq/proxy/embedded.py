@@ -8,6 +8,7 @@ from cometmq.broker.controller import Broker
 from cometmq.message.hosts import format_address
 from cometmq.proxy.backend.local import LocalBackend
 from cometmq.proxy.call_accounts import checker_of
+from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.endpoint import ALPN, GrpcEndpoint
 from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.proxy.sessions import Sessions
@@ -29,7 +30,7 @@ class BrokerEndpoint:
         """True while the endpoint is listening."""
         self._broker = broker
         self._endpoint = GrpcEndpoint(
-            LocalBackend(broker),
+            LocalBackend(broker, EndpointConfig().call_limits),
             tls=ServerTls(config, clock=broker.clock, protocols=ALPN),
             checker=checker_of(
                 broker.access, broker.audit, clock=broker.clock, requires_fresh=config.require_fresh_signatures

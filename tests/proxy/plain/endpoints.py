@@ -12,6 +12,7 @@ from tests.broker.turn.side_by_side import Side, SideBySide, Transport
 from cometmq.core import CORE
 from cometmq.proxy.backend import local
 from cometmq.proxy.backend.local import LocalBackend
+from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.endpoint import GrpcEndpoint
 from cometmq.proxy.http2 import frames, hpack
 from cometmq.proxy.rpc.server import GrpcConnection
@@ -37,7 +38,7 @@ class Door:
         broker = self.side.broker
         with monkeypatch.context() as patched:
             patched.setattr(local, "CORE", self._core)
-            backend = LocalBackend(broker)
+            backend = LocalBackend(broker, EndpointConfig().call_limits)
         self.endpoint = GrpcEndpoint(backend, tls=ServerTls(TlsOptions()), checker=None, clock=broker.clock)
 
     def connect(self, monkeypatch: pytest.MonkeyPatch) -> None:

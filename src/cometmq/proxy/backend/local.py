@@ -35,8 +35,7 @@ from cometmq.proxy.backend.backend import (
     message_type_of,
     no_route,
 )
-from cometmq.proxy.backend.plain_calls import PlainCalls
-from cometmq.proxy.config import EndpointConfig
+from cometmq.proxy.backend.plain_calls import CallLimits, PlainCalls
 from cometmq.proxy.errors import ProxyError, refused
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, HEARTBEATS_AT_ONCE, HEARTBEATS_PAUSE_SECONDS
 from cometmq.proxy.protocol.v2 import Code
@@ -266,12 +265,15 @@ class LocalLink:
 
 
 class LocalBackend:
-    """A backend for the broker in this process."""
+    """A backend for the broker in this process.
 
-    def __init__(self, broker: Broker, config: EndpointConfig | None = None) -> None:
+    :param limits: the limits for messages that the compiled core handles; ``None`` if it handles none.
+    """
+
+    def __init__(self, broker: Broker, limits: CallLimits | None = None) -> None:
         self._broker = broker
         self._heartbeats = _Heartbeats(broker.clock)
-        self._calls = None if CORE is None else PlainCalls(CORE, broker, config or EndpointConfig())
+        self._calls = None if CORE is None or limits is None else PlainCalls(CORE, broker, limits)
 
     async def topic(self, name: str) -> TopicInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""

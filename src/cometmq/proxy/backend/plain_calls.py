@@ -22,13 +22,12 @@ Invariants.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cometmq.broker.controller import Broker
 from cometmq.limits import MAX_BATCH_MESSAGES
 from cometmq.message.hosts import encode_host
 from cometmq.proxy.backend.backend import CallsPeer, CallsSession, TopicInfo
-from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.converter import RESERVED
 from cometmq.proxy.errors import OK, refused
 from cometmq.proxy.http2.connection import TakenCalls
@@ -45,22 +44,24 @@ _FIXED_BYTES: Final = 3 * HEAD_BYTES + len(HEADERS) + len(OK_TRAILERS)
 _SEND: Final = b"/apache.rocketmq.v2.MessagingService/SendMessage"
 
 
+class CallLimits(NamedTuple):
+    """The endpoint's limits for a message."""
+
+    body_bytes: int
+    properties: int
+    properties_bytes: int
+
+
 class PlainCalls:
     """The bridge from an endpoint to the core of its broker.
 
     :param core: the module ``cometmq_core``.
     """
 
-    def __init__(self, core: Any, broker: Broker, config: EndpointConfig) -> None:
+    def __init__(self, core: Any, broker: Broker, limits: CallLimits) -> None:
         self._new = core.PlainCalls
         self._broker = broker
-        self._limits = (
-            MAX_BATCH_MESSAGES,
-            config.body_max_bytes,
-            config.properties_max,
-            config.properties_max_bytes,
-            MAX_REQUEST_BYTES,
-        )
+        self._limits = (MAX_BATCH_MESSAGES, *limits, MAX_REQUEST_BYTES)
         self._sends: Any = None
         self.core: Any = None
         """The core's object for the current master, which a failover replaces."""
