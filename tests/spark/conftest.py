@@ -164,6 +164,9 @@ def spark(settings: None) -> Iterator[Any]:
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.driver.memory", "1g")
             .config("spark.sql.ui.explainMode", BRIEF_PLANS)
+            # A query of few rows runs quicker than its code compiles.
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
             .getOrCreate()
         )
     session.sparkContext.setLogLevel("ERROR")
