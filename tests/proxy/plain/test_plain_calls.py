@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -370,6 +371,28 @@ async def test_answers_wait_for_the_windows_of_the_client(pair: Endpoints) -> No
         pair.send(connection, frames.window_update(0, 20_000))
         await pair.settle()
     assert pair.taken > 500
+    await pair.end()
+
+
+async def test_a_lost_connection_holds_no_answers(pair: Endpoints) -> None:
+    await prepare(pair)
+    connection = pair.open()
+    pair.send(connection, HELLO + call(1))
+    await pair.settle()
+    for first in range(3, 2_003, 100):  # until the window of the connection is used up
+        pair.send(connection, b"".join(call(stream) for stream in range(first, first + 100, 2)))
+        await pair.settle(first)
+    taken = pair.taken
+    pair.send(connection, call(2_003) + call(2_005))
+    assert pair.taken == taken + 2
+    for _ in range(60):  # the tasks of Python put their messages into the turn, too
+        await asyncio.sleep(0)
+    for door in pair.doors:
+        door.connections[connection].connection_lost(None)
+    await pair.settle()
+    for door in pair.doors:
+        assert door.endpoint.server.unsent.of(door.connections[connection]) == 0
+        assert not door.connections[connection].http2.streams
     await pair.end()
 
 

@@ -63,6 +63,7 @@ class Http2Connection:
         "_decoder",
         "_first_window",
         "_frames_left",
+        "_is_lost",
         "_last_stream",
         "_on_output",
         "_open_stream",
@@ -97,6 +98,7 @@ class Http2Connection:
         self._first_window = _DEFAULT_WINDOW
         self._last_stream = 0
         self._sent_goaway = False
+        self._is_lost = False
         self._frames_left = 0
         """Number of frames that the current call can still handle."""
         self.take_calls: CallTaker | None = None
@@ -159,6 +161,7 @@ class Http2Connection:
 
     def cancel_streams(self) -> None:
         """Cancel all streams because the connection is lost."""
+        self._is_lost = True
         self._free_block()
         for stream in list(self.streams.values()):
             self._cancel(stream)
@@ -299,7 +302,12 @@ class Http2Connection:
                 payloads.clear()
 
     def send_answer(self, number: int, headers: bytes, data: bytes, trailers: bytes) -> None:
-        """Send a complete response to a call of :attr:`take_calls`, when the windows have room."""
+        """Send a complete response to a call of :attr:`take_calls`, when the windows have room.
+
+        After the connection is lost, do nothing, because nothing would free the response.
+        """
+        if self._is_lost:
+            return
         stream = self.streams[number] = Stream(self, number, self._first_window)
         stream.handle(StreamEvent.REMOTE_END)
         stream.answer(headers, data, trailers)
