@@ -9,18 +9,21 @@ pub struct HpackDecoder {
     pub(crate) table: Table,
     pub(crate) max_bytes: usize,
     error: Py<PyType>,
+    share: Py<PyAny>,
 }
 
 #[pymethods]
 impl HpackDecoder {
     /// :param max_bytes: the most bytes of a header list; a longer one is cut off.
     /// :param error: raised with a text for a malformed block.
+    /// :param share: gives the shared object for a text of a table.
     #[new]
-    fn new(max_bytes: usize, error: Py<PyType>) -> Self {
+    fn new(max_bytes: usize, error: Py<PyType>, share: Py<PyAny>) -> Self {
         HpackDecoder {
             table: Table::default(),
             max_bytes,
             error,
+            share,
         }
     }
 
@@ -32,12 +35,14 @@ impl HpackDecoder {
     ) -> PyResult<(Bound<'py, PyDict>, usize)> {
         let headers = PyDict::new(py);
         let mut failure = None;
+        let share = self.share.bind(py);
         let read = self
             .table
             .read(block, self.max_bytes, |name, value, is_kept| {
-                if let Err(error) =
-                    headers.set_item(text(py, name, is_kept), text(py, value, is_kept))
-                {
+                let share = is_kept.then_some(share);
+                let added = text(py, name, share)
+                    .and_then(|name| headers.set_item(name, text(py, value, share)?));
+                if let Err(error) = added {
                     failure = Some(error);
                 }
             });
@@ -55,17 +60,26 @@ impl HpackDecoder {
     }
 }
 
+/// Longer texts are not shared, so that those of hostile clients need little memory.
+const MAX_SHARED_BYTES: usize = 128;
+
 /// Latin-1 as text; one that is kept is the same object each time, since calls that stay open share it.
-fn text<'py>(py: Python<'py>, bytes: &[u8], is_kept: bool) -> Bound<'py, PyString> {
-    let make = |text: &str| {
-        if is_kept {
-            PyString::intern(py, text)
-        } else {
-            PyString::new(py, text)
-        }
+///
+/// It is not interned: Python 3.12 and later never free a text that native code has interned.
+fn text<'py>(
+    py: Python<'py>,
+    bytes: &[u8],
+    share: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let made = match std::str::from_utf8(bytes) {
+        Ok(plain) if plain.is_ascii() => PyString::new(py, plain),
+        _ => PyString::new(
+            py,
+            &bytes.iter().map(|byte| *byte as char).collect::<String>(),
+        ),
     };
-    match std::str::from_utf8(bytes) {
-        Ok(plain) if plain.is_ascii() => make(plain),
-        _ => make(&bytes.iter().map(|byte| *byte as char).collect::<String>()),
+    match share {
+        Some(share) if bytes.len() <= MAX_SHARED_BYTES => share.call1((made,)),
+        _ => Ok(made.into_any()),
     }
 }

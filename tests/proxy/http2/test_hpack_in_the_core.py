@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import tracemalloc
+import uuid
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.core import CORE
-from cometmq.proxy.http2.hpack import HpackDecoder, HpackError, encode_headers
+from cometmq.proxy.http2.hpack import HpackDecoder, HpackError, encode_headers, share
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the compiled core is not installed (make test builds it)")
 
@@ -58,12 +62,14 @@ def _results(decoder: object, blocks: list[bytes]) -> list[object]:
 @settings(max_examples=400, deadline=None)
 @given(_blocks)
 def test_every_sequence_of_blocks_gives_the_same(blocks: list[bytes]) -> None:
-    assert _results(CORE.HpackDecoder(MAX_BYTES, HpackError), blocks) == _results(HpackDecoder(MAX_BYTES), blocks)
+    assert _results(CORE.HpackDecoder(MAX_BYTES, HpackError, share), blocks) == _results(
+        HpackDecoder(MAX_BYTES), blocks
+    )
 
 
 def test_blocks_of_the_rfc_give_the_same() -> None:
     blocks = [bytes.fromhex(block) for block in RFC_BLOCKS]
-    found = _results(CORE.HpackDecoder(16_384, HpackError), blocks)
+    found = _results(CORE.HpackDecoder(16_384, HpackError, share), blocks)
     assert found == _results(HpackDecoder(16_384), blocks)
     assert len(found) == len(blocks)
 
@@ -74,6 +80,30 @@ def test_a_table_that_is_filled_many_times_gives_the_same() -> None:
         added = b"\x40" + encode_headers(("x-mq-request-id", f"{number:036d}"))[1:]
         blocks.append(added + b"\xbe\xc5" + encode_headers(("a", "b")))
     blocks = [block.replace(b"\xc5", b"") if number < 8 else block for number, block in enumerate(blocks)]
-    found = _results(CORE.HpackDecoder(16_384, HpackError), blocks)
+    found = _results(CORE.HpackDecoder(16_384, HpackError, share), blocks)
     assert found == _results(HpackDecoder(16_384), blocks)
     assert len(found) == len(blocks)
+
+
+@pytest.mark.parametrize("is_core", [True, False])
+def test_equal_texts_of_clients_are_shared_and_not_interned(is_core: bool) -> None:
+    decoders = [CORE.HpackDecoder(16_384, HpackError, share) if is_core else HpackDecoder(16_384) for _ in range(2)]
+    fresh = str(uuid.uuid4())
+    block = _literal(0x40, "x-shared", fresh)
+    first, second = (decoder.decode(block)[0]["x-shared"] for decoder in decoders)
+    assert first is second
+    copy = "".join(fresh.split())
+    assert sys.intern(copy) is not first  # Python 3.12 and later may never free an interned text
+
+
+@pytest.mark.parametrize("is_core", [True, False])
+def test_texts_of_clients_are_freed(is_core: bool) -> None:
+    decoder = CORE.HpackDecoder(16_384, HpackError, share) if is_core else HpackDecoder(16_384)
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            decoder.decode(_literal(0x40, "x-mq-request-id", f"{number:0118d}"))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000  # of 3.3 MB

@@ -6,7 +6,7 @@ consists of numbers, and one or two texts that are new in each request.
 
 from __future__ import annotations
 
-import sys
+from functools import lru_cache
 from typing import Final, Protocol
 
 from cometmq.core import CORE
@@ -17,6 +17,9 @@ _ENTRY_BYTES: Final = 32
 """Overhead of a table entry in bytes, in addition to its texts (RFC 7541, 4.1)."""
 _MAX_UPDATES: Final = 2
 """Maximum number of table size updates at the start of a header block (RFC 7541, 4.2)."""
+_TEXTS_SHARED: Final = 1_024
+"""Number of texts in clients' tables that connections share."""
+_MAX_SHARED_CHARS: Final = 128
 _BOMB_FACTOR: Final = 16
 """A header list this many times larger than the limit is treated as an attack that repeats a large table entry."""
 
@@ -50,6 +53,19 @@ _CODE_LENGTHS: Final = (
 """Number of bits in the Huffman code for each byte and for the end of a string (Appendix B)."""
 _END_OF_TEXT: Final = 256
 _PADDING_BITS: Final = 7
+
+
+@lru_cache(_TEXTS_SHARED)
+def share(text: str) -> str:
+    """Return the same object for equal texts, since clients' tables have many common entries.
+
+    Texts are not interned: some versions of Python never free an interned text, and clients send new ones in each call.
+    """
+    return text
+
+
+def _shared(text: str) -> str:
+    return share(text) if len(text) <= _MAX_SHARED_CHARS else text
 
 
 class HpackError(Exception):
@@ -157,7 +173,7 @@ class HpackDecoder:
                     entry = _STATIC[number] if number < _FIRST_OWN else own[number - _FIRST_OWN]
                 elif first >= 0x40:
                     (name, value, length), at = self._literal(block, at, 0x3F)
-                    entry = (sys.intern(name), sys.intern(value), length)  # clients' tables have many common entries
+                    entry = (_shared(name), _shared(value), length)
                     self._add(entry)
                 elif first >= 0x20:
                     limit, at = _prefixed(block, at, 0x1F)
@@ -239,7 +255,7 @@ def new_decoder(max_bytes: int) -> Decoder:
     """Return a decoder, in the compiled core if it is installed; its results are the same."""
     if CORE is None:
         return HpackDecoder(max_bytes)
-    decoder: Decoder = CORE.HpackDecoder(max_bytes, HpackError)
+    decoder: Decoder = CORE.HpackDecoder(max_bytes, HpackError, share)
     return decoder
 
 
