@@ -60,8 +60,8 @@ impl HpackDecoder {
     }
 }
 
-/// Longer texts are not shared, so that those of hostile clients need little memory.
-const MAX_SHARED_BYTES: usize = 128;
+/// Longer texts do not fit into a table.
+const MAX_SHARED_BYTES: usize = 4_096;
 
 /// Latin-1 as text; one that is kept is the same object each time, since calls that stay open share it.
 ///

@@ -18,8 +18,7 @@ _ENTRY_BYTES: Final = 32
 _MAX_UPDATES: Final = 2
 """Maximum number of table size updates at the start of a header block (RFC 7541, 4.2)."""
 _TEXTS_SHARED: Final = 1_024
-"""Number of texts in clients' tables that connections share."""
-_MAX_SHARED_CHARS: Final = 128
+"""Number of texts in clients' tables that connections share: at most 4 MB."""
 _BOMB_FACTOR: Final = 16
 """A header list this many times larger than the limit is treated as an attack that repeats a large table entry."""
 
@@ -65,7 +64,7 @@ def share(text: str) -> str:
 
 
 def _shared(text: str) -> str:
-    return share(text) if len(text) <= _MAX_SHARED_CHARS else text
+    return share(text) if len(text) <= TABLE_BYTES else text
 
 
 class HpackError(Exception):
