@@ -74,6 +74,9 @@ class Story:
                 if rng.random() < 0.5:
                     self.heal(load)
             self.heal(load)
+            # A fault may have stopped all acknowledgements for the whole time.
+            if not self.findings:
+                wait_for(lambda: len(self._acknowledged()) >= LEAST_ACKNOWLEDGED, "enough is acknowledged", HEALTHY_S)
         self.judge()
 
     @contextmanager
@@ -141,7 +144,7 @@ class Story:
         for name in NAMES:
             self.members.kill(name)
         logs = {name: read_log(self.members.members[name].store) for name in NAMES}
-        acknowledged = [one.log_offset for one in self.history.sends if one.log_offset is not None]
+        acknowledged = self._acknowledged()
         confirmed = max(acknowledged, default=0) + 1
         if len(acknowledged) < LEAST_ACKNOWLEDGED:
             self.findings.append(Finding("empty history", f"only {len(acknowledged)} messages were acknowledged"))
@@ -153,6 +156,9 @@ class Story:
             self.findings += check_queues(self.history)
         self.findings += check_documents(documents)
         self.findings += check_groups(self.history, OFFSETS_BEHIND_S)
+
+    def _acknowledged(self) -> list[int]:
+        return [one.log_offset for one in self.history.sends if one.log_offset is not None]
 
     def _read_all(self) -> None:
         master = self.members.master() or ""
