@@ -303,6 +303,7 @@ class Call:
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a part of a direct handler in a task, which is cancelled when the client cancels the call."""
         self._task = asyncio.get_running_loop().create_task(self._run_work(work))
+        self._task.add_done_callback(lambda _: work.close())  # for a task that is cancelled before it starts
         self._owner.hold_task(self._task)
 
     async def _run_work(self, work: Coroutine[Any, Any, None]) -> None:

@@ -224,7 +224,9 @@ class ReceiveService:
             reply = pop.result()
             if poll.is_cancelled:
                 self._release(poll, reply)
-            elif call.has_time(len(reply.body), LARGE_ANSWER_BYTES):
+                return
+            call.on_cancel = partial(self._release, poll, reply)
+            if call.has_time(len(reply.body), LARGE_ANSWER_BYTES):
                 self._pass_on(poll, reply)
             else:
                 call.start_task(self._pass_on_later(poll, reply))
@@ -235,9 +237,6 @@ class ReceiveService:
         try:
             await poll.call.wait_for_time(len(reply.body), LARGE_ANSWER_BYTES)
             self._pass_on(poll, reply)
-        except asyncio.CancelledError:
-            self._release(poll, reply)
-            raise
         except Exception as error:
             self._refuse(poll.call, status_of(error, poll.call))
 
