@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from tests.helpers.request_hooks import add_hooks
 from tests.proxy.client import Client, receive
@@ -92,3 +94,38 @@ async def test_messages_stay_invisible_while_nothing_can_be_stored(cluster: Clus
     assert broker.pops.state.in_flight("T", "G") == 2
     broker.turn.forbid(None)
     assert codes(await ack(client, *found)) == [Code.OK] * 2
+
+
+async def test_a_thousand_stale_handles_leave_time_for_others(cluster: Cluster, client: Client) -> None:
+    await client.send("T", b"")
+    server: Any = cluster.broker(0).server
+    now_ms = cluster.broker(0).clock.now_ms()
+    steps: list[int] = []  # requests in each step of the loop
+    serve = server.serve
+
+    def counted(*arguments: Any) -> None:
+        steps[-1] += 1
+        serve(*arguments)
+
+    server.serve = counted
+    answering = asyncio.ensure_future(
+        ack(client, *(f"0 {now_ms} 60000 0 0 broker-0 0 {offset} 0" for offset in range(1_000)))
+    )
+    while not answering.done():
+        steps.append(0)
+        await asyncio.sleep(0)
+    assert len(codes(await answering)) == 1_000
+    assert sum(steps) >= 1_000
+    assert max(steps) <= 40
+
+
+async def test_a_handle_twice_and_those_of_others_end_only_their_own_message(cluster: Cluster, client: Client) -> None:
+    first, second = await handles(client, 2)
+    entry = v2.AckMessageEntry(message_id="id", receipt_handle=first)
+    request = v2.AckMessageRequest(group=v2.Resource(name="Other"), topic=T, entries=[entry])
+    await client.ask("AckMessage", request)
+    assert cluster.broker(0).pops.state.in_flight("T", "G") == 2
+    assert codes(await ack(client, first, first)) == [Code.OK] * 2
+    assert cluster.broker(0).pops.state.in_flight("T", "G") == 1
+    assert codes(await ack(client, second)) == [Code.OK]
+    assert cluster.broker(0).pops.state.in_flight("T", "G") == 0

@@ -10,7 +10,7 @@ from cometmq.proxy.backend.backend import PoppedHandle
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.converter import group_of, ms_of, topic_of
 from cometmq.proxy.errors import OK, ProxyError
-from cometmq.proxy.limits import MAX_ACK_ENTRIES
+from cometmq.proxy.limits import LARGE_ANSWER_BYTES, MAX_ACK_ENTRIES
 from cometmq.proxy.message_bytes import field, optional
 from cometmq.proxy.protocol import v2
 from cometmq.proxy.protocol.v2 import Code
@@ -21,6 +21,8 @@ from cometmq.proxy.sessions import ClientSession, consumer_needs
 
 _STATUS_OK: Final = OK.SerializeToString()
 _ALL_OK: Final = field(b"\x0a", _STATUS_OK)
+_REQUESTS_AT_ONCE: Final = 32
+"""Number of acknowledgements of one call that the broker handles at the same time; usual calls have fewer."""
 
 
 class AcknowledgeService:
@@ -52,26 +54,28 @@ class AcknowledgeService:
                 acks.end((place,), error)
         others = session.link.acknowledge(popped, acks.acknowledged) if popped else ()
         if others:
-            call.start_task(self._request_each(session, topic, group, acks, others))
+            call.start_task(self._request_each(call, session, acks, topic, others))
 
     async def _request_each(
-        self, session: ClientSession, topic: str, group: str, acks: _Acks, positions: Sequence[int]
+        self, call: Call, session: ClientSession, acks: _Acks, topic: str, positions: Sequence[int]
     ) -> None:
-        """Acknowledge messages with a request for each."""
+        """Acknowledge messages with a request for each, some at a time, so that other calls get their share."""
 
         async def one(position: int) -> None:
             error: ProxyError | None = None
             try:
                 text = acks.entries[acks.places[position]][1]
-                await acknowledge(session.link, self._delivery(session, topic, group, text))
+                await acknowledge(session.link, self._delivery(session, topic, acks.group, text))
             except ProxyError as found:
                 error = found
             acks.acknowledged((position,), error)
 
         if len(positions) == 1:
             await one(positions[0])
-        else:
-            await asyncio.gather(*(one(position) for position in positions))
+            return
+        for first in range(0, len(positions), _REQUESTS_AT_ONCE):
+            await call.wait_for_time(0, LARGE_ANSWER_BYTES)
+            await asyncio.gather(*(one(position) for position in positions[first : first + _REQUESTS_AT_ONCE]))
 
     def _delivery(self, session: ClientSession, topic: str, group: str, text: str) -> Delivery:
         """Return the delivery for a receipt handle, or the current delivery if the message is being renewed.
@@ -105,14 +109,14 @@ class AcknowledgeService:
 class _Acks:
     """The statuses of the messages in one request."""
 
-    __slots__ = ("_call", "_errors", "_group", "_left", "_renewals", "_session", "entries", "places")
+    __slots__ = ("_call", "_errors", "_left", "_renewals", "_session", "entries", "group", "places")
 
     def __init__(
         self, call: Call, entries: Sequence[tuple[str, str]], renewals: Renewals, session: ClientSession, group: str
     ) -> None:
         self._call = call
         self._errors: dict[int, v2.Status] = {}
-        self._group = group
+        self.group: Final = group
         self._left = len(entries)
         self._renewals = renewals
         self._session = session
@@ -126,7 +130,7 @@ class _Acks:
         places = [self.places[position] for position in positions]
         if error is None and self._renewals:
             for place in places:
-                self._renewals.remove(self._session, self._group, self.entries[place][1])
+                self._renewals.remove(self._session, self.group, self.entries[place][1])
         self.end(places, error)
 
     def end(self, places: Sequence[int], error: ProxyError | None) -> None:
