@@ -22,12 +22,15 @@ ANSWER_SECONDS = 30.0
 
 def mend(item: pytest.Item) -> None:
     """Make the session work again, or have the next test that needs one start another."""
+    from cometmq.spark.session.interruption import activate
+
     definitions = item.session._fixturemanager.getfixturedefs("spark", item)
     if not definitions or (made := definitions[-1].cached_result) is None:
         return
     session: Any = made[0]
     failure = made[2]
     if failure is None and _works(session):
+        activate(session)
         session.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))  # a job sets its own, which are more
         return
     if failure is not None and isinstance(failure[0], pytest.skip.Exception):

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed (pip install cometmq[spark])")
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from tests.spark.topics import Topics
 
 from cometmq.spark.session.environment import driver_session
 from cometmq.spark.session.interruption import drop_interrupted_call
@@ -83,3 +85,16 @@ def test_a_call_that_goes_on_behind_a_signal_keeps_its_connection(spark: Any) ->
         call()
     assert dropped == [False]
     assert spark.range(3).count() == 3
+
+
+def test_a_job_of_a_thread_finds_the_sink(spark: Any, topics: Topics) -> None:
+    """Whose connection is new, as after an interruption."""
+    topic = topics.create(queues=1)
+
+    def write() -> None:
+        with driver_session(spark, "", "") as session:
+            sink = session.range(1).selectExpr("'x' AS valu").write.format("rocketmq").mode("append")
+            sink.options(namesrvAddr=topics.namesrv, topic=topic).save()
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(Exception, match="did you mean value"):
+        thread.submit(write).result()

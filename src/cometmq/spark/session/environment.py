@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from cometmq.errors import SPARK, SPARK_MODULES, require
 from cometmq.spark.errors import SparkSourceError
-from cometmq.spark.session.interruption import ends_interrupted, interrupt_at_once, interruption_put_off
+from cometmq.spark.session.interruption import activate, ends_interrupted, interrupt_at_once, interruption_put_off
 from cometmq.spark.session.jvm_stderr import start_jvm
 from cometmq.spark.session.lost import demand_running, end_quietly, says_when_lost, stop
 
@@ -97,6 +97,7 @@ def driver_session(spark: SparkSession | None, master: str, app_name: str) -> It
     if spark is not None:
         demand_running(spark)
         with says_when_lost():
+            activate(spark)
             yield spark
         return
     if master.startswith(CONNECT_SCHEME):

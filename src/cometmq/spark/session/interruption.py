@@ -27,7 +27,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 silenced: Final = threading.Event()
 """Event that is set when the session is about to end, so that the JVM's last messages are not shown."""
@@ -122,6 +125,17 @@ def ensure_in_step() -> None:
     answer = connection.java_client.send_command(f"c\nz:java.lang.Math\nabs\ni{number}\ne\n")
     if answer != f"yi{number}":
         connection.close()
+
+
+def activate(session: SparkSession) -> None:
+    """Make this the active session of the current thread; do nothing with Spark Connect.
+
+    Spark looks up the Python data source of a write in the active session of the JVM's thread. The connection of a new
+    thread, or one that was opened after an interruption, has no active session until PySpark happens to set it.
+    """
+    java_session = getattr(session, "_jsparkSession", None)
+    if java_session is not None:
+        session._get_j_spark_session_class(session._jvm).setActiveSession(java_session)
 
 
 def _is_in_call(connection: Any) -> bool:
