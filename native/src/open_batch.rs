@@ -1,12 +1,13 @@
 //! The batch of a turn: records one behind the other, and what follows from them.
 
-use crate::plain_calls::CallsOfTopic;
 use cometmq_codec::constants::{BORNHOST_V6, IPV6_HOST_BYTES, MIN_RECORD_BYTES, STOREHOST_V6};
 use cometmq_codec::hash::java_hash;
 use cometmq_codec::record::Record;
 use cometmq_codec::units;
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use std::collections::HashMap;
 
 /// The first bound of the histogram of message sizes (`SMALL_BYTES`).
@@ -43,6 +44,20 @@ impl Topic {
             large: Vec::new(),
             name_length: name.chars().count(),
         }
+    }
+}
+
+/// What gRPC needs of a topic.
+pub struct CallsOfTopic {
+    /// A list with the number of the next message, counted by Python, too.
+    pub counter: Py<PyList>,
+    /// Queues that messages are sent to.
+    pub queues: u64,
+}
+
+impl CallsOfTopic {
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.counter)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Plain SendMessage calls of gRPC: from the bytes of an HTTP/2 connection to the batch.
 
 use crate::headers::HpackDecoder;
-use crate::open_batch::{Message, Slot};
+use crate::open_batch::{CallsOfTopic, Message, Slot};
 use crate::sends_state::PlainSends;
 use cometmq_codec::grpc_send::{read, write_answer, GrpcMessage, Rules};
 use cometmq_codec::http2::{self, Request};
@@ -37,20 +37,6 @@ struct Constants {
     status: Vec<u8>,
     rules: Rules,
     max_request_bytes: usize,
-}
-
-/// What gRPC needs of a topic.
-pub struct CallsOfTopic {
-    /// A list with the number of the next message, counted by Python, too.
-    counter: Py<PyList>,
-    /// Queues that messages are sent to.
-    queues: u64,
-}
-
-impl CallsOfTopic {
-    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.counter)
-    }
 }
 
 /// The client that calls.
