@@ -23,6 +23,7 @@ from benchmarks.servers import JAVA
 from tests.interop import probe, systems
 from tests.interop.systems import Server, System
 
+ROOT: Final = Path(__file__).parents[2]
 PROBE: Final = "Probe"
 PROBE_QUEUES: Final = 4
 PAUSE_S: Final = (0.005, 0.010)
@@ -112,8 +113,10 @@ class Bench:
         if self._has_holds:
             os.environ[held.FILE] = str(self.directory / "holds.json")
 
-            def start(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
-                return subprocess.Popen([command[0], "-m", "benchmarks.scale.held", *command[3:]], **more)
+            def start(command: list[str], env: dict[str, str], **more: Any) -> subprocess.Popen[bytes]:
+                path = os.pathsep.join(filter(None, (str(ROOT), env.get("PYTHONPATH"))))
+                begin = [command[0], "-m", "benchmarks.scale.held"]
+                return subprocess.Popen([*begin, *command[3:]], env={**env, "PYTHONPATH": path}, **more)
 
             Server.popen = staticmethod(start)
         try:

@@ -117,7 +117,10 @@ def _queued_s(pid: int) -> float:
     threads = (f"/proc/{pid}/task/{thread}/schedstat" for thread in os.listdir(f"/proc/{pid}/task"))
     waited_ns = 0
     for path in ("/proc/thread-self/schedstat", *threads):
-        file = os.open(path, os.O_RDONLY)
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # a thread that has ended since they were listed
+            continue
         try:
             waited_ns += int(os.read(file, 100).split()[1])
         finally:

@@ -24,6 +24,7 @@ from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.message.names import MASTER_ID
 from cometmq.remoting.codes import ResponseCode
+from cometmq.store.errors import StoreError
 from cometmq.threads import in_thread
 
 _log = logging.getLogger(__name__)
@@ -255,8 +256,9 @@ class Roles:
             try:
                 await in_thread(lives.cut, *self._cut)
             except (CometMQError, OSError) as error:
-                self._own_log.failed(f"its log cannot be cut, so its ports stay closed: {error}")
-                raise
+                reason = f"its log cannot be cut, so its ports stay closed: {error}"
+                self._own_log.failed(reason)
+                raise StoreError(reason) from error
             self._cut = None
         await lives.open()
         await lives.listen_for_members()
