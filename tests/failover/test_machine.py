@@ -354,6 +354,34 @@ def test_a_handover_that_takes_too_long_is_given_up() -> None:
     assert driver.state() is State.MASTER
 
 
+def test_a_handover_without_an_answer_is_taken_back_once_its_successor_has_lost_bytes() -> None:
+    """If it landed now, the set would have a master that does not exist, and nobody could be elected."""
+    driver = Driver()
+    driver.lead(replace(DOCUMENT, in_sync=frozenset({A, B})), there(B))
+    driver.give(e.SignedIn(B, 1, "b:1", "b:2"))
+    driver.give(e.Reported(B, 1, 1))
+    driver.give(e.DiskFailed("no space"))
+    driver.give(e.Tick())
+    handover = driver.last(e.Swap)
+    assert (handover.document.master, handover.document.in_sync) == (B, {B})
+    driver.give(e.EngineSilent(handover.number))
+    driver.give(e.ReplicaLost(B))
+    driver.give(e.DiskHealed())
+    driver.give(e.LogMoved(e.LogState(9, 9, 1)))
+    driver.give(e.EngineChanged())
+    driver.answer(replace(DOCUMENT, in_sync=frozenset({A, B})), "5", there(Member("b", 2)))
+    driver.give(e.Tick(), 1)
+    again = driver.last(e.Swap)
+    assert again.version == handover.version, "at most one of them lands"
+    assert (again.document.master, again.document.epoch, again.document.in_sync) == (A, 1, {A})
+    assert driver.machine.confirmed == 1, "the handover may still land until the version moves"
+    driver.give(e.SwapAnswered(again.number, True, again.document, "6"))
+    in_sync = driver.machine.in_sync
+    assert in_sync is not None
+    assert in_sync.counted == in_sync.certain == frozenset({A})
+    assert driver.state() in (State.MASTER, State.HANDING_OVER)
+
+
 def test_a_learner_stands_only_if_a_person_forces_it() -> None:
     driver = Driver(e.LogState(5, 5, 1))
     document = replace(DOCUMENT, master=B, in_sync=frozenset({B}))

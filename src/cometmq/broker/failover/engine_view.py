@@ -4,8 +4,9 @@ Answers can be late. The view knows for each request whether it was sent after t
 document in the answer to such a request proves that the engine was restored from a backup; in other answers it means
 nothing.
 
-**A swap without an answer may still land**, hours later. It is repeated with the same document and the same version
-until the version has moved; only then is the outcome known. Reading the old version proves nothing.
+**A swap without an answer may still land**, hours later. It is repeated with the same version until the version has
+moved; only then is the outcome known. Reading the old version proves nothing. The repeated document may be another one,
+since at most one of them lands; what counts for one of them counts for all until then.
 """
 
 from __future__ import annotations
@@ -114,9 +115,10 @@ class EngineView:
         self.pending = PendingSwap(document, self.version)
         return self.repeat(guard)
 
-    def repeat(self, guard: Guard | None = None) -> Swap:
-        """Return the next try of the pending swap."""
+    def repeat(self, guard: Guard | None = None, document: Document | None = None) -> Swap:
+        """Return the next try of the pending swap, with another document if one is given."""
         assert self.pending is not None
+        self.pending.document = document or self.pending.document
         self._issued += 1
         self.pending.number = self._issued
         return Swap(self._issued, self.pending.document, self.pending.version, guard)

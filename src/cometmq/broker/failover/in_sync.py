@@ -44,7 +44,9 @@ class InSyncSet:
         self.confirmed = confirmed
         """The in-sync set of the document."""
         self.pending: frozenset[Member] | None = None
-        """The in-sync set of a change that is not decided; it may have landed or may still land."""
+        """The in-sync set of a change that is not decided, or of several of which one may land, together."""
+        self.certain = confirmed
+        """The members that are in the set however the pending changes are decided."""
         self.joining: frozenset[Member] = frozenset()
         self._progress = {
             member: _Progress(is_connected=False, caught_up_at=now) for member in confirmed if member != me
@@ -67,11 +69,6 @@ class InSyncSet:
         for member, progress in self._progress.items():
             progress.counts = member in self.counted
         self._others = [self._progress.get(member) or _Progress() for member in self.counted - {self._me}]
-
-    @property
-    def certain(self) -> frozenset[Member]:
-        """The members that are in the set however the pending change is decided."""
-        return self.confirmed if self.pending is None else self.confirmed & self.pending
 
     @property
     def known(self) -> frozenset[Member]:
@@ -103,14 +100,15 @@ class InSyncSet:
         return max(ready, key=lambda member: (self.end_of(member), member.name), default=None)
 
     def propose(self, pending: frozenset[Member]) -> None:
-        """Count the members of a change that is sent to the engine."""
-        self.pending = pending
+        """Count the members of a change that is sent to the engine, and of earlier ones that may still land."""
+        self.pending = pending | (self.pending or frozenset())
+        self.certain &= pending
         self.joining -= pending
         self._count()
 
     def confirm(self, in_sync: frozenset[Member], now: float) -> None:
         """Take over the set of a document whose version has moved, so that no earlier change can land any more."""
-        self.confirmed = in_sync
+        self.confirmed = self.certain = in_sync
         self.pending = None
         for member in in_sync - {self._me}:
             self._progress.setdefault(member, _Progress(is_connected=False, caught_up_at=now))

@@ -68,6 +68,24 @@ class Leader:
         self.in_sync.propose(document.in_sync)
         return [view.propose(self.replicas.into(document))]
 
+    def without_dead_successor(
+        self, document: Document, pending: Document, presences: Mapping[str, Presence]
+    ) -> Document | None:
+        """Return the document to propose in place of a handover whose successor has lost bytes since, or ``None``.
+
+        The successor's name is announced with another generation. If the handover landed, nobody could be elected.
+
+        :param pending: the document that may still land.
+        """
+        successor = pending.master
+        presence = presences.get(successor.name)
+        if successor == self._me or presence is None or presence.member == successor:
+            return None
+        members = self.in_sync.confirmed - {successor}
+        self.in_sync.propose(members)
+        why = f"{successor} has lost bytes: it is {presence.member} now"
+        return self.replicas.into(document.changed(members, why, self._wall_ms()))
+
     def next_document(self, document: Document, presences: Mapping[str, Presence], now: float) -> Document | None:
         """Return the document to propose, or ``None`` if the present one is right."""
         present = frozenset(one.member for one in presences.values())
