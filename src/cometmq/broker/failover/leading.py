@@ -68,17 +68,16 @@ class Leader:
         self.in_sync.propose(document.in_sync)
         return [view.propose(self.replicas.into(document))]
 
-    def without_dead_successor(
-        self, document: Document, pending: Document, presences: Mapping[str, Presence]
-    ) -> Document | None:
+    def without_dead_successor(self, view: EngineView) -> Document | None:
         """Return the document to propose in place of a handover whose successor has lost bytes since, or ``None``.
 
         The successor's name is announced with another generation. If the handover landed, nobody could be elected.
-
-        :param pending: the document that may still land.
         """
-        successor = pending.master
-        presence = presences.get(successor.name)
+        document = view.document
+        if document is None or view.pending is None:
+            return None
+        successor = view.pending.document.master
+        presence = view.presences.get(successor.name)
         if successor == self._me or presence is None or presence.member == successor:
             return None
         members = self.in_sync.confirmed - {successor}

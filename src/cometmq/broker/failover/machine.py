@@ -417,11 +417,9 @@ class MemberMachine:
     def _repeat_swap(self) -> None:
         if not self.view.begins_retry(self._now, self.options.heartbeat_s):
             return
-        document, pending = self.view.document, self.view.pending
-        if document is None or pending is None or self.state is not State.STANDING:
-            instead = None
-            if self._leader is not None and document is not None and pending is not None:
-                instead = self._leader.without_dead_successor(document, pending.document, self.view.presences)
+        document = self.view.document
+        if document is None or self.state is not State.STANDING:
+            instead = None if self._leader is None else self._leader.without_dead_successor(self.view)
             self._out.append(self.view.repeat(document=instead))
             return
         self._out += self.view.read()
