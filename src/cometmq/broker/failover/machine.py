@@ -417,10 +417,9 @@ class MemberMachine:
     def _repeat_swap(self) -> None:
         if not self.view.begins_retry(self._now, self.options.heartbeat_s):
             return
-        document = self.view.document
+        leader, document = self._leader, self.view.document
         if document is None or self.state is not State.STANDING:
-            instead = None if self._leader is None else self._leader.without_dead_successor(self.view)
-            self._out.append(self.view.repeat(document=instead))
+            self._out.append(self.view.repeat(None, leader.without_dead_successor(self.view) if leader else None))
             return
         self._out += self.view.read()
         if not self._has_returned(document):
