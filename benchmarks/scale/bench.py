@@ -49,7 +49,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Options:
-    """How a broker runs."""
+    """The way in which a broker runs."""
 
     nameservers: int = 1
     keys: Mapping[str, str] = field(default_factory=dict)

@@ -33,7 +33,7 @@ def exponent(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def is_flat(name: str) -> bool:
-    """Whether a figure is one of a single operation, or a share, which the size does not change."""
+    """Return True for a figure of a single operation, or a share, which the size does not change."""
     return any(part in name for part in FLAT)
 
 

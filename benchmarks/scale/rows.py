@@ -238,7 +238,7 @@ def clients(bench: Bench, count: int) -> Figures:
 
 @dataclass(frozen=True)
 class Row:
-    """What a broker is filled with, in steps of ten."""
+    """A kind of content with which a broker is filled, in steps of ten."""
 
     measure: Callable[[Bench, int], Figures]
     """Fills a broker that runs to a size, and measures it."""

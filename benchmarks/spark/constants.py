@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @dataclass
 class Dropped(WriterCommitMessage):
-    """What a task has dropped."""
+    """The rows that a task has dropped."""
 
     rows: int
 

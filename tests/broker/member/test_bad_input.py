@@ -6,9 +6,7 @@ Each member stops or refuses with a sentence that names the next step, and loses
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,22 +24,12 @@ from cometmq.remoting.codes import ResponseCode
 from cometmq.store.errors import StoreFullError
 from cometmq.testing import Cluster
 
+pytestmark = pytest.mark.usefixtures("lines")
+
 
 def logged(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
     """Whether one line of the log has all these words."""
     return any(all(word in record.getMessage() for word in words) for record in caplog.records)
-
-
-@pytest.fixture(autouse=True)
-def lines(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[MemberSet]:
-    async with member_set(tmp_path, 2) as members:
-        await send(members, b"before")
-        yield members
 
 
 async def test_a_document_that_nobody_can_read_stops_no_master(

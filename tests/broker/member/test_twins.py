@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,7 @@ from cometmq.broker.failover.states import State
 from cometmq.client.admin import Admin
 from cometmq.client.admin.failover.sets import find_sets
 
-
-@pytest.fixture(autouse=True)
-def lines(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[MemberSet]:
-    async with member_set(tmp_path, 2) as members:
-        await send(members, b"before")
-        yield members
+pytestmark = pytest.mark.usefixtures("lines")
 
 
 def warned(caplog: pytest.LogCaptureFixture, *words: str) -> int:

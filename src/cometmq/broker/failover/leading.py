@@ -65,10 +65,19 @@ class Leader:
         """Return the request to swap the document, if one is given; the members of its set count from now on."""
         if document is None:
             return []
-        self.in_sync.propose(document.in_sync)
-        return [view.propose(self.replicas.into(document))]
+        return [view.propose(self._counted(document))]
 
-    def without_dead_successor(self, view: EngineView) -> Document | None:
+    def repeat(self, view: EngineView) -> Swap:
+        """Return the next try of the pending swap, without a handover to a member that has lost bytes since."""
+        document = self._without_dead_successor(view)
+        return view.repeat(document=None if document is None else self._counted(document))
+
+    def _counted(self, document: Document) -> Document:
+        """Return a document as it is proposed; the members of its set count from now on."""
+        self.in_sync.propose(document.in_sync)
+        return self.replicas.into(document)
+
+    def _without_dead_successor(self, view: EngineView) -> Document | None:
         """Return the document to propose in place of a handover whose successor has lost bytes since, or ``None``.
 
         The successor's name is announced with another generation. If the handover landed, nobody could be elected.
@@ -80,10 +89,8 @@ class Leader:
         presence = view.presences.get(successor.name)
         if successor == self._me or presence is None or presence.member == successor:
             return None
-        members = self.in_sync.confirmed - {successor}
-        self.in_sync.propose(members)
         why = f"{successor} has lost bytes: it is {presence.member} now"
-        return self.replicas.into(document.changed(members, why, self._wall_ms()))
+        return document.changed(self.in_sync.confirmed - {successor}, why, self._wall_ms())
 
     def next_document(self, document: Document, presences: Mapping[str, Presence], now: float) -> Document | None:
         """Return the document to propose, or ``None`` if the present one is right."""

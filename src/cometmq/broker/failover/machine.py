@@ -419,7 +419,7 @@ class MemberMachine:
             return
         leader, document = self._leader, self.view.document
         if document is None or self.state is not State.STANDING:
-            self._out.append(self.view.repeat(None, leader.without_dead_successor(self.view) if leader else None))
+            self._out.append(leader.repeat(self.view) if leader else self.view.repeat())
             return
         self._out += self.view.read()
         if not self._has_returned(document):
