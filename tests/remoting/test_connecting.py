@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+import uvloop
 
 from cometmq.clock import SYSTEM_CLOCK
 from cometmq.remoting.blocking import BlockingConnection
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.connecting import connected_in_time, connected_socket, places
+from cometmq.remoting.connecting import connect, connected_in_time, connected_socket, places
 from cometmq.remoting.errors import RemotingConnectError
 
 SILENT, REFUSING, TAKING = "127.0.0.2", "127.0.0.3", "127.0.0.1"
@@ -123,3 +126,39 @@ async def test_a_failed_connect_and_a_broken_connection_are_told(port: int, name
         assert failed == [f"{REFUSING}:{port}", f"{TAKING}:{port}"]
         await client.ready(f"{TAKING}:{port}", SYSTEM_CLOCK.monotonic() + 3)
     assert len(failed) == 2, "closing is no failure"
+
+
+@pytest.mark.parametrize("loop_type", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_cancellation_in_any_round_of_the_opening_leaves_no_connection_open(
+    loop_type: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def cancelled_after(rounds: int, port: int) -> bool:
+        protocol = asyncio.Protocol()
+        opening = asyncio.create_task(connect(protocol, TAKING, port, SYSTEM_CLOCK, LIMIT_S, tls=None))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        opening.cancel()
+        (outcome,) = await asyncio.gather(opening, return_exceptions=True)
+        if isinstance(outcome, asyncio.CancelledError):
+            return True
+        assert not isinstance(outcome, BaseException)
+        outcome.abort()
+        return False
+
+    async def cancelled_in_every_round(listener: socket.socket) -> int:
+        rounds = 0
+        while await cancelled_after(rounds, listener.getsockname()[1]):
+            rounds += 1
+        await asyncio.sleep(0)
+        return rounds
+
+    with asyncio.Runner(loop_factory=loop_type) as runner, socket.create_server((TAKING, 0)) as listener:
+        assert runner.run(cancelled_in_every_round(listener)) > 2
+        gc.collect()
+        listener.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                peer, _ = listener.accept()
+                peer.settimeout(LIMIT_S)
+                with peer, contextlib.suppress(ConnectionResetError):
+                    assert peer.recv(1) == b""

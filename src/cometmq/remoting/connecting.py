@@ -26,8 +26,8 @@ Place = tuple[socket.AddressFamily, Any]
 
 async def connect(
     protocol: asyncio.Protocol, host: str, port: int, clock: Clock, limit_s: float, *, tls: SSLContext | None
-) -> None:
-    """Connect a protocol to one of a host's addresses, with TLS if a context is given.
+) -> asyncio.Transport:
+    """Connect a protocol to one of a host's addresses, with TLS if a context is given; return the transport.
 
     :raises TimeoutError: no connection was made within ``limit_s`` seconds.
     :raises OSError: all addresses refused the connection, the name has no address, or TLS failed.
@@ -35,12 +35,16 @@ async def connect(
     deadline = clock.monotonic() + limit_s
     sock = await connected_socket(host, port, clock, limit_s)
     name = None if tls is None else stored_ip(host) or host
-    opening = asyncio.get_running_loop().create_connection(lambda: protocol, sock=sock, ssl=tls, server_hostname=name)
+    loop = asyncio.get_running_loop()
+    opening = loop.create_task(loop.create_connection(lambda: protocol, sock=sock, ssl=tls, server_hostname=name))
     try:
-        await wait_for(clock, deadline - clock.monotonic(), opening)
+        transport, _ = await wait_for(clock, deadline - clock.monotonic(), opening)
     except BaseException:
         sock.close()
+        if opening.done() and not opening.cancelled() and opening.exception() is None:
+            opening.result()[0].abort()  # the caller was cancelled in the round in which the connection was made
         raise
+    return transport
 
 
 async def connected_socket(host: str, port: int, clock: Clock, limit_s: float) -> socket.socket:

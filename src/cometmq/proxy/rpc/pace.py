@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from itertools import islice
 from typing import Final
 
 from cometmq.proxy.limits import GRPC_ROUND_SECONDS
@@ -22,12 +23,51 @@ _LARGE_SHARE_SECONDS: Final = 0.002
 """A large piece of work is followed by one round without large pieces for each 2 ms that it took (10 ms: 5 rounds)."""
 
 
+class _Line:
+    """Pieces of work in the order in which they begin. A woken piece that finds no time keeps its place."""
+
+    def __init__(self) -> None:
+        self._places: deque[_Place] = deque()
+
+    def __bool__(self) -> bool:
+        while self._places and self._places[0].is_left:
+            self._places.popleft()
+        return bool(self._places)
+
+    def join(self) -> _Place:
+        """Return a place at the end of the line."""
+        place = _Place()
+        self._places.append(place)
+        return place
+
+    def is_first(self, place: _Place) -> bool:
+        """Return whether no other piece waits before this one."""
+        return bool(self) and self._places[0] is place
+
+    def wake(self, count: int) -> None:
+        """Wake the first pieces."""
+        for place in islice(self._places, count):
+            if not place.future.done():
+                place.future.set_result(None)
+
+
+class _Place:
+    """The place of a piece of work in a line."""
+
+    __slots__ = ("future", "is_left")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_left = False
+        """True once the piece has begun or was cancelled."""
+
+
 class Pace:
     """A scheduler that decides when a piece of work can start."""
 
     def __init__(self) -> None:
-        self._small: deque[asyncio.Future[None]] = deque()
-        self._large: deque[asyncio.Future[None]] = deque()
+        self._small = _Line()
+        self._large = _Line()
         self._round_end: float | None = None
         """Processor time at which the current round ends, or ``None`` before the first piece of work."""
         self._is_scheduled = False
@@ -61,16 +101,16 @@ class Pace:
             self._schedule_round()
         return now < self._round_end
 
-    async def _wait(self, waiting: deque[asyncio.Future[None]]) -> None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        waiting.append(future)
+    async def _wait(self, line: _Line) -> None:
+        place = line.join()
         self._schedule_round()
-        await future
-        while not self._has_time():
-            future = loop.create_future()
-            waiting.appendleft(future)
-            await future
+        try:
+            await place.future
+            while not (line.is_first(place) and self._has_time()):
+                place.future = asyncio.get_running_loop().create_future()
+                await place.future
+        finally:
+            place.is_left = True
 
     def _schedule_round(self) -> None:
         if not self._is_scheduled:
@@ -85,16 +125,9 @@ class Pace:
             self._large_began = None
         if self._small or self._large:
             self._schedule_round()  # this runs before the woken pieces of work, so that they begin in a new round
-            for _ in range(min(_WOKEN_PIECES, len(self._small))):
-                _wake_first(self._small)
+            self._small.wake(_WOKEN_PIECES)
             if self._rounds_to_large:
                 self._rounds_to_large -= 1
             elif self._large:
                 self._large_began = time.thread_time()
-                _wake_first(self._large)
-
-
-def _wake_first(waiting: deque[asyncio.Future[None]]) -> None:
-    future = waiting.popleft()
-    if not future.done():
-        future.set_result(None)
+                self._large.wake(1)

@@ -14,8 +14,7 @@ import h11
 from cometmq.broker.failover.engines.interface import EngineError
 from cometmq.broker.limits import MAX_ENGINE_ANSWER_BYTES, MAX_ENGINE_HEAD_BYTES
 from cometmq.clock import Clock, wait_for
-from cometmq.message.hosts import stored_ip
-from cometmq.remoting.connecting import connected_socket
+from cometmq.remoting.connecting import connect
 from cometmq.remoting.tls.contexts import FreshContext, connection_error
 
 _READ_BYTES: Final = 65_536
@@ -142,22 +141,16 @@ class HttpConnection:
         if endpoint.is_tls:
             assert self._tls is not None, "an endpoint with https needs a context"
             context = self._tls.current()
+        reader = asyncio.StreamReader()
         try:
-            deadline = self._clock.monotonic() + limit_s
-            sock = await connected_socket(endpoint.host, endpoint.port, self._clock, limit_s)
-            name = (stored_ip(endpoint.host) or endpoint.host) if context is not None else None
-            try:
-                opening = asyncio.open_connection(sock=sock, ssl=context, server_hostname=name)
-                left = max(0.001, deadline - self._clock.monotonic())
-                self._streams = await wait_for(self._clock, left, opening)
-            except BaseException:
-                sock.close()
-                raise
+            protocol = asyncio.StreamReaderProtocol(reader)
+            transport = await connect(protocol, endpoint.host, endpoint.port, self._clock, limit_s, tls=context)
         except TimeoutError as error:
             raise NotSentError(f"{endpoint} does not answer", next_step="check the address and the firewall") from error
         except OSError as error:
             message, step = _connection_error(endpoint, error)
             raise NotSentError(message, next_step=step) from error
+        self._streams = reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
         self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ENGINE_HEAD_BYTES)
 
     @property
