@@ -20,6 +20,7 @@ import cometmq.broker.replication.ha_service
 from cometmq.broker.controller import HA_PORT_DISTANCE, Broker
 from cometmq.broker.limits import MAX_SLAVES, MAX_TRANSFER_BYTES, TRANSFER_HIGH_WATER_BYTES, TRANSFER_ROUND_BYTES
 from cometmq.broker.replication.frames import ReplicationError
+from cometmq.broker.replication.refusal_log import REFUSALS_SECONDS
 from cometmq.message.batch import BatchPiece, encode_batch
 from cometmq.message.hosts import format_address
 from cometmq.remoting.codes import RequestCode, ResponseCode
@@ -346,6 +347,24 @@ async def test_too_many_slaves_are_refused(
     await wire.send("T")
     await settle()
     assert late.log == log_of(broker, 0), "there is room again"
+
+
+async def test_many_refused_slaves_need_one_line_of_the_log_in_some_seconds(
+    broker: Broker, connect_slave: ConnectSlave, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        await (await connect_slave(broker)).report(-1)
+    assert caplog.text.count("closing the connection of slave") == 1, "the first one is told at once"
+    await clock.run_for(REFUSALS_SECONDS)
+    assert "closed 19 more connections of slaves in 10 s; the last was 127.0.0.1" in caplog.text
+    caplog.clear()
+    await clock.run_for(REFUSALS_SECONDS)
+    assert "connections of slaves" not in caplog.text
+    await (await connect_slave(broker)).report(-1)
+    assert caplog.text.count("closing the connection of slave") == 1
+    await (await connect_slave(broker)).report(-1)
+    await broker.stop()
+    assert "closed 1 more connections" in caplog.text, "nothing is forgotten at the end"
 
 
 async def test_connections_that_report_nothing_keep_no_slave_out(

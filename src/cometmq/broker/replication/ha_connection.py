@@ -17,6 +17,7 @@ from cometmq.broker.replication.frames import (
     transfer_head,
 )
 from cometmq.broker.replication.member_sign_in import Follower, SignInRefusedError
+from cometmq.broker.replication.refusal_log import RefusalLog
 from cometmq.clock import Clock
 from cometmq.message.hosts import format_address, stored_ip, unmapped
 from cometmq.remoting.permissions import Caller
@@ -41,6 +42,10 @@ class Owner(Protocol):
     @property
     def batch_bytes(self) -> int:
         """Return the maximum size of a transfer in bytes."""
+
+    @property
+    def closings(self) -> RefusalLog:
+        """Return the log of slaves whose connections are closed."""
 
     def opened(self, slave: HAConnection) -> None:
         """Register a connection after its first bytes have arrived."""
@@ -156,7 +161,7 @@ class HAConnection(asyncio.Protocol):
         except SignInRefusedError:  # logged by the service; the answer with the reason is sent
             self.close()
         except ReplicationError as error:
-            _log.error("closing the connection of slave %s: %s", self.address, error)
+            self._service.closings.closed(self.address, error)
             self.abort()
 
     def pause_writing(self) -> None:

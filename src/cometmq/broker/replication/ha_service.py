@@ -68,6 +68,7 @@ from cometmq.broker.replication.member_sign_in import (
     sign_in_request,
 )
 from cometmq.broker.replication.members import MasterSide
+from cometmq.broker.replication.refusal_log import RefusalLog
 from cometmq.broker.replication.slave_reports import Reports, SlaveReports
 from cometmq.broker.tables.table_writer import OnWritten
 from cometmq.broker.turn.group_transfer import GroupTransferService
@@ -141,6 +142,8 @@ class HAService:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refusals: dict[str, str] = {}
         """The reason for the last refusal of a member, by IP address."""
+        self.closings: Final = RefusalLog(clock=store.clock)
+        """Logs slaves whose connections are closed."""
         self._sweeper = Alarm(self._sweep, clock=store.clock)
 
     @property
@@ -177,6 +180,7 @@ class HAService:
         else:
             self.followers.stop()
         await close_all(self.slaves)
+        self.closings.stop()
 
     async def _catch_up(self) -> None:
         """Wait while slaves get closer to the end of the log, for a limited time."""
@@ -200,6 +204,7 @@ class HAService:
         """Close every connection immediately and stop listening."""
         self._listener.close()
         self._openings.abort()
+        self.closings.stop()
         if self.followers is not None:
             self.followers.stop()
         for slave in list(self.slaves):
@@ -219,7 +224,7 @@ class HAService:
         reported.
         """
         if len(self._openings) + len(self.slaves) >= self._most_connections and not self._make_room():
-            _log.warning("refusing a slave: %d slaves are already connected", len(self.slaves))
+            self.closings.closed("(just connected)", f"{len(self.slaves)} slaves are already connected")
             sock.close()
         else:
             self._openings.accept(sock)
@@ -232,7 +237,7 @@ class HAService:
         silent = min(waiting, key=lambda slave: slave.follower is not None, default=None)  # a member only if necessary
         if silent is None:
             return False
-        _log.warning("refusing slave %s: %d slaves are already connected", silent.address, len(self.slaves))
+        self.closings.closed(silent.address, f"{len(self.slaves)} slaves are already connected")
         del self.slaves[silent]
         silent.abort()
         return True
