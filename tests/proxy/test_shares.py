@@ -8,12 +8,15 @@ from typing import Any
 
 from tests.helpers.waiting import until
 from tests.proxy.client import SERVICE
+from tests.proxy.held_up import Peer
 from tests.proxy.wire import HELLO, data, headers, prefixed
 
+from cometmq.proxy.limits import GRPC_SILENT_SECONDS
 from cometmq.proxy.rpc.call import Call, Method
 from cometmq.proxy.rpc.server import GrpcServer
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
+from cometmq.testing import VirtualClock
 
 CLIENTS, CALLS = 5, 300
 AT_ONCE = 16 + 32
@@ -55,3 +58,22 @@ async def test_few_calls_begin_in_a_round_of_the_loop_and_all_connections_get_th
     assert max(begun.values()) <= AT_ONCE
     middle = Counter(order[CLIENTS * CALLS // 4 : CLIENTS * CALLS // 2])
     assert len(middle) == CLIENTS, "nobody waits until another one is done"
+
+
+async def test_a_connection_that_waits_for_its_share_is_not_silent() -> None:
+    clock = VirtualClock()
+    methods = {f"{SERVICE}Heartbeat": Method(bytes, direct=lambda _call, request: request)}
+    server = GrpcServer(methods, tls=ServerTls(TlsOptions()), clock=clock)
+    await server.start("127.0.0.1", 0)
+    try:
+        busy, joins = Peer(server), Peer(server, keeps=True)
+        calls = (headers(n, "Heartbeat") + data(n, prefixed(b"")) for n in range(1, 2 * CALLS, 2))
+        busy.connection.data_received(HELLO + b"".join(calls))
+        joins.connection.data_received(HELLO + headers(1, "Heartbeat") + data(1, prefixed(b"")))
+        assert not joins.connection.http2.has_preface, "it waits for its share"
+        clock.advance(2 * GRPC_SILENT_SECONDS)
+        await until(lambda: joins.has_answer(1))
+        clock.advance(2 * GRPC_SILENT_SECONDS)
+        assert joins.transport.is_closed, "it does not answer pings"
+    finally:
+        await server.stop()

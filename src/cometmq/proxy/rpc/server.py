@@ -379,8 +379,11 @@ class GrpcConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def check_silence(self, seconds: float) -> None:
-        """Send a ping to an idle client, and close the connection if the client does not respond."""
-        self._silent_s += seconds
+        """Send a ping to an idle client, and close the connection if the client does not respond.
+
+        A connection that waits for its share is not silent: the server has not handled its bytes yet.
+        """
+        self._silent_s = 0.0 if self._is_waiting else self._silent_s + seconds
         if self._silent_s > GRPC_SILENT_SECONDS:
             _log.info("closing %s: the client does not respond to pings", self.remote_address)
             self.abort()
