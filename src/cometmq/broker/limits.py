@@ -179,6 +179,12 @@ MAX_GROUP_MEMBERS: Final = 200_000
 """Maximum number of consumer group members, and of producers, about 250 bytes for each connection and group."""
 GROUP_NOTICES_SECONDS: Final = 0.001
 """Maximum time in one round of the loop for sending notices about changed groups."""
+LARGE_GROUP_MEMBERS: Final = 50
+"""Number of members above which a group rests after its notices."""
+NOTICES_REST_SECONDS: Final = 0.0001
+"""Time that a large group rests for each of its members: a group causes at most 10,000 notices per second."""
+MAX_NOTICES_REST_SECONDS: Final = 1.0
+"""Maximum time that a large group rests; Java's clients, too, rebalance at most once per second."""
 MAX_HEARTBEAT_GROUPS: Final = 1_000
 """Maximum number of groups in a heartbeat, and of topics in a group, since each adds an entry to a configuration
 file.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from cometmq.clock import Clock
 from cometmq.errors import CometMQError
@@ -124,6 +124,9 @@ class ServerConnection(asyncio.Protocol):
         "remote_address",
         "unfinished_bytes",
     )
+
+    takes_notices: ClassVar[bool] = True
+    """False if the client must not be notified when its groups change."""
 
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from tests.helpers.waiting import until
 import cometmq.broker.clients.client_manage
 import cometmq.broker.tables.clients
 from cometmq.broker.controller import Broker
-from cometmq.broker.limits import CLIENTS_PER_SLICE
+from cometmq.broker.limits import CLIENTS_PER_SLICE, LARGE_GROUP_MEMBERS
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.fastjson import loads
+from cometmq.proxy.backend.local import LocalConnection
 from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
@@ -341,3 +343,45 @@ async def test_notices_of_many_groups_cost_the_loop_little(broker: Broker, conne
     began = time.thread_time()
     broker.clients.connection_closed(connection)
     assert time.thread_time() - began < 0.05, "14,700 notices, each made for itself, would be 0.4 s"
+
+
+async def test_thousands_of_members_that_join_at_once_get_few_notices_each(
+    broker: Broker, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notified: Counter[ServerConnection] = Counter()
+    clients = broker.clients
+
+    def count(to: ServerConnection, *_chunks: bytes) -> None:
+        notified[to] += 1
+
+    def join() -> ServerConnection:
+        connection = ServerConnection(broker.server)
+        clients.consumers.register(subscribed(), clients.channel(connection, "c", "JAVA", 1))
+        return connection
+
+    monkeypatch.setattr(ServerConnection, "write", count)
+    joined = [join() for _ in range(2_000)]
+    small = LARGE_GROUP_MEMBERS * (LARGE_GROUP_MEMBERS + 1) // 2
+    assert notified.total() == small + LARGE_GROUP_MEMBERS + 1, "members of a small group are notified at once"
+    clock.advance(1)
+    assert notified.total() == small + LARGE_GROUP_MEMBERS + 1 + len(joined), "each of the large group once more"
+    assert set(notified) == set(joined)
+    clock.advance(1)
+    notified.clear()
+    joined.append(join())
+    assert notified == Counter(joined), "after a quiet time they are notified at once"
+    for connection in joined[:1_000]:
+        clients.consumers.unregister("g", connection)
+    clock.advance(1)
+    assert notified == Counter(joined) + Counter(joined[1_000:])
+
+
+async def test_consumers_of_grpc_take_no_notices(broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_connection: LocalConnection, *_chunks: bytes) -> None:
+        pytest.fail("a notice")
+
+    monkeypatch.setattr(LocalConnection, "write", fail)
+    await beat(wire, heartbeat("c1", "T"))
+    local = LocalConnection(broker, ("127.0.0.1", 1), lambda _request: None)
+    broker.clients.consumers.register(subscribed(), broker.clients.channel(local, "c2", "JAVA", 1))
+    await notices(wire, 2)

@@ -13,13 +13,16 @@ from cometmq.broker.limits import (
     CLIENTS_PER_SLICE,
     FILTER_CHARS_PER_SLICE,
     GROUP_NOTICES_SECONDS,
+    LARGE_GROUP_MEMBERS,
     LARGE_HEARTBEAT_BYTES,
     MAX_CHECK_CLIENT_BYTES,
     MAX_HEARTBEAT_BYTES,
     MAX_HEARTBEAT_FILTER_CHARS,
     MAX_HEARTBEAT_GROUPS,
     MAX_KIND_CHARS,
+    MAX_NOTICES_REST_SECONDS,
     MAX_SUBSCRIPTION_CHARS,
+    NOTICES_REST_SECONDS,
 )
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager, is_tag_type
 from cometmq.broker.pull.filters import SubscriptionError, not_supported_remark, parse_sql
@@ -183,17 +186,24 @@ class GroupNotices:
 
     If a group changes again before its notices are sent, its members are notified only once. Each round of the loop
     sends only a few notices, since a client that leaves hundreds of groups with hundreds of members each causes many.
+    After its notices, a large group rests for a time that grows with the number of its members. Its changes in this
+    time cause one notice for each member, so thousands of members that join at once do not cause millions of notices.
     """
 
     def __init__(self, consumers: ConsumerManager, *, clock: Clock) -> None:
         self._clock = clock
         self._consumers = consumers
         self._changed: dict[str, None] = {}
+        self._resting: dict[str, bool] = {}
+        """Large groups that rest, and whether they have changed meanwhile."""
         self._work: Iterator[None] | None = None
         """Notices to be sent in a later round."""
 
     def send(self, group_name: str) -> None:
-        """Notify all members of a group, except those that read slowly."""
+        """Notify all members of a group, except those that read slowly or take no notices."""
+        if group_name in self._resting:
+            self._resting[group_name] = True
+            return
         self._changed[group_name] = None
         if self._work is None:
             self._continue(self._send_all())
@@ -219,10 +229,23 @@ class GroupNotices:
                 continue
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=name)
             frame = request_command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, header, b"", flag=FLAG_ONEWAY)
-            for connection in list(group.channels):
+            self._let_rest(group)
+            for connection in [connection for connection in group.channels if connection.takes_notices]:
                 if not connection.is_behind:
                     connection.write(frame)
                 yield
+
+    def _let_rest(self, group: ConsumerGroup) -> None:
+        """Combine the further changes of a large group for a time."""
+        members = len(group.channels)
+        if members > LARGE_GROUP_MEMBERS:
+            self._resting[group.name] = False
+            rest_s = min(members * NOTICES_REST_SECONDS, MAX_NOTICES_REST_SECONDS)
+            self._clock.call_later(rest_s, self._has_rested, group.name)
+
+    def _has_rested(self, group_name: str) -> None:
+        if self._resting.pop(group_name):
+            self.send(group_name)
 
 
 def _language(request: Request[Any]) -> str:

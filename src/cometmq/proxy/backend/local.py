@@ -63,6 +63,9 @@ class LocalConnection(ServerConnection):
 
     __slots__ = ("_broker_name", "_on_request", "_unanswered")
 
+    takes_notices = False
+    """gRPC has no command for them."""
+
     def __init__(self, broker: Broker, peer: tuple[str, int], on_request: Callable[[BrokerRequest], None]) -> None:
         super().__init__(broker.server)
         self._broker_name = broker.config.broker_name
@@ -123,7 +126,7 @@ class LocalConnection(ServerConnection):
         self.accept_response(RemotingCommand(response.code, opaque, remark=response.remark, body=body))
 
     def write(self, *chunks: Buffer) -> None:
-        """Discard notifications to group members, for which gRPC has no commands."""
+        """Discard the bytes, because there is no socket."""
 
     def flush(self) -> None:
         """Do nothing, because no bytes are queued."""
