@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,12 +33,17 @@ def start_driver(module: str, *words: str, is_fork: bool = True) -> subprocess.P
 
 def run_until_killed(spark: Any, module: str, *words: str) -> None:
     """Run an attached driver until it kills itself."""
-    with attached(spark, module, *words) as process:
-        assert process.wait() == -signal.SIGKILL
+    with tempfile.TemporaryFile() as errors:
+        with attached(spark, module, *words, errors=errors.fileno()) as process:
+            code = process.wait()
+        errors.seek(0)
+        assert code == -signal.SIGKILL, errors.read().decode(errors="replace")[-10_000:]
 
 
 @contextlib.contextmanager
-def attached(spark: Any, module: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def attached(
+    spark: Any, module: str, *words: str, errors: int = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start a driver of :mod:`tests.spark.attached`; at the end of the block it is killed, with all of its work.
 
     Its Python is another process, with a session of its own, and its JVM is that of this session: a kill of the driver
@@ -52,7 +58,7 @@ def attached(spark: Any, module: str, *words: str) -> Iterator[subprocess.Popen[
         start_new_session=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors,
     )
     try:
         yield process
