@@ -14,6 +14,8 @@ from tests.broker.conftest import small_config
 import cometmq.broker.limits
 from cometmq.broker.admin.failover import FailoverAdmin
 from cometmq.broker.controller import Broker
+from cometmq.broker.replication.account_copy import SetAccountsProcessor
+from cometmq.broker.replication.key_copy import SetKeysProcessor
 from cometmq.broker.replication.user_copy import SetUsersProcessor
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
@@ -64,7 +66,7 @@ async def test_a_broker_answers_the_codes_of_the_page(tmp_path: Path, role: str)
 
 
 def test_a_member_of_a_set_answers_further_codes() -> None:
-    parts = (FailoverAdmin, SetUsersProcessor)
+    parts = (FailoverAdmin, SetAccountsProcessor, SetKeysProcessor, SetUsersProcessor)
     assert {mark.code for part in parts for _, mark in handlers(part)} == codes("a member of a set")
     assert codes("a member of a set").isdisjoint(codes("a broker"))
 

@@ -14,7 +14,7 @@ from cometmq.auth.guard import AccessGuard
 from cometmq.auth.limits import ACL_LOOK_SECONDS
 from cometmq.auth.model import AccessModel
 from cometmq.auth.options import SecurityOptions
-from cometmq.auth.plain_files import PlainFiles
+from cometmq.auth.plain_files import TOOLS_FILE, PlainFiles
 from cometmq.auth.user_access import (
     Named,
     UserAccess,
@@ -35,7 +35,6 @@ from cometmq.threads import in_thread
 _log = logging.getLogger(__name__)
 
 HOME_VARIABLE: Final = "ROCKETMQ_HOME"
-TOOLS_FILE: Final = "tools.yml"
 
 
 class AccessControl:

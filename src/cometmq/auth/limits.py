@@ -14,6 +14,10 @@ MAX_ACL_FILE_VALUES: Final = 400_000
 """Maximum number of values, keys and brackets in an account file."""
 MAX_ACL_FILES: Final = 1_000
 """Maximum number of account files in a directory tree."""
+MAX_COPIED_ACL_BYTES: Final = 16 * 1024 * 1024
+"""Maximum size of all account files together that the members of a set copy, enough for 40,000 accounts."""
+MAX_ACL_PATH_CHARS: Final = 1_024
+"""Maximum length of the path of a copied account file below its directory."""
 MAX_ACL_BODY_BYTES: Final = 262_144
 """Maximum size of a request body that changes a user or policies, enough for about a thousand entries."""
 MAX_USERS: Final = 10_000

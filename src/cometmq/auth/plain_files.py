@@ -12,7 +12,9 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_FILE: Final = "plain_acl.yml"
 DIRECTORY: Final = "acl"
-_ENDINGS: Final = (".yml", ".yaml")
-_TOOLS_FILE: Final = "tools.yml"
+ENDINGS: Final = (".yml", ".yaml")
+TOOLS_FILE: Final = "tools.yml"
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """The name of Apache's exception, which clients and tools look for in error messages."""
 
@@ -52,7 +54,7 @@ class PlainFiles:
     """An :class:`~cometmq.auth.model.AccessModel` that reads accounts from a directory's ACL 1.0 files."""
 
     def __init__(self, directory: Path) -> None:
-        """Read the files.
+        """Read the files, which are checked for changes by :meth:`look`.
 
         :raises AuthError: a file is invalid, or there is no file.
         """
@@ -62,6 +64,8 @@ class PlainFiles:
         self.unchecked: frozenset[int] = frozenset()
         self._seen = look(directory)
         self._changed: Seen | None = None
+        self.trouble = ""
+        """The reason why the files were not loaded the last time; the accounts are those of before."""
         if not self._seen:
             raise AuthError(
                 f"aclEnable=true, but the file is missing: {directory / DEFAULT_FILE}",
@@ -71,6 +75,11 @@ class PlainFiles:
             if stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
                 _log.warning("other users can read the secret keys in %s: set its mode to 600", path)
         self.rules = read_rules(self._seen)
+
+    @property
+    def seen(self) -> Seen:
+        """Return the files that were read the last time."""
+        return self._seen
 
     @property
     def paths(self) -> list[Path]:
@@ -119,7 +128,7 @@ class PlainFiles:
         """
         found: dict[str, str] = {}
         for path in self.paths:
-            for entry in _list(read_yaml(path), "accounts"):
+            for entry in listed_in(read_yaml(path), "accounts"):
                 found.setdefault(str(entry["accessKey"]), str(entry["secretKey"]))
         return found
 
@@ -136,6 +145,7 @@ class PlainFiles:
             try:
                 rules = await in_thread(read_rules, seen)
             except (AuthError, OSError) as error:
+                self.trouble = str(error)
                 _log.error("the accounts were not reloaded: %s", error)
             else:
                 self._use(rules)
@@ -149,7 +159,7 @@ class PlainFiles:
         self._use(read_rules(self._seen))
 
     def _use(self, rules: Rules) -> None:
-        self.rules = rules
+        self.rules, self.trouble = rules, ""
         self.version += 1
         _log.info("%d accounts loaded from %s", len(rules.accounts), self.directory)
 
@@ -159,7 +169,7 @@ def look(directory: Path) -> Seen:
     found: list[Path] = []
     for root, folders, names in os.walk(directory / DIRECTORY):
         folders.sort()
-        found += [Path(root, name) for name in sorted(names) if name.endswith(_ENDINGS) and name != _TOOLS_FILE]
+        found += [Path(root, name) for name in sorted(names) if name.endswith(ENDINGS) and name != TOOLS_FILE]
         if len(found) > MAX_ACL_FILES:
             break
     seen: list[tuple[str, int, int, int]] = []
@@ -177,15 +187,23 @@ def read_rules(seen: Seen) -> Rules:
 
     :raises AuthError: a file is invalid, or has been deleted since the check.
     """
+    return rules_of((Path(name), partial(read_yaml, Path(name))) for name, *_ in seen)
+
+
+def rules_of(files: Iterable[tuple[Path, Callable[[], dict[str, Any]]]]) -> Rules:
+    """Return the accounts and addresses in files.
+
+    :param files: each file's path, and the function that reads its content, in order of precedence.
+    :raises AuthError: a file is invalid, or does not exist.
+    """
     accounts: dict[str, PlainAccount] = {}
     places: dict[str, Path] = {}
     white: list[AddressMatch] = []
-    for name, *_ in seen:
-        path = Path(name)
+    for path, read in files:
         try:
-            content = read_yaml(path)
-            white += [parse_pattern(pattern) for pattern in _list(content, "globalWhiteRemoteAddresses")]
-            for entry in _list(content, "accounts"):
+            content = read()
+            white += [parse_pattern(pattern) for pattern in listed_in(content, "globalWhiteRemoteAddresses")]
+            for entry in listed_in(content, "accounts"):
                 account = read_account(entry)
                 if account.name in accounts:
                     _log.warning(
@@ -201,7 +219,11 @@ def read_rules(seen: Seen) -> Rules:
     return Rules(accounts, places, tuple(white))
 
 
-def _list(content: dict[str, Any], key: str) -> list[Any]:
+def listed_in(content: dict[str, Any], key: str) -> list[Any]:
+    """Return the list that a file has under a key; empty if it has none.
+
+    :raises AuthError: the value is not a list.
+    """
     values = content.get(key)
     if values is None:
         return []

@@ -28,14 +28,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise AuthError(f"{path} cannot be read: {reason_of(error)}", next_step=_STEP) from None
+    return parse_mapping(data, str(path))
+
+
+def parse_mapping(data: bytes, source: str) -> dict[str, Any]:
+    """Parse a YAML document that contains a mapping; return an empty mapping if the document is empty.
+
+    :param source: the name of the file in errors.
+    :raises AuthError: it is too large, or not a mapping.
+    """
     if len(data) > MAX_ACL_FILE_BYTES:
-        raise AuthError(f"{path} is larger than {MAX_ACL_FILE_BYTES:,} bytes", next_step=_STEP)
+        raise AuthError(f"{source} is larger than {MAX_ACL_FILE_BYTES:,} bytes", next_step=_STEP)
     try:
         content = parse_yaml(data)
     except AuthError as error:
-        raise AuthError(f"{path}: {error.message}", next_step=_STEP) from None
+        raise AuthError(f"{source}: {error.message}", next_step=_STEP) from None
     if not isinstance(content, dict):
-        raise AuthError(f"{path}: the content is not a mapping of keys to values", next_step=_STEP)
+        raise AuthError(f"{source}: the content is not a mapping of keys to values", next_step=_STEP)
     return content
 
 

@@ -28,7 +28,7 @@ from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.handlers import account_handlers, common_handlers
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
 from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
-from cometmq.broker.membership import Membership, open_replication, open_store
+from cometmq.broker.membership import Membership, build_slave, open_replication, open_store
 from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic_work import periodic_work
 from cometmq.broker.pop.service import PopService
@@ -315,15 +315,15 @@ class Broker:
         of_master: list[object] = []
         filters = PullFilters(context, self.filters)
         if self.is_slave:
-            users = None if self.access is None else self.access.users
-            self.slave = Slave(context, self._access.own, None if self._member is None else self._member.sides, users)
+            self.slave = build_slave(context, self._access, self._member)
         else:
             detours, of_master = self._build_master(context, filters)
             self._tables.take_as_own()
         self.registration = self._build_registration()
         pulls = PullMessageProcessor(context, filters)
         self.hold = pulls.hold
-        failover = () if self._member is None else (FailoverAdmin(context, self._member.operated),)
+        member = self._member
+        failover = () if member is None else (FailoverAdmin(context, member.operated),)
         of_role = (self.slave,) if self.is_slave else (self.transactions, self.timer, self.ha)
         for part in (
             SendMessageProcessor(context, sequenced, detours, batches),
@@ -331,18 +331,18 @@ class Broker:
             SendBackProcessor(context, self.schedule),
             pulls,
             self.schedule,
-            BrokerAdmin(context, self.schedule, (*of_role, *failover)),
+            BrokerAdmin(context, self.schedule, (*of_role, *failover), None if member is None else member.keys),
             *common_handlers(context, self.filters, self.registration, self._tables.write_deletions),
             *failover,
             *of_master,
         ):
             self.processors.add(part)
-        for part in account_handlers(context, self.access, in_set=self._member is not None):
+        for part in account_handlers(context, self.access, None if member is None else member.sides):
             self.processors.add(part)
         if self.is_slave:
             self.processors.add(self.slave, replaces=True)
-        if self._member is not None:
-            self._member.gate(self.processors, is_slave=self.is_slave)
+        if member is not None:
+            member.join(self.processors, is_slave=self.is_slave)
         self._build_monitor(context)
         return context
 

@@ -20,6 +20,8 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.query_message import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
+from cometmq.broker.replication.account_copy import SetAccountsProcessor
+from cometmq.broker.replication.members import MasterSide
 from cometmq.broker.replication.store_files import StoreFileProcessor
 from cometmq.broker.replication.table_changes import TableChangesProcessor
 from cometmq.broker.replication.user_copy import SetUsersProcessor
@@ -52,14 +54,19 @@ def common_handlers(
     yield TableChangesProcessor(context)
 
 
-def account_handlers(context: BrokerContext, access: AccessControl | None, *, in_set: bool) -> Iterator[object]:
+def account_handlers(
+    context: BrokerContext, access: AccessControl | None, member: MasterSide | None
+) -> Iterator[object]:
     """Yield the handlers for changes of accounts, if accounts are checked.
 
-    :param in_set: True if this broker is a member of a set, whose other members copy the users.
+    :param member: the member of a set that this broker is, whose other members copy the accounts.
     """
+    others_have = None if member is None else context.tables.others_have
     if access is not None and access.files is not None:
-        yield PlainAccountAdmin(context, access.files)
+        yield PlainAccountAdmin(context, access.files, others_have)
+        if member is not None:
+            yield SetAccountsProcessor(access.files, member)
     if access is not None and access.users is not None:
-        yield UserAdmin(access.users, context.tables.others_have if in_set else None)
-        if in_set:
+        yield UserAdmin(access.users, others_have)
+        if member is not None:
             yield SetUsersProcessor(access.users)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
-from cometmq.broker.config import SYNC_MASTER, BrokerConfig
+from cometmq.auth.access_control import AccessControl
+from cometmq.broker.config import SYNC_MASTER, BrokerConfig, LiveConfig
+from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.status import FailoverMember
 from cometmq.broker.port_security import BrokerAccess
+from cometmq.broker.replication.account_copy import AccountCopy
 from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.replication.key_copy import KeyCopy, SetKeysProcessor
 from cometmq.broker.replication.members import FollowerSide, MasterSide
+from cometmq.broker.replication.set_copy import SetCopy
+from cometmq.broker.replication.slave import Slave
+from cometmq.broker.replication.user_copy import UserCopy
+from cometmq.broker.tables.set_keys import SetKeys
 from cometmq.broker.turn.confirm_service import ConfirmService
 from cometmq.broker.turn.group_transfer import GroupTransferService
 from cometmq.broker.turn.slaves_in_sync import SlavesInSync
 from cometmq.broker.turn.waiters import Transfers
+from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.processors import ProcessorTable, Response
 from cometmq.store.message_store import MessageStore
@@ -76,9 +86,26 @@ class Membership:
 
     sides: MemberSides
     operated: FailoverMember
+    keys: SetKeys
 
-    def gate(self, processors: ProcessorTable, *, is_slave: bool) -> None:
-        """Let a slave answer reads only when it knows what may be read, and a master changes only while it is one."""
+    def copies(self, live: LiveConfig, access: AccessControl | None, client: RemotingClient) -> list[SetCopy]:
+        """Return what this member copies from its master and other slaves do not.
+
+        :param client: sends the requests, signed with this broker's account.
+        """
+        found: list[SetCopy] = [KeyCopy(self.keys, live, client, self.sides)]
+        if access is not None and access.users is not None:
+            found.append(UserCopy(access.users, client))
+        if access is not None and access.files is not None:
+            found.append(AccountCopy(access.files, client, self.sides))
+        return found
+
+    def join(self, processors: ProcessorTable, *, is_slave: bool) -> None:
+        """Answer the requests of other members.
+
+        Let a slave answer reads only when it knows what may be read, and a master changes only while it is one.
+        """
+        processors.add(SetKeysProcessor(self.keys, self.sides))
         if is_slave:
             processors.gate(CLIENT_CODES, lambda: _refusal(self.sides.client_refusal))
         else:
@@ -107,6 +134,13 @@ async def open_store(config: BrokerConfig, member: Membership | None, **options:
         if opening.exception() is None:
             await opening.result().close()
         raise
+
+
+def build_slave(context: BrokerContext, access: BrokerAccess, member: Membership | None) -> Slave:
+    """Create the part with which a broker follows its master."""
+    if member is None:
+        return Slave(context, access.own)
+    return Slave(context, access.own, member.sides, partial(member.copies, context.live, access.accounts))
 
 
 def open_replication(

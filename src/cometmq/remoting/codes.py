@@ -214,6 +214,10 @@ class RequestCode(IntEnum):
     """A person makes a member the master although messages may be lost; CometMQ's own code."""
     GET_SET_USERS = 30045
     """A member of a set copies its master's users; CometMQ's own code."""
+    GET_SET_ACCOUNTS = 30046
+    """A member of a set copies its master's account files of ACL 1.0; CometMQ's own code."""
+    GET_SET_KEYS = 30047
+    """A member of a set copies the keys that were set at run time; CometMQ's own code."""
     PUT_QUOTA = 30050
     """A tool sets a quota for an account, address or group; CometMQ's own code."""
     GET_QUOTAS = 30051

@@ -210,6 +210,24 @@ class SetUsersHeader(Header):
     """A value that changes with each change of a user: in the request, that of the last copy."""
 
 
+class SetCopyRequestHeader(Header):
+    """Request header for GET_SET_ACCOUNTS (30046) and GET_SET_KEYS (30047), by which the members of a set copy."""
+
+    version: str = ""
+    """A digest of what the member has."""
+    account: str = ""
+    """The account with whose secret key the answer is encrypted, if it contains secrets."""
+
+
+class SetCopyResponseHeader(Header):
+    """Response header for GET_SET_ACCOUNTS (30046) and GET_SET_KEYS (30047)."""
+
+    version: str
+    """A digest of what the master has. If it is the member's, the body is empty."""
+    epoch: Int64
+    """The epoch in which the master serves."""
+
+
 class PullMessageRequestHeader(Header):
     """Request header for PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361); sysFlag is a PullSysFlag."""
 

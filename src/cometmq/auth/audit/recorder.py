@@ -67,6 +67,8 @@ BY_THEMSELVES: Final = frozenset(
         RequestCode.GET_STORE_FILE,
         RequestCode.GET_TABLE_CHANGES,
         RequestCode.GET_SET_USERS,
+        RequestCode.GET_SET_ACCOUNTS,
+        RequestCode.GET_SET_KEYS,
         RequestCode.GET_TIMER_CHECK_POINT,
         RequestCode.GET_TIMER_METRICS,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,7 +40,15 @@ T = TypeVar("T")
 class PlainAccountAdmin:
     """Reads and changes the account files in a thread, one request at a time. Responses contain no secrets."""
 
-    def __init__(self, broker: BrokerContext, files: PlainFiles) -> None:
+    def __init__(
+        self, broker: BrokerContext, files: PlainFiles, others_have: Callable[[], Awaitable[str]] | None = None
+    ) -> None:
+        """Create the handlers.
+
+        :param others_have: waits until the other members of a set have the files, and returns the reason why they do
+            not, or an empty text.
+        """
+        self._others_have = others_have
         self._config = broker.config
         self._address = broker.address
         self._files = files
@@ -50,6 +58,11 @@ class PlainAccountAdmin:
     async def _run_exclusively(self, work: Callable[[], T]) -> T:
         async with self._lock:
             return await in_thread(work)
+
+    async def _answer(self, code: int) -> Response:
+        """Answer a change once the other members of a set have it, or with a code and the reason why they do not."""
+        lacks = "" if self._others_have is None else await self._others_have()
+        return Response(code, remark=lacks) if lacks else Response()
 
     @answers(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
@@ -76,7 +89,7 @@ class PlainAccountAdmin:
         except AuthError as error:
             return Response(UPDATE_AND_CREATE_ACL_CONFIG_FAILED, remark=str(error))
         _log.info("%s changed the account %s", connection.remote_address, header.access_key)
-        return Response()
+        return await self._answer(UPDATE_AND_CREATE_ACL_CONFIG_FAILED)
 
     @answers(RequestCode.DELETE_ACL_CONFIG, permission=needs_cluster(Action.UPDATE))
     async def delete(
@@ -87,7 +100,7 @@ class PlainAccountAdmin:
         try:
             if await self._run_exclusively(lambda: self._changes.delete_account(name)):
                 _log.info("%s deleted the account %s", connection.remote_address, name)
-                return Response()
+                return await self._answer(DELETE_ACL_CONFIG_FAILED)
         except AuthError as error:
             return Response(DELETE_ACL_CONFIG_FAILED, remark=str(error))
         remark = f"The accesskey[{name}] corresponding to accessConfig has been deleted failed."
@@ -105,7 +118,7 @@ class PlainAccountAdmin:
                 lambda: self._changes.put_white_addresses(addresses, header.acl_file_full_path or "")
             ):
                 _log.info("%s changed the whitelisted addresses", connection.remote_address)
-                return Response()
+                return await self._answer(UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED)
         except AuthError as error:
             return Response(UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, remark=str(error))
         remark = f"The globalWhiteAddresses[{header.global_white_addrs}] has been updated failed."

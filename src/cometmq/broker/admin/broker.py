@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from cometmq import __version__
 from cometmq.apache_keys import BROKER, apache_keys
+from cometmq.broker.config import SLAVE
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
+from cometmq.broker.tables.set_keys import SetKeys
 from cometmq.options import ConfigError, changed, format_properties, no_effect
 from cometmq.properties_file import update_file
 from cometmq.remoting.admin_headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
@@ -51,14 +53,21 @@ class ReportsRuntimeInfo(Protocol):
 
 
 class BrokerAdmin:
-    """Handles requests about the running broker and its configuration (``AdminBrokerProcessor``).
-
-    :param reporters: the objects that add keys to the runtime information.
-    """
+    """Handles requests about the running broker and its configuration (``AdminBrokerProcessor``)."""
 
     def __init__(
-        self, broker: BrokerContext, schedule: ScheduleMessageService, reporters: Sequence[ReportsRuntimeInfo]
+        self,
+        broker: BrokerContext,
+        schedule: ScheduleMessageService,
+        reporters: Sequence[ReportsRuntimeInfo],
+        set_keys: SetKeys | None = None,
     ) -> None:
+        """Create the handlers.
+
+        :param reporters: the objects that add keys to the runtime information.
+        :param set_keys: the keys that were set at run time in the set of which this broker is a member.
+        """
+        self._set_keys = set_keys
         self._broker = broker
         self._schedule = schedule
         self._reporters = reporters
@@ -133,18 +142,18 @@ class BrokerAdmin:
     @answers(
         RequestCode.UPDATE_BROKER_CONFIG, limits=("MAX_CONFIG_UPDATE_BYTES",), permission=needs_cluster(Action.UPDATE)
     )
-    def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
+    async def update_config(self, connection: ServerConnection, _request: Request[NoHeader], body: bytes) -> Response:
         """Change the configuration, first in its file, then in the broker.
 
         The request body is properties text. Only keys that :mod:`cometmq.broker.config` marks as changeable at run time
         can change, and only within their ranges. A request changes all its keys or none. Apache's other keys are stored
-        and shown, but the response says that they have no effect.
+        and shown, but the response says that they have no effect. In a set, the master's keys go over to the other
+        members, except those that belong to one machine.
         """
         before = self._broker.config
         try:
             change = changed(before, body.decode("utf-8"), apache=self._apache)
-            if change.texts and before.config_store_path:
-                update_file(Path(before.config_store_path), change.texts)
+            goes_over = self._write(change.texts)
         except UnicodeDecodeError:
             return Response(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
         except ConfigError as error:
@@ -159,10 +168,37 @@ class BrokerAdmin:
             if change.config.broker_permission != before.broker_permission:
                 self._broker.topics.new_version()  # routes contain the permission
             self._broker.live.replace(change.config)
+        lacks = await self._broker.tables.others_have() if goes_over else ""
+        if lacks:
+            return Response(ResponseCode.SYSTEM_ERROR, remark=lacks)
         if not change.without_effect:
             return Response()
         _log.warning("%s sets %s", connection.remote_address, no_effect(change.without_effect))
         return Response(remark=no_effect(change.without_effect))
+
+    def _write(self, texts: Mapping[str, str]) -> bool:
+        """Write changed keys to the configuration file or, if they go over, to the keys of the set.
+
+        Return whether some go over.
+
+        :raises ConfigError: they are keys of the set, and this broker is not its master.
+        :raises OSError: a file cannot be written.
+        """
+        config, keys = self._broker.config, self._set_keys
+        of_set = frozenset() if keys is None else keys.of_set(texts)
+        if of_set and config.broker_role == SLAVE:
+            raise ConfigError(
+                f"{', '.join(sorted(of_set))}: this broker is a slave of its set, and copies the master's keys",
+                next_step="change them at the master, which cometmq failover status names",
+            )
+        own = {key: text for key, text in texts.items() if key not in of_set}
+        if own and config.config_store_path:
+            update_file(Path(config.config_store_path), own)
+        if keys is not None and of_set:
+            wanted = keys.texts | {key: texts[key] for key in of_set}
+            keys.save(wanted)
+            keys.use(wanted)
+        return bool(of_set)
 
 
 def _existing(path: Path) -> Path:

@@ -30,6 +30,7 @@ from cometmq.broker.member.own_log import OwnLog
 from cometmq.broker.member.roles import Roles
 from cometmq.broker.member.sides import Sides
 from cometmq.broker.membership import Membership
+from cometmq.broker.tables.set_keys import SetKeys
 from cometmq.clock import wait_for
 from cometmq.errors import reason_of
 from cometmq.loop import TaskSet
@@ -74,13 +75,15 @@ class SetMember:
         engine = open_engine(config, clock=clock) if engine is None else engine
         self._driver: Final = Driver(clock=clock)
         self._engine: Final = EngineTasks(engine, self._driver.give, heartbeat_s=self._heartbeat_s, clock=clock)
-        self._lives: Final = Lives(with_host(config), options)
+        keys = SetKeys(with_host(config))
+        keys.log()
+        self._lives: Final = Lives(keys.into(with_host(config)), options)
         self._identity_file: Final = IdentityFile(self._lives.config.root)
         self._own_log: Final = OwnLog(self._driver, self._lives, clock=clock)
         self._own_log.on_lost_bytes = self._lost_bytes
         self._roles: Final = Roles(self._driver, self._lives, self._own_log, clock=clock)
         self._sides: Final = Sides(self._driver, self._lives, self._roles, self._own_log, self._process)
-        self._lives.member = Membership(self._sides, self)
+        self._lives.member = Membership(self._sides, self, keys)
         self._looks = Periodic("look at the disk", self._heartbeat_s, self._own_log.look, clock=clock)
         self.monitoring: Final = Monitoring(self._lives, lambda: self._roles.serves, clock=clock)
         self._tasks: Final = TaskSet()

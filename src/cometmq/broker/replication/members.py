@@ -39,6 +39,10 @@ class SetMember(Protocol):
     def ha_address(self) -> str:
         """Return this member's ``host:port`` for followers."""
 
+    @property
+    def known_epoch(self) -> int:
+        """Return the highest epoch that this member knows."""
+
     def epoch_seen(self, epoch: int) -> None:
         """Take note of an epoch that another member of this set has named (``EpochSeen``)."""
 
@@ -49,10 +53,6 @@ class MasterSide(SetMember, Protocol):
     @property
     def epoch(self) -> int:
         """Return the epoch in which this member serves as master, or 0 if it does not."""
-
-    @property
-    def known_epoch(self) -> int:
-        """Return the highest epoch that this member knows."""
 
     @property
     def confirmed(self) -> int:

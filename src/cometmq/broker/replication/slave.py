@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from cometmq.auth.users import UserTable
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.document import Replica
 from cometmq.broker.failover.history import HistoryError
@@ -15,8 +14,8 @@ from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES, MEMBER_RETRY_SECONDS
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress, check_common_log
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.members import FollowerSide
+from cometmq.broker.replication.set_copy import SetCopy
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
-from cometmq.broker.replication.user_copy import UserCopy
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError
 from cometmq.errors import CometMQError
@@ -118,7 +117,7 @@ class Slave:
     """Follows the master until it is stopped, and replaces a master's request handlers.
 
     :param member: the member of a set that this process is; ``None`` for a slave that was made by hand.
-    :param users: the users of this broker, if it has any; those of the set's master replace them.
+    :param copies: returns what only the members of a set copy from their master.
     """
 
     def __init__(
@@ -126,15 +125,14 @@ class Slave:
         broker: BrokerContext,
         security: Security,
         member: FollowerSide | None = None,
-        users: UserTable | None = None,
+        copies: Callable[[RemotingClient], Sequence[SetCopy]] = lambda _: (),
     ) -> None:
         self.master: Final = MasterAddress(broker.config.ha_master_address)
         self._client = RemotingClient(clock=broker.clock, security=security, max_frame_bytes=MAX_TABLE_ANSWER_BYTES)
         self.link: Final = None if member is None else MemberLink(broker, member, self._client, self._know_topics)
         """The connection to the master of a set."""
         self.follower: Final = self.link or HAClient(broker, self.master, self._client, self._know_topics)
-        copy = None if member is None or users is None else UserCopy(users, self._client)
-        self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower, copy)
+        self.tables: Final = SlaveSynchronize(broker, self.master, self._client, self.follower, copies(self._client))
         self._last_copy: asyncio.Task[None] | None = None
         if self.link is not None:
             self.master.elected(None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -40,10 +40,10 @@ from cometmq.broker.replication.ha_client import HAClient, MasterAddress
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.queue_ends import QueueEnds
 from cometmq.broker.replication.quota_copy import QuotaCopy
+from cometmq.broker.replication.set_copy import SetCopy
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.table_changes import GROUPS, OFFSETS, TOPICS, MasterTables
 from cometmq.broker.replication.timer_copy import TimerCopy
-from cometmq.broker.replication.user_copy import UserCopy
 from cometmq.broker.tables.versioned_table import VersionedTable
 from cometmq.errors import CometMQError, reason_of
 from cometmq.fastjson import quote_keys
@@ -114,13 +114,13 @@ class SlaveSynchronize:
         master: MasterAddress,
         client: RemotingClient,
         follower: HAClient | MemberLink,
-        users: UserCopy | None = None,
+        copies: Sequence[SetCopy] = (),
     ) -> None:
         """Create the copies, which :meth:`start` begins.
 
-        :param users: copies the master's users, in a set.
+        :param copies: the tables that only the members of a set copy.
         """
-        self._users = users
+        self._copies = copies
         self._is_member = isinstance(follower, MemberLink)
         self._quotas = QuotaCopy(broker.limiter.table, client)
         store = self._store = broker.store
@@ -191,8 +191,8 @@ class SlaveSynchronize:
         for file in self._files:
             file.begin_with_master()
         self._timer.begin_with_master()
-        if self._users is not None:
-            self._users.begin_with_master()
+        for table in self._copies:
+            table.begin_with_master()
 
     def copy_soon(self) -> None:
         """Copy the tables within a second, because messages for unknown topics have arrived."""
@@ -307,9 +307,8 @@ class SlaveSynchronize:
             ("consumer offsets", self._copy_offsets),
             ("groups", self._copy_groups),
             ("the state of this slave", self._ask_whether_in_sync),
+            *((table.name, table.copy) for table in self._copies),
         ]
-        if self._users is not None:
-            parts.append(("users", self._users.copy))
         if is_all_due:
             parts.append(("message request modes", self._copy_modes))
         if is_all_due and self._is_member:

@@ -4,7 +4,7 @@ Tools change the users at all brokers, but not at those that are down. So withou
 come back with the next master.
 
 The passwords are encrypted with the password of the account that copies them, which both sides know. Only super users
-may copy them, as a broker's own account is. An account file of ACL 1.0 belongs to the configuration, and is not copied.
+may copy them, as a broker's own account is.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class UserCopy:
 
     :param client: signs with this broker's account.
     """
+
+    name: Final = "users"
 
     def __init__(self, users: UserTable, client: RemotingClient) -> None:
         self._users: Final = users

@@ -52,7 +52,7 @@ def set_keys(settings: tuple[str, ...], broker: str | None, yes: bool, namesrv: 
     """Change keys of running brokers after showing the changes.
 
     Only keys marked in docs/operations.md can be changed at run time. If a broker has a configuration file, it also
-    writes the new values to this file.
+    writes the new values to this file. In a set with failover, the keys go over to all members.
     """
     wanted = parse_settings(settings)
 

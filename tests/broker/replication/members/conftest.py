@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +13,12 @@ from tests.broker.replication.members.sides import FakeFollower, FakeMaster
 
 from cometmq.broker.controller import Broker
 from cometmq.broker.failover.epochs import EpochLog
+from cometmq.broker.membership import Membership
 from cometmq.broker.replication.ha_service import HAService
+from cometmq.broker.replication.key_copy import SetKeysProcessor
 from cometmq.broker.replication.slave import Slave
 from cometmq.broker.replication.user_copy import SetUsersProcessor
+from cometmq.broker.tables.set_keys import SetKeys
 from cometmq.testing import VirtualClock
 
 FILE_BYTES = 64 * 1024
@@ -61,6 +65,7 @@ async def master_of(broker: Broker, *, begins: bool = True, **side: Any) -> Mast
     broker._context.tables.when_others_have = broker.ha.when_tables_copied
     if broker.access is not None and broker.access.users is not None:
         broker.processors.add(SetUsersProcessor(broker.access.users))
+    broker.processors.add(SetKeysProcessor(SetKeys(broker.config), fake))
     if begins:
         await EpochLog(broker.store).begin(fake.epoch)
     await started(broker)
@@ -71,8 +76,10 @@ async def follower_of(broker: Broker, **side: Any) -> Follower:
     """Open a broker as a follower."""
     await broker.open()
     fake = FakeFollower(broker.store, **side)
-    users = None if broker.access is None else broker.access.users
-    broker.slave = Slave(broker._context, broker._access.own, fake, users)
+    keys = SetKeys(broker.config)
+    membership = Membership(fake, None, keys)  # type: ignore[arg-type]
+    copies = partial(membership.copies, broker.live, broker.access)
+    broker.slave = Slave(broker._context, broker._access.own, fake, copies)
     broker.processors.add(broker.slave, replaces=True)
     await started(broker)
     return Follower(broker, fake)

@@ -84,6 +84,7 @@ class FakeFollower:
     ha_address: str = "127.0.0.1:2"
     heartbeat_s: float = 1.0
     epoch: int = 0
+    known_epoch: int = 1
     is_copying: bool = False
     counts: int | None = None
     """The end that counts, if not the whole log."""
