@@ -42,6 +42,7 @@ from cometmq.message.properties import (
 )
 from cometmq.message.record_arrays import dtype_of
 from cometmq.spark.errors import SinkError
+from cometmq.spark.records.slices import constant
 from cometmq.spark.sink.options import DELAY_COLUMNS, SinkOptions
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, o
     body = _body(batch, where, options)
     delayed = _delayed(batch, where)
     properties = encode_properties_of(batch, identity.message_ids(first_row, count), where)
-    body_lengths = np.asarray(pc.binary_length(body))
-    property_lengths = np.asarray(pc.binary_length(properties))
+    body_lengths, property_lengths = _lengths(body), _lengths(properties)
     heads = np.zeros(count, _HEADS)
     heads["size"] = body_lengths + property_lengths + PIECE_OVERHEAD_BYTES
     if "flag" in batch.schema.names:
@@ -103,7 +103,7 @@ def encode_rows(batch: pa.RecordBatch, first_row: int, identity: TaskIdentity, o
         body,
         _fixed(property_lengths.astype(">i2"), _SHORT.size, count),
         properties,
-        pa.scalar(b"", pa.binary()),
+        _EMPTY,
     )
     if options.compression is not None:
         delayed = delayed | (body_lengths > options.compress_over)
@@ -115,6 +115,14 @@ def decode_piece(piece: bytes) -> MessageParts:
     _, _, _, flag, length = _HEAD.unpack_from(piece)
     body_end = _HEAD.size + length
     return MessageParts(flag, piece[_HEAD.size : body_end], piece[body_end + _SHORT.size :].decode())
+
+
+def _lengths(texts: Any) -> npt.NDArray[np.int32]:
+    """Return the lengths of texts without nulls. ``to_numpy`` would import Pandas, which takes half a second."""
+    if not len(texts):
+        return np.empty(0, np.int32)
+    lengths = pc.binary_length(texts)
+    return np.frombuffer(lengths.buffers()[1], np.int32)[lengths.offset :][: len(lengths)]
 
 
 def _fixed(values: npt.NDArray[Any], width: int, count: int) -> Any:
@@ -171,7 +179,15 @@ def _delayed(batch: pa.RecordBatch, where: RowPlace) -> npt.NDArray[np.bool_]:
 
 _NOT_THE_USERS: Final = RESERVED_NAMES | {SHARDING_KEY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS}
 _SEPARATORS: Final = (NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR).encode()
-_EMPTY: Final = pa.scalar(b"", pa.binary())
+
+
+def _scalar(text: str) -> Any:
+    """Return a text as a binary scalar. ``pa.scalar`` would import Pandas, which takes half a second."""
+    return constant(text, 1).cast(pa.binary())[0]
+
+
+_EMPTY: Final = _scalar("")
+_NULL: Final = pa.nulls(1, pa.binary())[0]
 
 
 def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], where: RowPlace) -> pa.BinaryArray:
@@ -206,7 +222,7 @@ def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], wher
     _check_separators(batch, texts, count + rows, where)
     refuse_first(
         batch,
-        pc.greater(pc.binary_length(texts), MAX_PROPERTIES_BYTES),
+        _lengths(texts) > MAX_PROPERTIES_BYTES,
         where,
         f"its properties have more than the {MAX_PROPERTIES_BYTES} bytes that can be stored",
         "put large values into the body",
@@ -214,23 +230,18 @@ def encode_properties_of(batch: pa.RecordBatch, ids: npt.NDArray[np.uint8], wher
     return texts
 
 
-def _scalar(text: str) -> Any:
-    return pa.scalar(text.encode(), pa.binary())
-
-
 def _piece(name: str, column: Any) -> tuple[list[Any], int]:
     """Return the text parts of one property, which are later joined, and the number of rows with the property. Null and
     empty values are left out.
     """
     values = _bytes(column)
-    empty = pc.equal(pc.binary_length(values), 0)
-    if pc.any(empty).as_py():
-        values = pc.if_else(empty, pa.scalar(None, pa.binary()), values)
+    if len(values) and pc.min(pc.binary_length(values)).as_py() == 0:
+        values = pc.if_else(pc.equal(pc.binary_length(values), 0), _NULL, values)
     head, tail = _scalar(property_mark(name)), _scalar(PROPERTY_SEPARATOR)
     if not values.null_count:
         return [head, values, tail], len(values)
     joined = pc.binary_join_element_wise(head, values, tail, _EMPTY)
-    return [pc.fill_null(joined, b"")], len(values) - values.null_count
+    return [pc.coalesce(joined, _EMPTY)], len(values) - values.null_count
 
 
 def _bytes(column: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cometmq.spark.errors import OptionError, sentence_first
+from cometmq.spark.records.worker_memory import lasting_worker
 from cometmq.spark.sink.encoding import TaskIdentity, encode_rows, parts_of, task_attempt, task_identity
 from cometmq.spark.sink.options import Guarantee, SinkOptions, check_sink_schema, parse_sink_options
 from cometmq.spark.sink.placing import Placing, Routes, WriteRoute, look_up_route
@@ -44,7 +45,8 @@ class _TaskWriter:
         :raises SinkError: see :func:`write_rows`.
         """
         identity = task_identity(self._plan.producer, streaming=self._plan.streaming)
-        return write_rows(self._plan, identity, iterator, attempt=task_attempt())
+        with lasting_worker():
+            return write_rows(self._plan, identity, iterator, attempt=task_attempt())
 
 
 class RocketMQWriter(_TaskWriter, DataSourceArrowWriter):
