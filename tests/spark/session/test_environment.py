@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from tests.spark.topics import Topics
 
@@ -44,6 +45,26 @@ spark.stop()
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, ("/given", os.environ.get("PYTHONPATH"))))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "heard\n")
+
+
+_PARQUET = """
+import sys
+from cometmq.spark.session.environment import local_session
+spark = local_session("local[1]", brief=True)
+rows = spark.range(1000).selectExpr("uuid() AS msgId", "'a' AS tags", "current_timestamp() AS storeTimestamp")
+rows.write.parquet(sys.argv[1])
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_parquet_files_have_times_in_microseconds_and_no_dictionaries_of_unique_values(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _PARQUET, tmp_path / "rows"], check=True, stderr=subprocess.DEVNULL)
+    [path] = (tmp_path / "rows").glob("*.parquet")
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
+    assert columns["storeTimestamp"].physical_type == "INT64"
+    assert [columns[name].has_dictionary_page for name in ("msgId", "tags")] == [False, True]
 
 
 _SHOWN = """
