@@ -8,6 +8,8 @@
 ``place``       the same of queue, offset and time only
 ``stream``      a stream of all columns into ``noop``, all messages in one micro-batch
 ``batches``     the same in micro-batches of 200,000
+``one``         a stream of a sixteenth of the messages, in a topic of their own
+``sixteen``     sixteen such streams at once in one driver, beside one
 ``parquet``     a stream of all columns into Spark's Parquet sink (ours 21, a map among them; Kafka's 7)
 ``seven``       the same of as many columns as Kafka's connector has, of the same meaning, on both sides
 ``archive``     our archive job, from the broker, beside Kafka's stream into Spark's Parquet sink
@@ -50,7 +52,7 @@ from typing import Any, Final
 
 from benchmarks.machine import Beside, look_before, verdict
 from benchmarks.spark.cpu_meter import JVM, PYTHON
-from benchmarks.spark.session import IDLE, IDLE_QUEUES, STREAM_BATCH, arguments, demand_cases
+from benchmarks.spark.session import IDLE, IDLE_QUEUES, MANY, ONE, STREAM_BATCH, STREAMS, arguments, demand_cases
 from benchmarks.spark.sides import SESSIONS
 
 KAFKA: Final = "Kafka"
@@ -75,6 +77,8 @@ ROWS: Final = (
     Row("batch read of queue, offset and time", "place", ("place", KAFKA)),
     Row("stream, one large batch", "stream", ("stream", KAFKA)),
     Row(f"stream, batches of {STREAM_BATCH:,}", "batches", ("batches", KAFKA)),
+    Row(f"{STREAMS} streams in one driver", MANY, (MANY, KAFKA)),
+    Row(f"{STREAMS} streams beside one of them", MANY, (ONE, OURS)),
     Row("stream to Spark's Parquet sink", "parquet", ("parquet", KAFKA)),
     Row("the same of seven columns on both sides", "seven", ("parquet", KAFKA)),
     Row("archive from a broker", "archive", ("parquet", KAFKA)),

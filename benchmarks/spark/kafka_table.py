@@ -1,9 +1,10 @@
-"""Spark's own Kafka source, writing into a Delta or an Iceberg table; benchmarks/spark/tables.py starts it.
+"""Streams into a Delta or an Iceberg table through that table's own sink; benchmarks/spark/tables.py starts it.
 
 It runs with the Python of the newest Spark for which the table's jars exist, and imports nothing but PySpark. The first
-argument is a JSON object: ``conf`` of the session, ``address`` of Kafka, ``topic``, ``queues``, and the Parquet files
-``source`` to fill it with. For each line of standard input, an object with the ``format``, the ``path`` and the
-``checkpoint`` of a new table, it answers with a line: first when the table is there, then when the stream has ended.
+argument is a JSON object: ``conf`` of the session, ``address`` of Kafka, ``topic``, ``queues``, the Parquet files
+``source`` to fill it with, and ``comet``: the options of CometMQ's source. For each line of standard input, an object
+with the ``source`` (a format of Spark), the ``format``, the ``path`` and the ``checkpoint`` of a new table, it answers
+with a line: first when the table is there, then when the stream has ended.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def main() -> None:
     print("ready", flush=True)
     for line in iter(sys.stdin.readline, ""):
         wanted = json.loads(line)
-        source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", given["address"])
-        frame = source.options(subscribe=given["topic"], startingOffsets="earliest").load()
+        options = {"kafka.bootstrap.servers": given["address"], "subscribe": given["topic"]}
+        options = options if wanted["source"] == "kafka" else given["comet"]
+        frame = spark.readStream.format(wanted["source"]).options(startingOffsets="earliest", **options).load()
         writer = frame.writeStream.option("checkpointLocation", wanted["checkpoint"]).trigger(availableNow=True)
         table = f"lake.`{Path(wanted['path']).name}`"  # a catalog of directories places it there
         if wanted["format"] == "iceberg":

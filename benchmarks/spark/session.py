@@ -39,7 +39,9 @@ STREAM_BATCH: Final = 200_000
 ARCHIVE_BATCH: Final = 1_000_000
 IDLE_QUEUES: Final = 16
 IDLE_BATCHES: Final = 10
-IDLE_WARM: Final = 5
+IDLE_WARM: Final = 2
+STREAMS: Final = 16
+"""Streams of one driver in a case, each of a topic's sixteenth."""
 Check = Callable[[], int]
 """Counts the rows of a run that is over."""
 Start = Callable[[], Check]
@@ -57,6 +59,8 @@ class Bench:
     queues: int
     topics: dict[str, str] = field(default_factory=dict)
     """The filled topic of each side."""
+    shares: dict[str, str] = field(default_factory=dict)
+    """A topic of each side that has a share of the rows, for many streams at once."""
     written: list[tuple[Side, str]] = field(default_factory=list)
     """Topics that the run before has made."""
 
@@ -98,6 +102,27 @@ class Bench:
             return lambda: sum(progress["numInputRows"] for progress in query.recentProgress)
 
         return start
+
+    def streams(self, side: Side, count: int) -> Start:
+        """So many streams at once, each into noop and of all rows of the small topic."""
+
+        def start() -> Check:
+            queries = []
+            for number in range(count):
+                frame = side.stream(self.spark, self.shares[side.name], None)
+                place = str(self.place / "run" / f"checkpoint-{number}")
+                writer = frame.writeStream.format("noop").option("checkpointLocation", place)
+                queries.append(writer.trigger(availableNow=True).start())
+            for query in queries:
+                query.awaitTermination()
+            return lambda: sum(one["numInputRows"] for query in queries for one in query.recentProgress)
+
+        return start
+
+    def fill_share(self, side: Side, rows: int) -> None:
+        """Make the small topic of a side."""
+        self.shares[side.name] = side.create(self.queues)
+        side.write(self.rows().limit(rows), self.shares[side.name])
 
     def archive(self, side: CometSide) -> Start:
         """Our archive job."""
@@ -144,11 +169,15 @@ class Bench:
         assert frame.selectExpr("count(*)", f"bit_xor(xxhash64({body}))").first() == want, side.name
 
 
+ONE: Final = "one"
+MANY: Final = "sixteen"
 CASES: Final[Mapping[str, Callable[[Bench, Any], Start]]] = {
     "read": lambda bench, side: bench.read(side),
     "place": lambda bench, side: bench.read(side, columns=False),
     "stream": lambda bench, side: bench.stream(side, None),
     "batches": lambda bench, side: bench.stream(side, STREAM_BATCH),
+    ONE: lambda bench, side: bench.streams(side, 1),
+    MANY: lambda bench, side: bench.streams(side, STREAMS),
     "parquet": lambda bench, side: bench.stream(side, ARCHIVE_BATCH, "parquet"),
     "seven": lambda bench, side: bench.stream(side, ARCHIVE_BATCH, "parquet", seven=True),
     "archive": lambda bench, side: bench.archive(side),
@@ -166,6 +195,7 @@ IN_TURN: Final = (
     ("place",),
     ("stream",),
     ("batches",),
+    (ONE, MANY),
     ("parquet", "seven", "archive", "store"),
     (IDLE,),
     ("write", "effectively", "exactly"),
@@ -207,19 +237,28 @@ class Session:
     bench: Bench
     sides: Mapping[str, Side]
     meter: CpuMeter
+    messages: int
 
-    def measure(self, cases: Sequence[str], rounds: int, messages: int) -> None:
-        """Let cases take turns, and tell each run."""
+    def rows(self, case: str) -> int:
+        """The rows that a case must see."""
+        if case not in (ONE, MANY):
+            return self.messages
+        return self.messages // STREAMS * (STREAMS if case == MANY else 1)
+
+    def measure(self, cases: Sequence[str], rounds: int) -> None:
+        """Let cases take turns, and tell each run. Constants need no round 0: what they run, the others have run."""
         runs = [(case, side) for case in cases for side in self.sides if _has(side, case)]
         for number in range(rounds + 1):
             first = number % max(len(runs), 1)
             for case, side in runs[first:] + runs[:first]:
+                if side == ConstantsSide.name and not number:
+                    continue
                 self.bench.clean()
-                figures = self._idle(side) if case == IDLE else self._run(case, side, messages)
+                figures = self._idle(side) if case == IDLE else self._run(case, side)
                 names = {"case": case, "session": self.name, "side": side, "round": number}
                 print(json.dumps(names | figures), flush=True)
 
-    def _run(self, case: str, side: str, messages: int) -> dict[str, Any]:
+    def _run(self, case: str, side: str) -> dict[str, Any]:
         start = CASES[case](self.bench, self.sides[side])
         machine, cpu, began = CpuTimes.now(), self.meter.seconds(), time.perf_counter()
         check = start()
@@ -227,8 +266,8 @@ class Session:
         after, now = self.meter.seconds(), CpuTimes.now()
         spent = {kind: value - cpu.get(kind, 0.0) for kind, value in after.items()}
         rows = check()
-        if rows != messages:
-            raise SystemExit(f"{case}, {side}: {rows} rows, not {messages}")
+        if rows != self.rows(case):
+            raise SystemExit(f"{case}, {side}: {rows} rows, not {self.rows(case)}")
         beside = Beside.between(machine, now, sum(spent.values()))
         figures = {"seconds": round(seconds, 3), "rows": rows, "cpu_seconds": self._own(spent, side)}
         return figures | {"others": round(beside.others, 3), "steal": round(beside.steal, 3)}
@@ -316,13 +355,15 @@ def main() -> None:
             bench.topics[side.name] = side.create(options.queues)
             side.fill(spark, bench.source, bench.topics[side.name])
             bench.demand_same(side)
+            if {ONE, MANY} & set(wanted):
+                bench.fill_share(side, options.messages // STREAMS)
         limit = ConstantsSide(spark, place / "constants", comet, bench.topics[comet.name], options.messages)
         sides[limit.name] = limit
         bench.topics[limit.name] = ""
         meter.watch()
-        session = Session(options.session, bench, sides, meter)
+        session = Session(options.session, bench, sides, meter, options.messages)
         for group in IN_TURN:
-            session.measure([case for case in group if case in wanted], options.rounds, options.messages)
+            session.measure([case for case in group if case in wanted], options.rounds)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 ``python -m benchmarks.spark.tables --formats delta,iceberg --places disk,s3 --messages 600000 --rounds 3``
 
 Kafka's side is a stream from Apache Kafka 3.9.1 into the table, by the jars of its Spark: the newest for which the
-table's jars exist (:data:`TABLES`), in a plain session. CometMQ's are the archive job from its broker and from the
-broker's store, in this Python's Spark. All run on the same bodies in as many queues, each first in turn, into new
-tables, and round 0 is not counted. Rows are counted in the files. Kafka's tables have the seven columns of its source,
-CometMQ's all columns of an archive. An S3 server is SeaweedFS on the same machine, with the checkpoints on the disk;
-Iceberg is written to the disk only, since its catalog of files needs renames.
+table's jars exist (:data:`TABLES`), in a plain session. *Stream* is CometMQ's source in its place, in the same session
+and with the same sink; CometMQ needs Spark 4.2, so there is none for Iceberg. The others are CometMQ's archive job from
+its broker and from the broker's store, in this Python's Spark. All run on the same bodies in as many queues, each first
+in turn, into new tables, and round 0 is not counted. Rows are counted in the files. Kafka's tables have the seven
+columns of its source, those of CometMQ's source its 21, and the others all columns of an archive. An S3 server is
+SeaweedFS on the same machine, with the checkpoints on the disk; Iceberg is written to the disk only, since its catalog
+of files needs renames.
 
 The processor time is that of all processes of a side, with its broker and without the S3 server.
 """
@@ -21,6 +23,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -48,7 +51,8 @@ HERE: Final = Path(__file__).parent
 POM: Final = HERE / "tables.xml"
 QUEUES: Final = 8
 KAFKA: Final = "Kafka"
-SIDES: Final = (KAFKA, "broker", "store")
+STREAM: Final = "stream"
+SIDES: Final = (KAFKA, STREAM, "broker", "store")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Table:
     hadoop: str
     jar: str
     conf: Mapping[str, str]
+    sides: Sequence[str] = SIDES
 
 
 TABLES: Final = {
@@ -76,6 +81,7 @@ TABLES: Final = {
         "3.4.2",
         "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
         {"spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog", "spark.sql.catalog.lake.type": "hadoop"},
+        tuple(side for side in SIDES if side != STREAM),
     ),
 }
 """On Spark 4.3, Delta 4.4.0 ends with NoSuchMethodError (``LogicalRDD.<init>``), and Iceberg 1.12.0, as on 4.2, with
@@ -89,7 +95,11 @@ def python_of(wanted: Table) -> Path:
         subprocess.run([sys.executable, "-m", "venv", target / "venv"], check=True)
         subprocess.run([target / "venv/bin/pip", "install", "-q", f"pyspark=={wanted.spark}"], check=True)
 
-    return builds.built(builds.Build(f"pyspark-{wanted.spark}", (), make)) / "venv/bin/python"
+    venv = builds.built(builds.Build(f"pyspark-{wanted.spark}", (), make)) / "venv"
+    [packages] = venv.glob("lib/python*/site-packages")
+    # behind that PySpark, what CometMQ's source needs
+    (packages / "benchmark.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return venv / "bin/python"
 
 
 def class_path(wanted: Table, python: Path) -> str:
@@ -119,26 +129,27 @@ def class_path(wanted: Table, python: Path) -> str:
 
 
 class KafkaTables:
-    """The process of Kafka's side."""
+    """The process of Kafka's side, and of CometMQ's source in its place."""
 
     def __init__(self, format_name: str, given: Mapping[str, Any]) -> None:
         self._format = format_name
         wanted = TABLES[format_name]
         python = python_of(wanted)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
+        environment |= {"PYTHONPATH": str(HERE.parents[1] / "src"), "PYSPARK_PYTHON": str(python)}
         environment["PYSPARK_SUBMIT_ARGS"] = f"--driver-class-path {class_path(wanted, python)} pyspark-shell"
         command = [str(python), str(HERE / "kafka_table.py"), json.dumps(given)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
         self._wait("ready")
 
-    def create(self, path: str, checkpoint: Path) -> None:
+    def create(self, source: str, path: str, checkpoint: Path) -> None:
         """Make the next table."""
-        self._send({"format": self._format, "path": path, "checkpoint": str(checkpoint)})
+        self._send({"source": source, "format": self._format, "path": path, "checkpoint": str(checkpoint)})
         self._wait("created")
 
     def write(self) -> None:
-        """Write all of the topic into it."""
+        """Write all of the source's topic into it."""
         self._send({})
         self._wait("done")
 
@@ -173,11 +184,11 @@ class Tables:
         """Write all messages into a new table; return the figures."""
         path, options = (str(self.place / name), None) if where == "disk" else (f"s3://lake/{name}", self.s3)
         checkpoint = self.place / f"{name}-checkpoint"
-        if side == KAFKA:
-            self.kafka.create(path.replace("s3://", "s3a://"), checkpoint)
+        if side in (KAFKA, STREAM):
+            self.kafka.create("kafka" if side == KAFKA else "rocketmq", path.replace("s3://", "s3a://"), checkpoint)
         os.sync()
         cpu, began = self.meter.seconds(), time.perf_counter()
-        if side == KAFKA:
+        if side in (KAFKA, STREAM):
             self.kafka.write()
         else:
             self._archive(side, path, options)
@@ -220,7 +231,9 @@ def opened(format_name: str, comet: CometSide, topic: str, server: S3Server, pla
     with ExitStack() as stack:
         kafka = KafkaBroker(place / f"kafka-{format_name}")
         stack.callback(kafka.stop)
-        given = {"conf": conf_of(format_name, place, server), "address": kafka.address, "topic": "bench"}
+        given: dict[str, Any] = {"conf": conf_of(format_name, place, server)}
+        given |= {"address": kafka.address, "topic": "bench"}
+        given["comet"] = {"namesrvAddr": comet.deployment.address, "topic": topic}
         kafka_side = KafkaTables(format_name, given | {"queues": QUEUES, "source": str(place / "source")})
         stack.callback(kafka_side.close)
         spark = local_session(MASTER, "benchmark")
@@ -240,7 +253,8 @@ def report(found: Mapping[tuple[str, str, str], Sequence[Mapping[str, float]]]) 
     ]
     for (format_name, where, side), runs in found.items():
         one, kafka = medians(runs), medians(found[format_name, where, KAFKA])
-        title = f"Kafka's source, Spark {TABLES[format_name].spark}" if side == KAFKA else f"archive from a {side}"
+        titles = {KAFKA: "Kafka's source", STREAM: "CometMQ's source"}
+        title = f"{titles[side]}, Spark {TABLES[format_name].spark}" if side in titles else f"archive from a {side}"
         million = 1e6 / one["rows"]
         cpu = f"{one['cpu_s'] * million:.1f} s"
         server = "–" if where == "disk" else f"{one['server_cpu_s'] * million:.1f} s"
@@ -276,7 +290,8 @@ def main() -> None:
         for format_name in given.formats.split(","):
             with opened(format_name, comet, topic, server, place) as tables:
                 for where in given.places.split(",") if format_name == "delta" else ["disk"]:
-                    for number, side in [(0, side) for side in SIDES] + list(in_turn(SIDES, given.rounds)):
+                    sides = TABLES[format_name].sides
+                    for number, side in [(0, side) for side in sides] + list(in_turn(sides, given.rounds)):
                         begin = CpuTimes.now()
                         figures = tables.run(side, where, f"{format_name}-{where}-{number}-{side}")
                         if figures["rows"] != given.messages:
