@@ -182,6 +182,32 @@ def test_each_arrival_costs_the_same_however_many_are_due_with_it() -> None:
     assert processor_time_of_arrivals(30_000) < 40 * few  # 100 times as much if each look goes through all
 
 
+def late_of_both_sources(messages: int) -> tuple[DueMessages, list[int]]:
+    """So many late messages, of which every other was loaded, and their serials in the order of due times."""
+    due = DueMessages()
+    due.add_window(window([(serial, serial) for serial in range(0, messages, 2)]))
+    for serial in range(1, messages, 2):
+        due.add(entry(serial, serial))
+    return due, list(range(messages))
+
+
+def test_late_messages_of_both_sources_come_from_both_ends() -> None:
+    due, order = late_of_both_sources(2_000)
+    first = [waiting.serial for waiting in due.take_due(10_000, 64)]
+    assert sorted(first) == order[:32] + order[-32:]
+    taken = first + [waiting.serial for waiting in drain(due, 10_000, 64)]
+    assert sorted(taken) == order
+
+
+def test_a_backlog_of_both_sources_is_not_merged_at_once() -> None:
+    """Half a million loaded messages and as many that had arrived held the event loop for 250 ms."""
+    due, _ = late_of_both_sources(200_000)
+    due._begin_slots(10_000)
+    began = time.thread_time()
+    assert len(due.take_due(1_000_000, 128)) == 128
+    assert time.thread_time() - began < 0.01
+
+
 def test_unwritten_messages_are_added_in_slices_without_those_that_arrive_meanwhile() -> None:
     due = DueMessages()
     entries = [entry(serial, 1_000 + serial) for serial in range(ADDED_AT_ONCE + 5)]

@@ -109,7 +109,8 @@ class DueMessages:
         self._arrived: deque[Units] = deque()
         """Sorted messages of slots that have begun."""
         self._late: deque[Waiting] = deque()
-        self._late_windows: deque[Units] = deque()
+        self._late_arrays: tuple[deque[Units], deque[Units]] = deque(), deque()
+        """Late messages of ``_windows`` and of ``_arrived``, perhaps a million. They are merged when they are taken."""
         self._recalled: dict[tuple[int, int], int] = {}
         """Number of recalls by due time and key.
 
@@ -124,7 +125,8 @@ class DueMessages:
 
     def _arrays(self) -> Iterator[Units]:
         """Yield the sorted arrays of messages."""
-        yield from self._late_windows
+        for late in self._late_arrays:
+            yield from late
         yield from self._windows
         yield from self._arrived
 
@@ -179,7 +181,7 @@ class DueMessages:
         for arrived in self._slots.values():
             arrived.forget_from(due_ms)
         self._late = deque(waiting for waiting in self._late if waiting.due_ms < due_ms)
-        for windows in (self._windows, self._arrived, self._late_windows):
+        for windows in (self._windows, self._arrived, *self._late_arrays):
             kept = [units[units["due"] < due_ms] for units in windows]
             windows.clear()
             windows.extend(units for units in kept if len(units))
@@ -215,8 +217,9 @@ class DueMessages:
         """Return the due time of the next message, or ``None`` if no message is waiting."""
         if self._late:
             return self._late[0].due_ms
-        if self._late_windows:
-            return int(self._late_windows[0]["due"][0])
+        late = [int(arrays[0]["due"][0]) for arrays in self._late_arrays if arrays]
+        if late:
+            return min(late)
         heads = [int(arrays[0]["due"][0]) for arrays in (self._windows, self._arrived) if arrays]
         if self._heap:
             heads.append(self._heap[0].due_ms)
@@ -230,7 +233,7 @@ class DueMessages:
         self.taken_until_ms = max(self.taken_until_ms, now_ms)
         self._begin_slots(now_ms // SLOT_MS)
         self._move_to_backlog(now_ms - LATE_MS)
-        late = bool(self._late or self._late_windows)
+        late = bool(self._late or any(self._late_arrays))
         taken = self._take_fresh(now_ms, most // 2 if late else most)
         if late:
             self._take_late(taken, most)
@@ -257,12 +260,8 @@ class DueMessages:
             count = bisect_left(heap, due_ms, key=_DUE)
             self._late += heap[:count]
             self._heap = heap[count:]  # a sorted list is a heap
-        late = [[*_cut(self._windows, due_ms)], [*_cut(self._arrived, due_ms)]]
-        if all(late):
-            units = np.concatenate([*late[0], *late[1]])
-            late = [[units[np.argsort(units["due"], kind="stable")]]]  # linear, because few sorted parts are merged
-        for parts in late:
-            self._late_windows += parts
+        for late, arrays in zip(self._late_arrays, (self._windows, self._arrived), strict=True):
+            late += _cut(arrays, due_ms)
 
     def _take_late(self, taken: list[Waiting], most: int) -> None:
         """Remove the oldest late messages, and also the newest ones, so that they need not wait for the entire
@@ -275,19 +274,14 @@ class DueMessages:
             youngest -= 1
         while late and len(taken) < most:
             taken.append(late.popleft())
-        windows = self._late_windows
-        if windows and int(windows[-1]["due"][-1]) > int(windows[0]["due"][0]):
-            units = windows.pop()
-            count = min((most - len(taken)) // 2, len(units))
-            taken += _to_waiting(units[len(units) - count :])
-            if count < len(units):
-                windows.append(units[: len(units) - count])
-        while windows and len(taken) < most:
-            units = windows.popleft()
-            count = most - len(taken)
-            taken += _to_waiting(units[:count])
-            if count < len(units):
-                windows.appendleft(units[count:])
+        arrays = [one for one in self._late_arrays if one]
+        if not arrays:
+            return
+        if max(int(one[-1]["due"][-1]) for one in arrays) > min(int(one[0]["due"][0]) for one in arrays):
+            taken += _take_last(arrays, (most - len(taken)) // 2)
+        arrays = [one for one in arrays if one]
+        if arrays:
+            taken += _take_first(arrays, most - len(taken))
 
     def _take_fresh(self, now_ms: int, most: int) -> list[Waiting]:
         heap = self._heap
@@ -328,6 +322,66 @@ def _to_waiting(units: Units) -> list[Waiting]:
         Waiting(due_ms, serial, key, topic, at, size, IN_LOG if kind == _ARRIVED else crc)
         for due_ms, serial, key, topic, at, size, kind, crc, _ in units.tolist()
     ]
+
+
+def _take_first(sources: Sequence[deque[Units]], most: int) -> list[Waiting]:
+    """Remove and return the ``most`` messages that are due first; each source is sorted."""
+    heads = [_first_dues(source, most) for source in sources]
+    order = np.argsort(np.concatenate(heads), kind="stable")[:most]
+    taken: list[Waiting] = []
+    for source, left in zip(sources, _counts(heads, order), strict=True):
+        while left:
+            units = source.popleft()
+            count = min(left, len(units))
+            taken += _to_waiting(units[:count])
+            if count < len(units):
+                source.appendleft(units[count:])
+            left -= count
+    return sorted(taken)
+
+
+def _take_last(sources: Sequence[deque[Units]], most: int) -> list[Waiting]:
+    """Remove and return the ``most`` messages that are due last; each source is sorted."""
+    tails = [_last_dues(source, most) for source in sources]
+    dues = np.concatenate(tails)
+    order = np.argsort(dues, kind="stable")[max(len(dues) - most, 0) :]
+    taken: list[Waiting] = []
+    for source, left in zip(sources, _counts(tails, order), strict=True):
+        while left:
+            units = source.pop()
+            begin = max(len(units) - left, 0)
+            taken += _to_waiting(units[begin:])
+            if begin:
+                source.append(units[:begin])
+            left -= len(units) - begin
+    return sorted(taken)
+
+
+def _first_dues(source: deque[Units], most: int) -> npt.NDArray[np.int64]:
+    """Return the first due times of a source, at least ``most`` if it has as many."""
+    parts: list[Units] = []
+    for units in source:
+        parts.append(units["due"][:most])
+        if sum(map(len, parts)) >= most:
+            break
+    return np.concatenate(parts)
+
+
+def _last_dues(source: deque[Units], most: int) -> npt.NDArray[np.int64]:
+    """Return the last due times of a source, at least ``most`` if it has as many."""
+    parts: list[Units] = []
+    for units in reversed(source):
+        parts.append(units["due"][max(len(units) - most, 0) :])
+        if sum(map(len, parts)) >= most:
+            break
+    return np.concatenate(parts[::-1])
+
+
+def _counts(parts: Sequence[npt.NDArray[np.int64]], chosen: npt.NDArray[np.int64]) -> list[int]:
+    """Return how many of the chosen places in the concatenated parts are in each of them."""
+    numbers = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    counts: list[int] = np.bincount(numbers[chosen], minlength=len(parts)).tolist()
+    return counts
 
 
 def _count_until(units: Units, due_ms: int, most: int) -> int:
