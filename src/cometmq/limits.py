@@ -107,8 +107,9 @@ MAX_PENDING_INVOKES: Final = 1_024
 """Maximum number of unanswered requests from a server to one client."""
 
 # --- Nameserver ---------------------------------------------------------------------------------
-MAX_NAMESRV_TOPICS: Final = 100_000
-"""Maximum number of topics on one nameserver, with about 500 bytes each."""
+MAX_NAMESRV_TOPICS: Final = 250_000
+"""Maximum number of topics on one nameserver, and in one registration, with about 500 bytes each: 100,000 topics, the
+retry topics of as many groups, and some more."""
 MAX_ROUTE_QUEUES: Final = 262_144
 """Maximum number of queues in one topic that a client accepts from a nameserver, with about 100 bytes each: 16 brokers
 with 16,384 queues each."""
@@ -125,7 +126,9 @@ a thread."""
 MAX_DATA_VERSION_BYTES: Final = 4_096
 """Maximum size of a DataVersion (request code 322); Java's has 60 bytes."""
 MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of a decompressed registration: 100,000 topics with long names."""
+"""Maximum size of a decompressed registration: 250,000 topics with long names."""
+COMPRESSED_REGISTRATION_BYTES: Final = 1024 * 1024
+"""Size above which a broker compresses its registration: 250,000 topics have 40 MB, and a frame at most 16."""
 
 # --- Spark --------------------------------------------------------------------------------------
 SPARK_TASK_BYTES: Final = 512 * 1024 * 1024

@@ -377,3 +377,16 @@ async def test_a_broker_that_names_no_nameserver_says_so_every_minute(
     for minutes in range(3):
         assert caplog.text.count("namesrvAddr is not set") == 1 + minutes
         clock.advance(60)
+
+
+async def test_100_000_topics_and_their_retry_topics_are_registered(room: Room) -> None:
+    """Apache's brokers cannot: the body is larger than a frame unless compressedRegister is set."""
+    server = await room.nameserver()
+    names = [f"{kind}a-topic-with-a-long-name-{number}" for kind in ("", "%RETRY%") for number in range(100_000)]
+    room.topics._table.update((name, TopicConfig(topic_name=name, read_queue_nums=5)) for name in names)
+    await room.start(server.address)
+    await until(lambda: has(server, names[-1]))
+    assert server.routes.topics() == list(room.topics.table)
+    route = server.routes.route(names[0])
+    assert route is not None
+    assert route.queue_datas[0].read_queue_nums == 5

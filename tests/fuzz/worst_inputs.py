@@ -384,7 +384,7 @@ def plain_registration(topics: int) -> bytes:
 
 
 MOST_TOPICS: Final = MAX_NAMESRV_TOPICS - 25_000
-"""With room for the topics that the walk through the broker has made."""
+"""With room for the topics that the walk through the broker has made; all of them fit into a plain frame."""
 
 
 def registrations(salt: int) -> Frames:

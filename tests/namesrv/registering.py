@@ -22,7 +22,21 @@ def register(
     connection: Any = None,
     now_s: float = 0.0,
 ) -> Registered:
-    registration = RouteRegistration(
+    return finish(
+        table.register(registration(identity, topics, counter=counter, state=state, connection=connection, now_s=now_s))
+    )
+
+
+def registration(
+    identity: BrokerIdentity = MASTER,
+    topics: dict[str, TopicConfig] | None = None,
+    *,
+    counter: int = 0,
+    state: int | None = None,
+    connection: Any = None,
+    now_s: float = 0.0,
+) -> RouteRegistration:
+    return RouteRegistration(
         identity,
         queues_of(identity, topics or {}),
         ha_address=identity.address + "-ha",
@@ -31,4 +45,3 @@ def register(
         connection=connection,
         now_s=now_s,
     )
-    return finish(table.register(registration))

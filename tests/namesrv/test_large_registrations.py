@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import time
 import zlib
 from collections.abc import Callable
 
 import pytest
-from tests.namesrv.registering import MASTER, SLAVE, register
+from tests.namesrv.registering import MASTER, SLAVE, register, registration
 from tests.namesrv.wire import Connect, topic
 
 from cometmq.limits import MAX_ADDRESS_CHARS, MAX_FILTER_SERVERS, MAX_NAMESRV_TOPICS
@@ -65,6 +66,24 @@ def test_what_is_too_much_is_refused_before_it_is_made(make: Callable[[], bytes]
     with pytest.raises(BodyError, match=r"at most|malformed"):
         decode_registration(body, compressed=is_compressed)
     assert time.thread_time() - began < 1.5
+
+
+def test_a_registration_of_many_topics_takes_only_short_steps() -> None:
+    table = RouteTable()
+    topics = {f"topic-{number}": TopicConfig(topic_name=f"topic-{number}") for number in range(150_000)}
+    steps = table.register(registration(MASTER, topics))
+    took: list[float] = []
+    gc.disable()  # whose work here grows with the objects of the other tests
+    try:
+        ended = False
+        while not ended:
+            began = time.thread_time()
+            ended = next(steps, True) is True
+            took.append(time.thread_time() - began)
+    finally:
+        gc.enable()
+    assert len(table.topics()) == 150_000
+    assert max(took) < 0.02
 
 
 def test_a_broker_of_5x_with_static_topics_is_understood() -> None:

@@ -111,7 +111,7 @@ class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, StoreConfig):
     register_broker_timeout_mills: int = option(
         6_000, "Timeout for a registration at a nameserver, in milliseconds.", minimum=100, maximum=60_000
     )
-    compressed_register: bool = option(False, "Compress registrations.")
+    compressed_register: bool = option(False, "Compress all registrations, not only those larger than 1 MiB.")
 
     log_level: str = option("", LOG_LEVEL_DOC, form=one_of(*LOG_LEVELS), runtime=True)
     metrics_per_queue: bool = option(False, "Also report the lag of each group by queue.", runtime=True)

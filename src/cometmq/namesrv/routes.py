@@ -254,7 +254,8 @@ class RouteTable:
         identity.check()
         if len(ha_address) > MAX_ADDRESS_CHARS:
             raise RegistrationError(f"haServerAddr has more than {MAX_ADDRESS_CHARS} characters")
-        topics, pairs = self._topics.count_with(identity.name, usable)
+        most = min(MAX_NAMESRV_TOPICS, MAX_NAMESRV_QUEUE_DATA)
+        topics, pairs = self._topics.count_with(identity.name, usable, most)
         if pairs > MAX_NAMESRV_QUEUE_DATA:
             raise RegistrationError(
                 f"this nameserver would exceed the maximum of {MAX_NAMESRV_QUEUE_DATA} topic-broker pairs"
