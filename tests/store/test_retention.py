@@ -9,11 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.store.conftest import StoreBench, fill, served
+from tests.helpers.waiting import until
+from tests.store.conftest import StoreBench, fill, put, served
 from tests.store.disks import MeteredDisk
 
 from cometmq.store.errors import StoreFullError
 from cometmq.store.message_store import GetMessageStatus, MessageStore
+from cometmq.store.queue.consume_queue import ConsumeQueue
 from cometmq.testing import VirtualClock
 
 
@@ -233,3 +235,47 @@ async def test_the_space_of_a_deleted_log_file_is_freed_in_a_thread_after_its_la
             thread.join()
     assert freed[1:] == ["cometmq-free-space"]
     assert not any(is_deleted(int(name)) for name in os.listdir("/proc/self/fd"))
+
+
+async def test_a_deletion_looks_only_at_queues_whose_first_message_it_deletes(
+    bench: StoreBench, disk: MeteredDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look opens a queue's file: with 100,000 queues, that took 5 s of processor time for each log file."""
+    store = bench.open(clock=clock_at(3), disk=disk)
+    fill(store, 900)
+    assert len(store._log.segments) >= 4
+    young = [f"Young{number}" for number in range(20)]
+    for topic in young:
+        put(store, topic, 0, b"young")
+    store.batch.commit()
+    fill(store, 900)
+    store._flush.position = store.max_physical_offset
+    store.start()
+    first = store.queue(young[0], 0).unit(0)
+    assert first is not None
+    looked: list[str] = []
+    offset_of_log = ConsumeQueue.offset_of_log
+
+    def noted(queue: ConsumeQueue, log_offset: int) -> int:
+        looked.append(queue.topic)
+        return offset_of_log(queue, log_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "offset_of_log", noted)
+    seen = []
+    while store.min_physical_offset <= first[0]:
+        age(store, 73, 1)
+        looked.clear()
+        assert store.delete_expired_files() == 1
+        await until(lambda: not store._maintenance.retention._following)
+        seen.append(set(looked))
+        for queues in store.queues().values():
+            for queue in queues.values():
+                assert queue.min_offset() == offset_of_log(queue, store.min_physical_offset)
+    assert len(seen) >= 4
+    assert seen[0] == {"TopicTest", *young}, "not known yet"
+    assert all(one == {"TopicTest"} for one in seen[1:-1])
+    assert seen[-1] == {"TopicTest", *young}, "their messages were in the deleted file"
+    store.batch.commit()
+    put(store, young[0], 0, b"again")
+    store.batch.commit()
+    assert served(store)[young[0], 0]

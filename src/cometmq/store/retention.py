@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from cometmq.store.errors import StoreFullError
 from cometmq.store.log.flush import FlushService
 from cometmq.store.log.mapped_file import MappedFile
-from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
 from cometmq.store.recovery.opening import OpenedStore
 
 _log = logging.getLogger(__name__)
@@ -150,6 +150,8 @@ class Retention:
     def _follow(self) -> None:
         """Delete the files of queues and index whose messages are no longer in the log.
 
+        A queue is looked at only if its first record may have been in a deleted file, since that opens its file.
+
         If the event loop is running, only some queues are processed in each round; otherwise, all are processed
         immediately.
         """
@@ -157,7 +159,13 @@ class Retention:
         if opened.index is not None:
             opened.index.remove_files_below(opened.log.min_offset)
         self.stop()
-        self._following = [queue for queues in opened.queues.by_topic.values() for queue in queues.values()]
+        log_min = opened.log.min_offset
+        self._following = [
+            queue
+            for queues in opened.queues.by_topic.values()
+            for queue in queues.values()
+            if queue.records_from < log_min
+        ]
         self._follow_some()
 
     def _follow_some(self) -> None:
@@ -167,7 +175,7 @@ class Retention:
         while following:
             for queue in following[-_QUEUES_PER_TURN:]:
                 opened.queues.remove_files_below(queue, log_min)
-                queue.min_logical = queue.offset_of_log(log_min)
+                _begin_at_log(queue, log_min, opened.log.position)
             del following[-_QUEUES_PER_TURN:]
             with suppress(RuntimeError):  # without a loop, as in a tool, nothing else is waiting
                 self._next_step = asyncio.get_running_loop().call_soon(self._follow_some)
@@ -180,3 +188,17 @@ class Retention:
             self._next_step.cancel()
             self._next_step = None
         self._following = []
+
+
+def _begin_at_log(queue: ConsumeQueue, log_min: int, log_end: int) -> None:
+    """Let a queue begin with its first record at or after ``log_min``, and remember where that is in the log.
+
+    :param log_end: the end of the log; if the queue has no record, its next one will follow.
+    """
+    queue.min_logical = queue.offset_of_log(log_min)
+    if queue.min_logical >= queue.committed:
+        queue.records_from = log_end
+        return
+    unit = queue.unit(queue.min_logical)
+    is_plausible = unit is not None and 0 < unit[1] < BLANK_SIZE and log_min <= unit[0] < log_end
+    queue.records_from = unit[0] if unit is not None and is_plausible else 0

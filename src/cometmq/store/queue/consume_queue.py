@@ -118,6 +118,7 @@ class ConsumeQueue:
         "queue_id",
         "readable",
         "record_middle",
+        "records_from",
         "topic",
     )
 
@@ -131,12 +132,11 @@ class ConsumeQueue:
         """
         self.delay_ms = delay_ms
         """Delay that is added to the store timestamp to get a unit's tags code in the schedule topic."""
-        self.next_offset = 0
-        self.committed = 0
-        self.readable = 0
+        self.next_offset = self.committed = self.readable = 0
         self.life = 0
         """Number of times that the queue's content was replaced, as by the deletion of its topic."""
-        self.min_logical = 0
+        self.min_logical = self.records_from = 0
+        """Log offset below which none of the queue's readable records are, if it is known; otherwise 0."""
         self.known_from = 0
         """Queue offset from which on all units were appended by this process, each after its record."""
         self.lost = _NONE
@@ -206,6 +206,7 @@ class ConsumeQueue:
         self.next_offset = self.committed = self.readable = self._written = self.known_from = max_offset
         self.life += 1
         self.min_logical = self.first_stored
+        self.records_from = 0
 
     # --- reading ------------------------------------------------------------------------------
     def units(self, offset: int, count: int, *, stored: bool = False) -> bytes | memoryview:
