@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
-from tests.store.conftest import StoreBench, put
+from tests.store.conftest import StoreBench, fill, put
 
 from cometmq import descriptors
 from cometmq.store.message_store import GetMessageStatus
@@ -55,3 +56,37 @@ def test_a_closed_store_keeps_no_descriptor_though_its_objects_live_on(bench: St
     store.close_now()
     assert found.status is GetMessageStatus.FOUND
     assert len(os.listdir("/dev/fd")) < before
+
+
+def test_each_log_file_keeps_one_descriptor_and_the_one_that_is_written_two(bench: StoreBench) -> None:
+    store = bench.open()
+    fill(store, 2_000)
+    files = len(store._log.segments)
+    assert files >= 8
+    store.close_now()
+    store = bench.open()
+    assert _of_log(bench) == files + 1
+    before = store.max_physical_offset
+    assert store.get_message(store.queue("TopicTest", 0), 0, 1).status is GetMessageStatus.FOUND
+    fill(store, 1)
+    assert store.max_physical_offset > before
+    assert _of_log(bench) <= files + 3  # with the next file, which is made ahead
+
+
+async def test_a_log_file_that_is_full_and_flushed_gives_its_second_descriptor_back(bench: StoreBench) -> None:
+    store = bench.open()
+    store.start()
+    fill(store, 2_000)
+    files = len(store._log.segments)
+    assert _of_log(bench) >= 2 * files
+    await store.wait_flushed(store.max_physical_offset)
+    assert _of_log(bench) <= files + 3
+
+
+def _of_log(bench: StoreBench) -> int:
+    """Count this process's descriptors of log files."""
+    count = 0
+    for entry in Path("/dev/fd").iterdir():
+        with suppress(OSError):
+            count += entry.readlink().parent == bench.root / "commitlog"
+    return count

@@ -185,6 +185,7 @@ class MessageStore:
         """
         try:
             self._log.flush(self._log.min_offset, self._log.position)
+            self._log.rest(self._log.position)
         except OSError as error:
             raise store_error(error, "the log") from error
         self.batch.readable = ReadableEnd(self._log, self._queues, readable)

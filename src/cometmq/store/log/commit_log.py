@@ -239,8 +239,17 @@ class CommitLog:
         :raises OSError: a file could not be flushed.
         """
         for segment in list(self.segments):
-            if segment.start < end and segment.end > start and segment.fd >= 0:
-                self._disk.flush(segment.fd)
+            if segment.start < end and segment.end > start and (fd := segment.fd) >= 0:
+                self._disk.flush(fd)
+
+    def rest(self, flushed: int) -> None:
+        """Close the descriptors of all files but the last that are flushed up to their end; no flush may be running.
+
+        A descriptor that was open during a failed flush is the only one that certainly learns of it.
+        """
+        for segment in self.segments[:-1]:
+            if segment.end <= flushed:
+                segment.rest()
 
     def remove_first(self) -> MappedFile:
         """Remove the oldest segment and its file. Existing slices of it remain readable."""

@@ -119,12 +119,19 @@ class FlushService:
         if self.on_flush is not None:
             self.on_flush(self._clock.monotonic() - self._began)
         if error is None:
-            self.position = end
+            self._flushed(end)
         else:
             self._fail(error)
         self._call_waiters()
         if self._waiting:
             self.begin()
+
+    def _flushed(self, end: int) -> None:
+        size = self._log.segment_size
+        is_past_a_file = end // size > self.position // size
+        self.position = end
+        if is_past_a_file:
+            self._log.rest(end)
 
     def _fail(self, error: OSError) -> None:
         self.failure = StoreFailedError(

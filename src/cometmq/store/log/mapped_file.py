@@ -25,12 +25,13 @@ def file_name(offset: int) -> str:
 
 
 class MappedFile:
-    """One file of a sequence, with its descriptor and mapping.
+    """One file of a sequence, with its mapping, and with its descriptor while it is written.
 
-    It has the sequence's bytes from ``start`` to ``end``.
+    It has the sequence's bytes from ``start`` to ``end``. The mapping has a descriptor of its own, so a file that is
+    written needs two descriptors, and every other file one.
     """
 
-    __slots__ = ("end", "fd", "path", "reserved", "size", "start", "view")
+    __slots__ = ("_fd", "_is_closed", "end", "path", "reserved", "size", "start", "view")
 
     def __init__(self, path: Path, start: int, size: int) -> None:
         """Open an existing file of exactly ``size`` bytes."""
@@ -38,20 +39,44 @@ class MappedFile:
         self.start = start
         self.size = size
         self.end = start + size
-        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self.reserved = size if os.fstat(self.fd).st_blocks * _BLOCK_BYTES >= size else 0
+        self._is_closed = False
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.reserved = size if os.fstat(self._fd).st_blocks * _BLOCK_BYTES >= size else 0
         """Number of bytes whose disk space is known to be allocated."""
         try:
-            self.view = memoryview(mmap.mmap(self.fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+            self.view = memoryview(mmap.mmap(self._fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
         except BaseException:
-            os.close(self.fd)
+            os.close(self._fd)
             raise
+
+    @property
+    def fd(self) -> int:
+        """The descriptor for writes and flushes, which is opened when it is needed; -1 once the file is closed.
+
+        :raises OSError: the file cannot be opened.
+        """
+        if self._fd < 0 and not self._is_closed:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        return self._fd
+
+    def rest(self) -> None:
+        """Close the descriptor until it is needed again. No other thread may use it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def opened(self) -> contextlib.AbstractContextManager[int]:
+        """Open a descriptor for reads, for a ``with`` block. Any thread may call this.
+
+        :raises OSError: the file cannot be opened.
+        """
+        return open_file(self.path, os.O_RDONLY)
 
     def close(self) -> None:
         """Close the descriptor. The mapping remains until its last slice is released."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        if not self._is_closed:
+            self._is_closed = True
+            self.rest()
             self.view = memoryview(b"")
 
 

@@ -143,7 +143,7 @@ def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 def _next_record(segment: MappedFile, start: int, limit: int) -> int:
     """Return the position of the next record after a damaged part, or ``limit`` if there is none."""
-    for at in find_magics(segment.fd, segment.view, start, limit):
+    for at in find_magics(segment, start, limit):
         if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
             return at
     return limit

@@ -171,6 +171,8 @@ def load_log(log: CommitLog, findings: Findings) -> list[MappedFile]:
             continue
         _fix_length(path, log.segment_size, findings)
         log.segments.append(MappedFile(path, start, log.segment_size))
+        if start != starts[-1]:
+            log.segments[-1].rest()
     return [segment for segment in log.segments if segment.start in missing]
 
 
@@ -220,7 +222,8 @@ def _fix_length(path: Path, size: int, findings: Findings) -> None:
 
 def is_zero(segment: MappedFile, at: int = 0) -> bool:
     """Return whether a segment contains only zeros from byte ``at``."""
-    return first_data(segment.fd, at, segment.size) >= segment.size
+    with segment.opened() as fd:
+        return first_data(fd, at, segment.size) >= segment.size
 
 
 def topic_directories(root: Path, known: Container[str], findings: Findings) -> Iterator[os.DirEntry[str]]:

@@ -97,6 +97,7 @@ class Recovery:
         queues.truncate_at_ends()
         if self._index is not None:
             cut_index(self._index, log.position)
+        log.rest(log.position)
 
     def _replace_lost_ends(
         self, shortened: dict[tuple[str, int], int], end: EndOfLog, last_message: tuple[int, int]
