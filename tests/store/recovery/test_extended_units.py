@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.helpers.unpack import unpack
+from tests.store.conftest import StoreBench, fill
 
 from cometmq.message.ids import tags_code
 from cometmq.message.names import SCHEDULE_TOPIC
@@ -15,6 +19,8 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
 from cometmq.store.recovery.extended_units import MAX_EXTENSION_ADDRESS
 from cometmq.testing import VirtualClock
+
+BenchAt = Callable[[Path], StoreBench]
 
 
 @pytest.fixture
@@ -112,3 +118,22 @@ def test_what_is_damaged_keeps_its_address(root: Path) -> None:
     found = store.get_message(store.queue("Ext", 1), 0, 100, tag_codes=frozenset({tags_code("a")}))
     assert found.chunks
     store.close_now()
+
+
+def test_a_start_without_a_position_reads_only_the_used_part_of_queue_files(bench_at: BenchAt, tmp_path: Path) -> None:
+    """A hundred thousand queue files of 6 MB are 600 GB, nearly all of which is a hole."""
+    bench = bench_at(tmp_path / "large")
+    bench.config = dataclasses.replace(bench.config, mapped_file_size_consume_queue=6_000_000)
+    store = bench.open()
+    fill(store, 100, queues=100)
+    store.close_now()
+    (bench.root / "comet" / "position.json").unlink()
+    before = bytes_read()
+    store = bench.open()
+    assert bytes_read() - before < 6_000_000
+    assert len(store.queues()["TopicTest"]) == 100
+
+
+def bytes_read() -> int:
+    """Count the bytes that this process has read from files."""
+    return int(re.findall(r"rchar: (\d+)", Path("/proc/self/io").read_text())[0])

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from cometmq.store.config import CQ_UNIT_BYTES
 from cometmq.store.disk import Disk
 from cometmq.store.log.commit_log import CommitLog, store_error
 from cometmq.store.log.mapped_file import file_name
@@ -41,7 +42,8 @@ def replace_addresses(queues: ConsumeQueueTable, log: CommitLog, disk: Disk, fin
 
 
 def _replace_in_file(queue: ConsumeQueue, start: int, log: CommitLog, disk: Disk) -> int:
-    units = np.fromfile(queue.directory / file_name(start), UNIT_DTYPE)
+    used = min(queue.committed * CQ_UNIT_BYTES - start, queue.file_size) // CQ_UNIT_BYTES
+    units = np.fromfile(queue.directory / file_name(start), UNIT_DTYPE, max(used, 0))
     found = np.flatnonzero(units["tags"] <= MAX_EXTENSION_ADDRESS)
     replaced = 0
     for at in found.tolist():
@@ -51,7 +53,7 @@ def _replace_in_file(queue: ConsumeQueue, start: int, log: CommitLog, disk: Disk
             replaced += 1
     if replaced:
         try:
-            queue.replace_file(disk, start, units.tobytes())
+            queue.replace_file(disk, start, units.tobytes().ljust(queue.file_size, b"\0"))
         except OSError as error:
             raise store_error(error, f"the queue files of {queue.topic}") from error
     return replaced
