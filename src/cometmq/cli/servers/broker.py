@@ -13,7 +13,7 @@ from cometmq.cli.failures import WrongUseError
 from cometmq.cli.lazy_group import LazyGroup
 from cometmq.cli.local_path import LocalPath
 from cometmq.cli.servers.logs import log_options
-from cometmq.cli.servers.memory import tune_memory
+from cometmq.cli.servers.memory import collect_rarely, tune_memory
 from cometmq.cli.servers.process import (
     Stopping,
     advertise_option,
@@ -130,6 +130,7 @@ async def _run(config: BrokerConfig, stopping: Stopping, *, begin_anew: bool, bo
     from cometmq.broker.member.lives import LifeOptions
     from cometmq.broker.member.set_member import SetMember
 
+    collect_rarely()
     service: Broker | SetMember
     if config.failover:
         service = SetMember(config, bootstraps=bootstraps, options=LifeOptions(begin_anew=begin_anew, extend=_add_grpc))

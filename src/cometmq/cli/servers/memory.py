@@ -20,6 +20,14 @@ _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 
 
+def collect_rarely() -> None:
+    """Collect garbage rarely.
+
+    With Python's thresholds, each of a store's 100,000 queues is looked at several times while the store is opened.
+    """
+    gc.set_threshold(GC_YOUNG_OBJECTS, GC_MIDDLE_RUNS, GC_OLD_RUNS)
+
+
 def use_one_heap() -> None:
     """Make all threads allocate from one heap. Must be called before the first thread starts.
 
@@ -38,7 +46,7 @@ def tune_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, GC_MIDDLE_RUNS, GC_OLD_RUNS)
+    collect_rarely()
     _set_option(_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
     _set_option(_TRIM_THRESHOLD, KEPT_BYTES)
 

@@ -110,7 +110,9 @@ class KnownFiles:
     def files_of(self, first: int, end: int) -> list[int]:
         """Return the start offsets of the files of a queue that has this extent."""
         size = self._file_size
-        return list(range(first * CQ_UNIT_BYTES // size * size, end * CQ_UNIT_BYTES, size))
+        begin = first * CQ_UNIT_BYTES // size * size
+        limit = end * CQ_UNIT_BYTES
+        return [begin] if begin < limit <= begin + size else list(range(begin, limit, size))
 
     # --- from then on ---------------------------------------------------------------------------
     def pause(self) -> None:
@@ -203,7 +205,6 @@ class KnownFiles:
         The checksum is a hash of numbers, since hashes of strings differ between processes.
         """
         root = f"{self._root}/{topic}"
-        newest = 0
         numbers = [self._log.min_offset]
         paths = [root]
         for queue_id, (first, end) in sorted(extents.items()):
@@ -212,14 +213,13 @@ class KnownFiles:
             paths += [f"{directory}/{start:020d}" for start in self.files_of(first, end)]
             numbers += (queue_id, first, end)
         try:
-            for path in paths:
-                stat = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - of 200,000 files at a start
-                changed_ns = stat.st_ctime_ns
-                newest = max(newest, changed_ns)
-                numbers += (stat.st_ino, stat.st_size, changed_ns)
+            stats = [os.stat(path, follow_symlinks=False) for path in paths]  # noqa: PTH116 - of 200,000 files at a start
         except OSError:
             return None
-        return hash(tuple(numbers)), newest
+        changed_ns = [stat.st_ctime_ns for stat in stats]
+        for stat, changed in zip(stats, changed_ns, strict=True):
+            numbers += (stat.st_ino, stat.st_size, changed)
+        return hash(tuple(numbers)), max(changed_ns)
 
     def _log_file(self, name: str) -> int:
         """Return the checksum of a log file, or -1 if it is missing. A backup's hard link to the file does not change
