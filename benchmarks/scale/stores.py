@@ -1,4 +1,4 @@
-"""Files that a broker finds at its start: a log with holes, and a file of accounts."""
+"""Files that a broker finds at its start: a log with holes, with few or many queues, and a file of accounts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ _HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 RULES: Final = 10
 
 
-def write_log(root: Path, files: int) -> None:
-    """Write so many log files of 1 GiB, nearly all of which are a hole: records, then a filler to the end."""
+def write_log(root: Path, files: int, topics: int = 1) -> None:
+    """Write so many log files of 1 GiB, nearly all of which are a hole: records, then a filler to the end.
+
+    Message after message goes to the next queue: a queue of the first topic, then of the second, and so on.
+    """
     directory = root / "commitlog"
     directory.mkdir(parents=True)
-    _write_topic(root / "config")
+    names = [TOPIC, *(f"{TOPIC}-{number}" for number in range(1, topics))]
+    _write_topics(root / "config", names)
     number = 0
     for file in range(files):
         start = file * FILE_BYTES
@@ -37,9 +41,9 @@ def write_log(root: Path, files: int) -> None:
         for at in range(RECORDS_OF_FILE):
             stored_ms = BEGIN_MS + file * FILE_MS + at
             record = encode_record(
-                topic=TOPIC,
+                topic=names[number // QUEUES % topics],
                 queue_id=number % QUEUES,
-                queue_offset=number // QUEUES,
+                queue_offset=number // (QUEUES * topics),
                 physical_offset=start + size,
                 body=BODY,
                 properties_text=f"KEYS\x01key-{number}\x02",
@@ -60,10 +64,10 @@ def write_log(root: Path, files: int) -> None:
         os.utime(path, (seconds, seconds))
 
 
-def _write_topic(directory: Path) -> None:
+def _write_topics(directory: Path, names: list[str]) -> None:
     directory.mkdir(parents=True)
-    row = {"topicName": TOPIC, "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6}
-    table = {"topicConfigTable": {TOPIC: row}, "dataVersion": {"counter": 1, "timestamp": BEGIN_MS}}
+    rows = {name: {"topicName": name, "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6} for name in names}
+    table = {"topicConfigTable": rows, "dataVersion": {"counter": 1, "timestamp": BEGIN_MS}}
     (directory / "topics.json").write_text(json.dumps(table), encoding="utf-8")
 
 
