@@ -21,7 +21,7 @@ from cometmq.remoting.bodies import BodyError, TopicConfig
 from cometmq.remoting.command import RemotingCommand, decode_command
 from cometmq.remoting.frame import FrameDecoder
 from cometmq.remoting.headers import GetRouteInfoRequestHeader, to_ext
-from cometmq.remoting.register_body import decode_registration
+from cometmq.remoting.register_body import _PIECE_BYTES, _first_rows, decode_registration
 
 MANY = {f"topic-{number}": TopicConfig(topic_name=f"topic-{number}") for number in range(2_000)}
 
@@ -66,6 +66,24 @@ def test_what_is_too_much_is_refused_before_it_is_made(make: Callable[[], bytes]
     with pytest.raises(BodyError, match=r"at most|malformed"):
         decode_registration(body, compressed=is_compressed)
     assert time.thread_time() - began < 1.5
+
+
+@pytest.mark.parametrize("attributes", ["", '"attributes":{"+a":"},\\"b"},'])
+def test_the_topics_of_a_large_registration_are_decoded_in_pieces(attributes: str) -> None:
+    """At once, 100,000 topics kept the event loop's thread waiting for 50 ms."""
+    row = '"t%d":{%s"order":false,"perm":6,"readQueueNums":%d,"topicName":"t%d","writeQueueNums":4}'
+    rows = ",".join(row % (number, attributes, number % 7 + 1, number) for number in range(20_000))
+    after = '"topicQueueMappingInfoMap":{"t1":{"currIdMap":{"0":0},"epoch":5}}'
+    text = '{"filterServerList":["a:1"],"topicConfigSerializeWrapper":{"dataVersion":{"counter":7,"timestamp":1},'
+    body = (text + '"topicConfigTable":{' + rows + "}," + after + "}}").encode()
+    first, rest = _first_rows(body)
+    assert len(rest) < 4 * _PIECE_BYTES
+    found = decode_registration(body)
+    assert found.data_version.counter == 7
+    assert found.filter_servers == ["a:1"]
+    assert list(found.topics) == [f"t{number}" for number in range(20_000)]
+    assert all(topic.read_queue_nums == number % 7 + 1 for number, topic in enumerate(found.topics.values()))
+    assert found.topics.keys() >= first.keys()
 
 
 def test_a_registration_of_many_topics_takes_only_short_steps() -> None:

@@ -50,6 +50,12 @@ from cometmq.remoting.bodies import (
 )
 
 _TOPICS_PER_PART: Final = 1_000
+_PIECE_BYTES: Final = 128 * 1024
+"""Size of the parts in which a large registration is decoded."""
+_TABLE_BEGINS: Final = b'"topicConfigTable":{'
+_ROW_ENDS: Final = b'},"'
+_MAX_ROW_ENDS: Final = 4
+"""Maximum number of places that are tried as the end of a row."""
 _END: Final = b"}}}"
 _INT: Final = struct.Struct(">i")
 _FIELDS: Final = 5
@@ -145,6 +151,7 @@ class _Plain(Body):
 
 
 _plain_decoder: Final = msgspec.json.Decoder(_Plain, strict=False)
+_rows_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _topic_decoder: Final = msgspec.json.Decoder(_Topic, strict=False)
 
 
@@ -162,6 +169,55 @@ def _topic(row: msgspec.Raw) -> TopicConfig:
 
 
 def _decode_plain(body: bytes) -> _Plain:
+    rows, rest = _first_rows(body)
+    if rows:
+        try:
+            plain = _plain_decoder.decode(rest)
+        except msgspec.DecodeError:
+            return _decode_whole(body)
+        rows.update(plain.topic_config_serialize_wrapper.topic_config_table)
+        version = plain.topic_config_serialize_wrapper.data_version
+        return _Plain(
+            topic_config_serialize_wrapper=_Topics(data_version=version, topic_config_table=rows),
+            filter_server_list=plain.filter_server_list,
+        )
+    return _decode_whole(body)
+
+
+def _first_rows(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes]:
+    """Decode the first topics of a large registration in pieces, so that other threads can run in between.
+
+    Return these topics, and the registration without them. What does not consist of whole rows remains in it.
+    """
+    start = body.find(_TABLE_BEGINS) + len(_TABLE_BEGINS)
+    rows: dict[str, msgspec.Raw] = {}
+    at = start
+    while start >= len(_TABLE_BEGINS) and len(body) - at > 2 * _PIECE_BYTES and len(rows) <= MAX_NAMESRV_TOPICS:
+        some, at = _next_rows(body, at)
+        if not some:
+            break
+        rows.update(some)
+    return rows, body[:start] + body[at:] if rows else body
+
+
+def _next_rows(body: bytes, at: int) -> tuple[dict[str, msgspec.Raw], int]:
+    """Decode a piece of the topics from byte ``at`` on; return no topics if none of the next places ends a row.
+
+    In 5.x, each row has an object of attributes, whose end looks like the end of a row.
+    """
+    end = at + _PIECE_BYTES
+    for _ in range(_MAX_ROW_ENDS):
+        end = body.find(_ROW_ENDS, end) + 1
+        if not end:
+            break
+        try:
+            return _rows_decoder.decode(b"{%b}" % body[at:end]), end + 1
+        except msgspec.MsgspecError:
+            continue
+    return {}, at
+
+
+def _decode_whole(body: bytes) -> _Plain:
     try:
         return _plain_decoder.decode(body)
     except msgspec.DecodeError:
