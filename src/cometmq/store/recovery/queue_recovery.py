@@ -64,22 +64,24 @@ class QueueRecovery:
                 self._open_topic(topic)
                 continue
             for queue_id, (first, end) in of_topic.items():
-                queue = self._open_queue(topic.name, queue_id, known.files_of(first, end), end)
+                key = topic.name, queue_id
+                queue = self._open_queue(key, known.files_of(first, end), end)
                 queue.min_logical = min_offsets[queue_id]
-                self.ends[queue.key] = end
-                self._recorded.add(queue.key)
+                self.ends[key] = end
+                self._recorded.add(key)
         self._had_files = frozenset(self.by_key)
 
     def _open_topic(self, topic: os.DirEntry[str]) -> None:
         for queue_id, directory in queue_directories(topic.path, self._findings):
             size = self._table.file_size
             files = queue_files(directory, size, self._findings)
-            self._open_queue(topic.name, queue_id, files, (files[-1] + size) // CQ_UNIT_BYTES if files else 0)
+            key = topic.name, queue_id
+            self._open_queue(key, files, (files[-1] + size) // CQ_UNIT_BYTES if files else 0)
 
-    def _open_queue(self, topic: str, queue_id: int, files: list[int], end: int) -> ConsumeQueue:
-        queue = self._table.make(topic, queue_id)
+    def _open_queue(self, key: Key, files: list[int], end: int) -> ConsumeQueue:
+        queue = self._table.make(*key)
         queue.open_at(files, end)
-        self.by_key[queue.key] = queue
+        self.by_key[key] = queue
         return queue
 
     def had_files(self, record: LogRecord) -> bool:
