@@ -229,6 +229,10 @@ class Bench:
             **self.held(),
         }
 
+    def processor_time(self) -> float:
+        """Seconds of processor time that the broker has used."""
+        return sum(cpu_seconds(self._running.pid))
+
     def held(self) -> Figures:
         """Anonymous memory and descriptors of the broker."""
         pid = self._running.pid

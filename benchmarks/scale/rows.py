@@ -209,6 +209,23 @@ def log(bench: Bench, count: int) -> Figures:
     return measured
 
 
+def queues(bench: Bench, count: int) -> Figures:
+    """So many queues in a log of holes, a file of 1 GiB for each hundred of them: 100,000 queues have 1 TB."""
+    files = count // stores.RECORDS_OF_FILE
+    with bench.wire() as wire:
+        times = [stores.BEGIN_MS + files * stores.FILE_MS * number // SINGLE for number in range(SINGLE)]
+        found = {"lookup by time, ms": timed_ms(lambda number: wire.ask(search(stores.TOPIC, times[number])))}
+    measured = borne(bench, found, "lookups")
+    expire = request(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    for name in ("first", "next"):
+        begun = bench.processor_time()
+        with bench.wire() as wire:
+            wire.ask(expire)
+        time.sleep(bench.times.steady)
+        measured[f"expiry of the {name} files, processor time, s"] = bench.processor_time() - begun
+    return measured | bench.loop_holds()
+
+
 def clients(bench: Bench, count: int) -> Figures:
     """So many connections of producers and consumers, that come at once, send heartbeats, and leave at once."""
     with bench.wire() as wire:
@@ -290,6 +307,13 @@ ROWS: Final[dict[str, Row]] = {
         "files of 1 GiB of a log with holes",
         keys={"fileReservedTime": "1", "deleteWhen": "00"},
         prepare=lambda directory, count: stores.write_log(directory / "broker" / "store", count),
+    ),
+    "queues": Row(
+        queues,
+        (1_000, 10_000, 100_000),
+        "queues in a log with holes, a file of 1 GiB for each hundred",
+        keys={"fileReservedTime": "1", "deleteWhen": "00"},
+        prepare=lambda directory, count: stores.write_queues(directory / "broker" / "store", count),
     ),
     "clients": Row(clients, (100, 1_000, 10_000), "connections with heartbeats", System.APACHE),
 }

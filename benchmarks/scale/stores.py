@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from cometmq.message.record import encode_record
+from cometmq.store.config import StoreConfig
 from cometmq.store.log.commit_log import filler
 from cometmq.store.log.mapped_file import file_name
+from cometmq.store.message_store import MessageStore
 
 TOPIC: Final = "Log"
 QUEUES: Final = 4
@@ -62,6 +64,12 @@ def write_log(root: Path, files: int, topics: int = 1) -> None:
         os.truncate(path, FILE_BYTES)
         seconds = (BEGIN_MS + file * FILE_MS) / 1000
         os.utime(path, (seconds, seconds))
+
+
+def write_queues(root: Path, count: int) -> None:
+    """Write a log with one message for each of so many queues, and have a start make their files."""
+    write_log(root, count // RECORDS_OF_FILE, count // QUEUES)
+    MessageStore.open(StoreConfig(store_path_root_dir=str(root))).close_now()
 
 
 def _write_topics(directory: Path, names: list[str]) -> None:
