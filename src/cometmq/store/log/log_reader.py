@@ -192,7 +192,7 @@ class LogReader:
         return is_filler(segment, at) and not any(
             (record := self._record_at(segment, segment.start + place)) is not None
             and record.store_timestamp >= self.timestamp
-            for place in find_magics(segment, at + END_FILE_MIN_BLANK_BYTES, segment.size)
+            for place in magics_of(segment, at + END_FILE_MIN_BLANK_BYTES, segment.size)
         )
 
     def _goes_on(self, segment: MappedFile, end: int, proven: int) -> bool:
@@ -217,7 +217,7 @@ class LogReader:
         self._found = None
         while (segment := self._log.segment_at(at)) is not None and (self._until is None or at < self._until):
             limit = segment.end if self._until is None else min(segment.end, self._until)
-            for place in find_magics(segment, at - segment.start, limit - segment.start):
+            for place in magics_of(segment, at - segment.start, limit - segment.start):
                 if self._is_sound(segment, segment.start + place, proven):
                     self._found = segment.start + place
                     return self._found
@@ -225,14 +225,14 @@ class LogReader:
         return None
 
 
-def find_magics(file: MappedFile, start: int, limit: int) -> Iterator[int]:
+def magics_of(file: MappedFile, start: int, limit: int) -> Iterator[int]:
     """Yield the positions from ``start`` on at which a record's magic is found in a file. Holes are skipped."""
     with file.opened() as fd:
-        yield from find_magics_in(fd, file.view, start, limit)
+        yield from find_magics(fd, file.view, start, limit)
 
 
-def find_magics_in(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
-    """Yield the positions of magics in a mapped file like :func:`find_magics`."""
+def find_magics(fd: int, view: memoryview, start: int, limit: int) -> Iterator[int]:
+    """Yield the positions of magics in a mapped file like :func:`magics_of`."""
     content = cast(mmap.mmap, view.obj)
     at = start + MAGIC_AT
     while (at := first_data(fd, at, limit)) < limit:

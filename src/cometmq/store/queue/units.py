@@ -14,7 +14,7 @@ from cometmq.limits import UNIT_SEARCH_BYTES, UNIT_SEARCH_UNITS
 from cometmq.message.record import BLANK_MAGIC, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, parts_of
 from cometmq.store.disk import Disk
 from cometmq.store.log.commit_log import CommitLog
-from cometmq.store.log.log_reader import find_magics
+from cometmq.store.log.log_reader import magics_of
 from cometmq.store.log.mapped_file import MappedFile
 from cometmq.store.log.record_scan import IDENTITY, NO_QUEUE_OFFSET, ends_in_zeros, read_log_record, record_at
 from cometmq.store.queue.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
@@ -143,7 +143,7 @@ def _record_end(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
 
 def _next_record(segment: MappedFile, start: int, limit: int) -> int:
     """Return the position of the next record after a damaged part, or ``limit`` if there is none."""
-    for at in find_magics(segment, start, limit):
+    for at in magics_of(segment, start, limit):
         if read_log_record(segment.view, at, segment.start + at, check_crc=False) is not None:
             return at
     return limit

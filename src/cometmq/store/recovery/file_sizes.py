@@ -26,7 +26,7 @@ from cometmq.store.index.index_file import index_file_bytes
 from cometmq.store.index.index_service import is_index_name
 from cometmq.store.index.index_sizes import read_index_sizes
 from cometmq.store.log.commit_log import FILLER
-from cometmq.store.log.log_reader import find_magics_in
+from cometmq.store.log.log_reader import find_magics
 from cometmq.store.log.mapped_file import data_end
 from cometmq.store.log.record_scan import read_log_record
 from cometmq.store.recovery.load import offset_of_name
@@ -163,7 +163,7 @@ def _has_record_after(file: _File, limit: int) -> bool:
         memoryview(mapped) as view,
     ):
         for begin, end in ((limit, file.size), (0, limit)):
-            for at in find_magics_in(fd, view, begin, end):
+            for at in find_magics(fd, view, begin, end):
                 record = read_log_record(view, at, file.start + at, check_crc=False)
                 if record is None or at + record.size <= limit:
                     continue
