@@ -15,7 +15,7 @@ RUN_TIMEOUT_S = 300.0
 
 def in_turn(sides: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
     """Every side once a round, each of them first in turn, with the number of the round."""
-    for number in range(rounds):
+    for number in range(rounds if sides else 0):
         first = number % len(sides)
         for side in (*sides[first:], *sides[:first]):
             yield number + 1, side
