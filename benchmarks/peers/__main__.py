@@ -1,6 +1,6 @@
 """Measures the same work on CometMQ, Apache RocketMQ, Kafka, NATS JetStream, Redis Streams and RabbitMQ, in turn.
 
-    python -m benchmarks.peers [--rounds 2] [--seconds 3] [--warm 8] [--only NATS] [--plot docs/peers.svg]
+    python -m benchmarks.peers [--rounds 2] [--seconds 3] [--warm 20] [--only NATS] [--plot docs/peers.svg]
     python -m benchmarks.peers --read LINES    the tables and the picture of lines that earlier runs printed
 
 Messages of 128 B and 1 KB are sent with 64 connections x 1 in flight, with 16 connections x 32 in flight, and, where a
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each send")
-    parser.add_argument("--warm", type=float, default=8.0, help="seconds for a JVM before its cases")
+    parser.add_argument("--warm", type=float, default=20.0, help="seconds for a JVM before its cases")
     parser.add_argument(
         "--only", nargs="+", metavar="PEER", help="systems whose key or name contains one of these words"
     )
