@@ -54,9 +54,20 @@ def report(lines: Lines) -> str:
         found = [(name, [figures(lines, key, case=case.name) for case in cases]) for key, name in known.items()]
         return [[name, *(cell(one) if one else "—" for one in row)] for name, row in found]
 
+    def best(figure: str, shape: str, better: Callable[..., float]) -> list[list[str]]:
+        """Rows of one figure, the best of each column in bold."""
+        found = rows(CASES, lambda one: format(one[figure], shape))
+        for column in range(1, len(CASES) + 1):
+            values = {row[column]: float(row[column].replace(",", "")) for row in found if row[column] != "—"}
+            if len(values) > 1:
+                first = better(values, key=values.__getitem__)
+                for row in found:
+                    row[column] = f"**{first}**" if row[column] == first else row[column]
+        return found
+
     heads = ["processor time of the server for a message, µs", *(case.name for case in CASES)]
-    parts = [table(heads, *rows(CASES, lambda one: f"{one['cpu_us']:.2f}"))]
-    parts.append(table(["messages per second", *heads[1:]], *rows(CASES, lambda one: f"{one['per_s']:,.0f}")))
+    parts = [table(heads, *best("cpu_us", ".1f", min))]
+    parts.append(table(["messages per second", *heads[1:]], *best("per_s", ",.0f", max)))
     parts.append(
         table(
             ["p50 / p99, ms", *(case.name for case in sends)],
@@ -88,14 +99,12 @@ def _servers(lines: Lines, known: dict[str, str]) -> str:
 
 
 def _run(lines: Lines) -> str:
-    runs = [
-        f"{line['rounds']} rounds of {line['seconds']:g} s. {line['verdict']}" for line in lines if "verdict" in line
-    ]
+    said = [f"{line['rounds']} × {line['seconds']:g} s. {line['verdict']}" for line in lines if "verdict" in line]
     counted = [line for line in lines if "stored" in line]
     right = sum(not uncounted(line) for line in counted)
     busiest = max((line["generator"] for line in lines if "generator" in line), default=0.0)
-    checks = f"In {right} of {len(counted)} sends the server then had the messages that it had acknowledged."
-    return " ".join([*runs, checks, f"The generator was busy for at most {busiest:.0%} of a case."])
+    checks = f"After {right} of {len(counted)} sends the server had the messages that it had acknowledged."
+    return " ".join([*said, checks, f"The generator was busy for at most {busiest:.0%} of a case."])
 
 
 def picture(lines: Lines) -> str:

@@ -263,22 +263,18 @@ def _nats_version() -> str:
     return _one_line([_nats_server(), "--version"]).rpartition(" v")[2]
 
 
-_PAGE_CACHE: Final = "acknowledged from the page cache, flushed later"
-_ROCKETMQ: Final = f"`ASYNC_FLUSH`: {_PAGE_CACHE}"
-_KAFKA: Final = f"`acks=1`, one replica, KRaft: {_PAGE_CACHE}; heap of 1 GB; reads of 1 MB"
-_NATS: Final = f"file store, one replica, `sync_interval` of 2 min: {_PAGE_CACHE}; reads of 1,000, AckAll"
-_REDIS: Final = (
-    "`appendfsync everysec`: acknowledged from the page cache, flushed each second; keeps all in memory; reads of 256"
-)
-_RABBITMQ: Final = (
-    "durable classic queues, persistent messages, confirms: **acknowledged after a flush** of many messages"
-)
+_ROCKETMQ: Final = "`ASYNC_FLUSH`, heap of 1 GB; pulls of 32, its client's default"
+_OURS: Final = "`ASYNC_FLUSH`, compiled core; pulls of 1,024, its client's default"
+_KAFKA: Final = "`acks=1`, KRaft, heap of 1 GB; reads of 1 MB; **messages in flight are joined into batches**"
+_NATS: Final = "file store, `sync_interval` of 2 min; reads of 1,000, AckAll"
+_REDIS: Final = "`appendfsync everysec`: **flushed each second**; keeps all in memory; reads of 256"
+_RABBITMQ: Final = "durable queues, persistent messages, confirms: **flushed before they are acknowledged**"
 PEERS: Final = (
     Peer(
         "cometmq",
         "CometMQ",
         lambda: cometmq.__version__,
-        f"{_ROCKETMQ}; compiled core; pulls of 1,024, the default of its client",
+        _OURS,
         lambda: _rocketmq(System.COMETMQ),
         pulls=1024,
         batches=True,
@@ -288,7 +284,7 @@ PEERS: Final = (
         "rocketmq4",
         "RocketMQ",
         _with_java("4.9.7"),
-        f"{_ROCKETMQ}; heap of 1 GB; pulls of 32, the default of its client",
+        _ROCKETMQ,
         lambda: _rocketmq(System.APACHE),
         java=True,
         batches=True,
@@ -298,7 +294,7 @@ PEERS: Final = (
         "rocketmq5",
         "RocketMQ",
         _with_java("5.5.0"),
-        f"{_ROCKETMQ}; heap of 1 GB; pulls of 32, the default of its client",
+        _ROCKETMQ,
         lambda: _rocketmq(System.APACHE55),
         java=True,
         batches=True,
