@@ -1,7 +1,8 @@
 """Measures the same work on CometMQ, Apache RocketMQ, Kafka, NATS JetStream, Redis Streams and RabbitMQ, in turn.
 
-    python -m benchmarks.peers [--rounds 2] [--seconds 3] [--warm 20] [--only NATS] [--plot docs/peers.svg]
-    python -m benchmarks.peers --read LINES    the tables and the picture of lines that earlier runs printed
+    python -m benchmarks.peers [--rounds 2] [--seconds 3] [--warm 20] [--only NATS]
+    python -m benchmarks.peers --page docs/performance.md    also writes its tables and the picture beside it
+    python -m benchmarks.peers --read LINES    the tables of lines that earlier runs printed
 
 Messages of 128 B and 1 KB are sent with 64 connections x 1 in flight, with 16 connections x 32 in flight, and, where a
 system has these, with 16 connections that send batches of 32. Then one group reads what the second of them has stored.
@@ -22,12 +23,13 @@ from typing import Any, Final
 
 from benchmarks.machine import Beside, look_before, verdict
 from benchmarks.peers.load import CASES, Case, Family, measure
-from benchmarks.peers.report import picture, read, report
+from benchmarks.peers.report import paged, picture, read, report
 from benchmarks.peers.systems import PEERS, Peer, Started
 from benchmarks.rounds import in_turn, say
 from tests.interop.builds import ToolMissingError
 
-PLOT: Final = Path("docs/peers.svg")
+PICTURE: Final = "peers.svg"
+"""Beside the page."""
 
 
 def one_round(peer: Peer, cases: Sequence[Case], seconds: float, warm_s: float) -> Iterator[dict[str, Any]]:
@@ -106,7 +108,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", metavar="PEER", help="systems whose key or name contains one of these words"
     )
-    parser.add_argument("--plot", type=Path, default=PLOT, help="the file of the picture")
+    parser.add_argument("--page", type=Path, help="the page whose tables are written, with the picture beside it")
     parser.add_argument("--read", type=Path, help="lines of JSON of earlier runs, instead of a run")
     given = parser.parse_args()
     if given.read:
@@ -118,8 +120,10 @@ def main() -> None:
             sys.exit(f"no system is named {' or '.join(words)}: {', '.join(peer.key for peer in PEERS)}")
         lines = compare(chosen, given.rounds, given.seconds, given.warm)
     print(f"\n{report(lines)}")
-    if given.read or not given.only:
-        given.plot.write_text(picture(lines), encoding="utf-8")
+    if given.page:
+        text = given.page.read_text(encoding="utf-8")
+        given.page.write_text(paged(text, report(lines)), encoding="utf-8")
+        given.page.with_name(PICTURE).write_text(picture(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -107,6 +107,18 @@ def _run(lines: Lines) -> str:
     return " ".join([*said, checks, f"The generator was busy for at most {busiest:.0%} of a case."])
 
 
+def paged(page: str, tables: str) -> str:
+    """The text of a page with these tables between its marks.
+
+    :raises ValueError: it has no marks.
+    """
+    head, begin, rest = page.partition("<!-- peers -->\n")
+    _, end, tail = rest.partition("<!-- end of peers -->")
+    if not begin or not end:
+        raise ValueError("the page has no marks: <!-- peers --> and <!-- end of peers -->")
+    return f"{head}{begin}{tables}\n{end}{tail}"
+
+
 def picture(lines: Lines) -> str:
     """Bars of processor time for a message and of the rate."""
     known = names(lines)

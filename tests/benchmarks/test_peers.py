@@ -19,7 +19,7 @@ import pytest
 from benchmarks.peers.__main__ import compare, one_round
 from benchmarks.peers.bars import Panel, bars
 from benchmarks.peers.load import CASES, Family, peerload
-from benchmarks.peers.report import picture, read, report, uncounted
+from benchmarks.peers.report import paged, picture, read, report, uncounted
 from benchmarks.peers.systems import PEERS
 from tests.interop.builds import ToolMissingError
 
@@ -81,6 +81,13 @@ def test_the_picture_has_a_bar_for_each_value() -> None:
         "280.0",
         "140.0",
     ]
+
+
+def test_a_page_gets_its_tables() -> None:
+    page = "before\n\n<!-- peers -->\nold\n<!-- end of peers -->\n\nafter\n"
+    assert paged(page, "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="no marks"):
+        paged("before", "new")
 
 
 def test_a_system_that_cannot_be_had_is_named(capsys: pytest.CaptureFixture[str]) -> None:
