@@ -8,7 +8,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 WIDTH: Final = 920
-_NAMES, _PANEL, _VALUES, _GAP = 130, 280, 85, 20
+_NAMES, _PANEL, _VALUES, _GAP = 155, 265, 85, 20
 _ROW, _TITLE, _TOP = 17, 28, 34
 OURS, OTHERS = "#d55e00", "#0072b2"
 """Told apart by colour-blind people too (Okabe and Ito)."""

@@ -78,8 +78,8 @@ def test_the_picture_has_a_bar_for_each_value() -> None:
     text = bars([Panel("P", {"g": {"a": 10.0, "b": 5.0}, "none": {}})], ["a", "b", "c"], "b")
     assert [rect.get("width") for rect in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}rect")] == [
         "920",
-        "280.0",
-        "140.0",
+        "265.0",
+        "132.5",
     ]
 
 
