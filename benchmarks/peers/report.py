@@ -54,7 +54,7 @@ def report(lines: Lines) -> str:
         found = [(name, [figures(lines, key, case=case.name) for case in cases]) for key, name in known.items()]
         return [[name, *(cell(one) if one else "—" for one in row)] for name, row in found]
 
-    def best(figure: str, shape: str, better: Callable[..., float]) -> list[list[str]]:
+    def best(figure: str, shape: str, better: Callable[..., str]) -> list[list[str]]:
         """Rows of one figure, the best of each column in bold."""
         found = rows(CASES, lambda one: format(one[figure], shape))
         for column in range(1, len(CASES) + 1):
