@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.turn.side_by_side import Side, SideBySide, Transport
 
+from cometmq.broker.controller import Broker
 from cometmq.core import CORE
+from cometmq.metrics.family import Histogram
 from cometmq.proxy.backend import local
 from cometmq.proxy.backend.local import LocalBackend
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.endpoint import GrpcEndpoint
 from cometmq.proxy.http2 import frames, hpack
 from cometmq.proxy.rpc.server import GrpcConnection
+from cometmq.remoting.rpc_latency import RPC_LATENCY
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
 
@@ -122,7 +126,9 @@ class Endpoints(SideBySide):
         return dict(enumerate(compiled))
 
     async def end(self) -> None:
-        """Stop both and compare their stores, byte by byte."""
+        """Stop both and compare their stores, byte by byte, and what their metrics have counted."""
+        compiled, python = (answers(side.broker) for side in self.sides)
+        assert compiled == python
         for door in self.doors:
             await door.stop()
         await self.stop()
@@ -140,3 +146,14 @@ def _by_stream(transport: Transport) -> dict[int, bytes]:
         found[number] = found.get(number, b"") + data[at:end]
         at = end
     return found
+
+
+def answers(broker: Broker) -> Counter[tuple[str, ...]]:
+    """The number of answers that the metrics have counted, by the codes of requests and answers."""
+    latency = broker.server.path.latency
+    counted: Counter[tuple[str, ...]] = Counter()
+    for family, labels, value in () if latency is None else latency.samples():
+        if family is RPC_LATENCY:
+            assert isinstance(value, Histogram)
+            counted[labels] = sum(value.counts)
+    return counted

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.proxy.plain.endpoints import Endpoints
+from tests.proxy.plain.endpoints import Endpoints, answers
 from tests.proxy.wire import HELLO, data, headers, javas_headers, prefixed
 
 from cometmq.core import CORE
@@ -276,6 +276,18 @@ async def test_every_message_is_stored_and_answered_as_by_python(pair: Endpoints
     pair.send(0, call(stream + 2))
     await pair.settle(name)
     assert pair.taken - taken == (2 if name in TAKEN else 1)
+    await pair.end()
+
+
+async def test_metrics_count_every_call_under_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = await opened(tmp_path, monkeypatch, metrics_exporter_type="PROM", metrics_prom_exporter_port=0)
+    stream = await prepare(pair)
+    taken = pair.taken
+    for at, payload in enumerate((PAYLOADS["two"], PAYLOADS["thirty-two"], None)):
+        pair.send(0, call(stream + 2 * at, payload))
+        await pair.settle()
+    assert pair.taken - taken == 3
+    assert answers(pair.python.broker) == {("remoting", "send_message_v2", "success", "false", "success"): 8}
     await pair.end()
 
 
