@@ -1,10 +1,12 @@
 """An alarm rings once at the time that was set last; periodic work is done at an interval until it is stopped."""
 
 import asyncio
+import gc
+import math
 
 import pytest
 
-from cometmq.periodic import Alarm, Periodic
+from cometmq.periodic import Alarm, Deadline, Deadlines, Periodic
 from cometmq.testing import VirtualClock
 
 
@@ -140,3 +142,73 @@ async def test_periodic_work_may_close_itself_and_be_started_again() -> None:
     periodic.start()
     await clock.run_for(10)
     assert done == [1_000, 11_000]
+
+
+def test_deadlines_share_one_timer_and_call_in_the_order_of_their_times() -> None:
+    clock = VirtualClock()
+    called: list[tuple[str, float]] = []
+    deadlines = Deadlines(clock=clock)
+
+    def call(name: str) -> None:
+        called.append((name, clock.monotonic()))
+
+    deadlines.after(3, call, "c")
+    deadlines.after(1, call, "a")
+    deadlines.after(2, call, "b").cancel()
+    deadlines.after(3, call, "d")
+    clock.advance(1)
+    assert called == [("a", 1)]
+    deadlines.after(0.5, call, "e")
+    clock.advance(10)
+    assert called == [("a", 1), ("e", 1.5), ("c", 3), ("d", 3)]
+    assert clock.next_in() == math.inf
+
+
+def test_calls_that_are_due_a_little_later_are_made_together() -> None:
+    clock = VirtualClock()
+    called: list[float] = []
+    deadlines = Deadlines(clock=clock, early_s=0.5)
+    for seconds in (1.0, 1.5, 1.6):
+        deadlines.after(seconds, lambda: called.append(clock.monotonic()))
+    clock.advance(1.55)
+    assert called == [1, 1]
+    clock.advance(1)
+    assert called == [1, 1, 1.6]
+
+
+def test_a_call_may_cancel_others_or_fail(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    called: list[str] = []
+    deadlines = Deadlines(clock=clock)
+
+    def fail() -> None:
+        last.cancel()
+        first.cancel()
+        raise ValueError("no")
+
+    first = deadlines.after(1, fail)
+    last = deadlines.after(1, called.append, "cancelled")
+    deadlines.after(1, called.append, "other")
+    clock.advance(2)
+    assert called == ["other"]
+    assert "ValueError: no" in caplog.text
+
+
+async def test_a_thousand_calls_at_once_take_several_rounds() -> None:
+    clock = VirtualClock()
+    called: list[int] = []
+    deadlines = Deadlines(clock=clock)
+    for number in range(1_000):
+        deadlines.after(1, called.append, number)
+    at_once = 0
+    while await clock.step(1):
+        at_once = at_once or len(called)
+    assert called == list(range(1_000))
+    assert at_once < 100
+
+
+def test_cancelled_deadlines_do_not_stay_in_memory() -> None:
+    deadlines = Deadlines(clock=VirtualClock())
+    for _ in range(1_000):
+        deadlines.after(60, pytest.fail, "it is cancelled").cancel()
+    assert sum(isinstance(found, Deadline) for found in gc.get_objects()) < 100

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from cometmq.clock import Clock, TimerHandle
 
 _log = logging.getLogger(__name__)
 
+_FEW_CANCELLED: Final = 64
+"""Number of cancelled deadlines that stay in memory until their time."""
+_CALLS_AT_ONCE: Final = 64
+"""Maximum number of calls in one round of the loop."""
 
 Work = Callable[[], Awaitable[None] | None]
 """A function that returns ``None``, or an awaitable that must be awaited."""
@@ -58,6 +65,78 @@ class Alarm:
     def _call_work(self) -> None:
         self._timer = None
         self._work()
+
+
+class Deadline:
+    """A call at the end of a time; see :class:`Deadlines`."""
+
+    __slots__ = ("_owner", "work")
+
+    def __init__(self, owner: Deadlines, work: tuple[Callable[..., object], tuple[Any, ...]]) -> None:
+        self._owner = owner
+        self.work: tuple[Callable[..., object], tuple[Any, ...]] | None = work
+
+    def cancel(self) -> None:
+        """Do not make the call; do nothing if it has been made."""
+        if self.work is not None:
+            self.work = None
+            self._owner.cancelled()
+
+
+class Deadlines:
+    """Makes calls at the end of their times. Thousands of times share one timer of the clock.
+
+    :param early_s: calls that are due within this number of seconds are made together with the call before them.
+    """
+
+    def __init__(self, *, clock: Clock, early_s: float = 0.0) -> None:
+        self._clock = clock
+        self._early_s = early_s
+        self._due: list[tuple[float, int, Deadline]] = []
+        """A heap by time; cancelled ones are removed when there are many."""
+        self._order = itertools.count()
+        self._cancelled = 0
+        self._alarm = Alarm(self._make_calls, clock=clock)
+        self._alarm_at = 0.0
+
+    def after(self, seconds: float, work: Callable[..., object], *args: Any) -> Deadline:
+        """Call ``work(*args)`` after ``seconds``."""
+        deadline = Deadline(self, (work, args))
+        due = self._clock.monotonic() + seconds
+        heapq.heappush(self._due, (due, next(self._order), deadline))
+        if not self._alarm.is_set or due < self._alarm_at:
+            self._set_alarm(due, seconds)
+        return deadline
+
+    def cancelled(self) -> None:
+        """Count a cancelled deadline."""
+        self._cancelled += 1
+        if self._cancelled > max(_FEW_CANCELLED, len(self._due) // 2):
+            self._due = [entry for entry in self._due if entry[2].work is not None]
+            heapq.heapify(self._due)
+            self._cancelled = 0
+
+    def _set_alarm(self, due: float, seconds: float) -> None:
+        self._alarm_at = due
+        self._alarm.after(seconds)
+
+    def _make_calls(self) -> None:
+        now = max(self._clock.monotonic(), self._alarm_at)
+        left = _CALLS_AT_ONCE
+        while left and self._due and (self._due[0][0] <= now + self._early_s or self._due[0][2].work is None):
+            deadline = heapq.heappop(self._due)[2]
+            work, deadline.work = deadline.work, None
+            if work is None:
+                self._cancelled -= 1
+                continue
+            left -= 1
+            try:
+                work[0](*work[1])
+            except Exception:
+                _log.exception("a call at the end of its time failed")
+        if self._due:
+            due = self._due[0][0]
+            self._set_alarm(due, max(due - now, 0.0))
 
 
 class Periodic:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
 
 import pytest
 
-from cometmq.proxy.backend.backend import ClientIdentity, Link
-from cometmq.proxy.backend.local import LocalBackend
+from cometmq.broker.limits import CLIENT_EXPIRY_SECONDS
+from cometmq.message.names import retry_topic
+from cometmq.proxy.backend.backend import ClientIdentity, Link, Reply
+from cometmq.proxy.backend.local import LocalBackend, LocalLink
 from cometmq.proxy.limits import HEARTBEAT_BROKER_SECONDS, HEARTBEATS_AT_ONCE, HEARTBEATS_PAUSE_SECONDS
-from cometmq.remoting.bodies import HeartbeatData, ProducerData
+from cometmq.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from cometmq.remoting.codes import RequestCode
 from cometmq.testing import Cluster, VirtualClock
 
 
@@ -75,3 +79,34 @@ async def test_many_clients_take_turns(cluster: Cluster, clock: VirtualClock) ->
     forget(cluster)
     await clock.run_for(2 * HEARTBEAT_BROKER_SECONDS)
     assert known(cluster) == 0
+
+
+async def test_a_client_that_the_broker_knows_needs_no_request(
+    cluster: Cluster, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = cluster.broker(0)
+    backend = LocalBackend(broker)
+    link = backend.connect(ClientIdentity("c@1", ("127.0.0.1", 1), "JAVA"), lambda _request: None)
+    consumer = ConsumerData(group_name="G", subscription_data_set=[SubscriptionData(topic="T")])
+    producers = data(1).producer_data_set
+    await link.register(HeartbeatData(client_id="c@1", consumer_data_set=[consumer], producer_data_set=producers))
+    requests: list[int] = []
+    ask = LocalLink.ask
+
+    def asked(link: LocalLink, broker: str, code: int, *rest: Any) -> Awaitable[Reply]:
+        requests.append(code)
+        return ask(link, broker, code, *rest)
+
+    monkeypatch.setattr(LocalLink, "ask", asked)
+    manager = broker.clients
+    await clock.run_for(2 * CLIENT_EXPIRY_SECONDS)
+    manager.expire()
+    channels = manager.consumers.channels() + manager.producers.channels()
+    assert len(channels) == 2
+    assert all(clock.monotonic() - channel.last_update <= HEARTBEAT_BROKER_SECONDS for channel in channels)
+    assert requests == []
+    assert broker.topics.delete(retry_topic("G"))
+    await clock.run_for(HEARTBEAT_BROKER_SECONDS)
+    assert requests == [RequestCode.HEART_BEAT]
+    assert broker.topics.get(retry_topic("G")) is not None
+    await backend.stop()

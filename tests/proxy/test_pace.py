@@ -12,7 +12,7 @@ from cometmq.proxy.rpc.pace import Pace
 
 @pytest.mark.parametrize("cancelled", [(), (0,), (1, 2), (3, 4, 39), range(2, 30)])
 async def test_pieces_begin_in_their_order_whoever_is_cancelled_meanwhile(cancelled: tuple[int, ...]) -> None:
-    pace, begun = Pace(), []
+    pace, begun = Pace(asyncio.get_running_loop()), []
 
     async def piece(number: int) -> None:
         await pace.wait_for_time()

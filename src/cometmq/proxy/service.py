@@ -42,7 +42,6 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
     handlers: dict[str, Handler] = {
         "QueryRoute": routes.query_route,
         "QueryAssignment": routes.query_assignment,
-        "Heartbeat": clients.heartbeat,
         "NotifyClientTermination": clients.notify_client_termination,
         "SendMessage": sends.send_message,
         "RecallMessage": sends.recall_message,
@@ -59,7 +58,11 @@ def methods_of(context: EndpointContext, renewals: Renewals, commands: ClientCom
         SERVICE + name: Method(getattr(v2, f"{name}Request").FromString, _with_status(name, handler))
         for name, handler in handlers.items()
     }
-    directs: dict[str, Direct] = {"AckMessage": acks.ack_message, "ReceiveMessage": receives.receive_message}
+    directs: dict[str, Direct] = {
+        "Heartbeat": clients.heartbeat,
+        "AckMessage": acks.ack_message,
+        "ReceiveMessage": receives.receive_message,
+    }
     for name, direct in directs.items():
         decode = getattr(v2, f"{name}Request").FromString
         methods[SERVICE + name] = Method(decode, direct=_direct(name, decode, direct))

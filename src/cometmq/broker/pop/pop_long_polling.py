@@ -20,12 +20,15 @@ from cometmq.broker.pull.filters import MessageFilter
 from cometmq.clock import Clock, TimerHandle
 from cometmq.message.pop_info import pop_retry_topic
 from cometmq.multimap import MultiMap
+from cometmq.periodic import Deadlines
 from cometmq.remoting.processors import Request, Response, RpcRejectedError
 from cometmq.remoting.server_connection import ServerConnection
 from cometmq.store.message_store import ConsumeQueue
 
 _log = logging.getLogger(__name__)
 
+_EARLY_SECONDS: Final = 0.01
+"""Time by which a pop may be answered early, so that pops that end at almost the same time are answered together."""
 _RECORD_CHARS: Final = 500
 """Memory of a waiting pop in addition to its texts, in characters."""
 Key = tuple[str, str]
@@ -43,18 +46,20 @@ class HeldPop(msgspec.Struct, eq=False):
     nothing: Callable[[], Response]
     """The response when the wait time has ended."""
     timer: TimerHandle | None = None
+    chars: int = 0
+    """Memory of the held request, in characters."""
 
     @property
     def key(self) -> Key:
         """Return the topic and group of the request."""
         return self.request.header.topic, self.request.header.consumer_group
 
-    @property
-    def chars(self) -> int:
-        """Return the memory of the held request, in characters."""
+    def count_chars(self) -> int:
+        """Count the memory of the held request."""
         header = self.request.header
         texts = (header.topic, header.consumer_group, header.exp, header.exp_type, header.attempt_id)
-        return _RECORD_CHARS + self.wanted.chars + sum(len(text) for text in texts if isinstance(text, str))
+        self.chars = _RECORD_CHARS + self.wanted.chars + sum([len(text) for text in texts if isinstance(text, str)])
+        return self.chars
 
 
 class PopLongPollingService:
@@ -63,6 +68,7 @@ class PopLongPollingService:
     def __init__(self, live: LiveConfig, clock: Clock) -> None:
         self._live = live
         self._clock = clock
+        self._deadlines = Deadlines(clock=clock, early_s=_EARLY_SECONDS)
         self._held: dict[Key, dict[HeldPop, None]] = {}
         self._keys_of: MultiMap[str, Key] = MultiMap()
         """The keys to wake when a message arrives in a topic."""
@@ -92,9 +98,10 @@ class PopLongPollingService:
     def hold(self, pop: HeldPop, wait_ms: int) -> bool:
         """Hold a pop; return ``False`` if too many pops are already waiting (POLLING_FULL)."""
         config = self._live.current
-        held = self._held.get(pop.key, {})
+        key = pop.key
+        held = self._held.get(key, {})
         of_connection = self._of.get(pop.connection)
-        chars = pop.chars
+        chars = pop.count_chars()
         if (
             self._stopped
             or self._count >= config.max_pop_polling_size
@@ -104,9 +111,9 @@ class PopLongPollingService:
         ):
             return False
         if not held:
-            self._held[pop.key] = held
-            for topic in self._topics(pop.key):
-                self._keys_of.add(topic, pop.key)
+            self._held[key] = held
+            for topic in self._topics(key):
+                self._keys_of.add(topic, key)
         held[pop] = None
         if of_connection is None:
             of_connection = self._of[pop.connection] = {}
@@ -114,7 +121,7 @@ class PopLongPollingService:
         of_connection[pop] = None
         self._count += 1
         self._chars += chars
-        pop.timer = self._clock.call_later(wait_ms / 1000, self._time_is_up, pop)
+        pop.timer = self._deadlines.after(wait_ms / 1000, self._time_is_up, pop)
         return True
 
     # --- waking ---------------------------------------------------------------------------------
@@ -175,12 +182,13 @@ class PopLongPollingService:
 
     # --- removing -------------------------------------------------------------------------------
     def _remove(self, pop: HeldPop) -> None:
-        held = self._held[pop.key]
+        key = pop.key
+        held = self._held[key]
         del held[pop]
         if not held:
-            del self._held[pop.key]
-            for topic in self._topics(pop.key):
-                self._keys_of.remove(topic, pop.key)
+            del self._held[key]
+            for topic in self._topics(key):
+                self._keys_of.remove(topic, key)
         of_connection = self._of.get(pop.connection)
         if of_connection is not None:
             of_connection.pop(pop, None)

@@ -69,6 +69,9 @@ _EARLY_MS: Final = 20
 _RETRY_FIRST_EVERY: Final = 5
 """One in this many pops reads the retry topic first (``popFromRetryProbability``, 20 %)."""
 
+_NOTHING: Final = PopResult(0)
+"""The result of a pop that finds nothing in the usual way; it is never changed."""
+
 PopHeader = PopMessageRequestHeader | NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
 
 
@@ -191,8 +194,10 @@ class PopMessageProcessor:
     def _collect(self, header: PopMessageRequestHeader, wanted: MessageFilter) -> PopResult:
         """Collect messages from the queues and the retry topic."""
         topic = self.readable(header.topic)
-        number = next(self._turns)
         retry = self.retry_topic(header.topic, header.consumer_group, in_order=bool(header.order))
+        if header.queue_id < 0 and not header.order and self._has_read_all(header, topic.read_queue_nums, retry):
+            return _NOTHING
+        number = next(self._turns)
         queue_ids: Sequence[int] = (header.queue_id,)
         if header.queue_id < 0:
             count = topic.read_queue_nums
@@ -216,6 +221,21 @@ class PopMessageProcessor:
         for missing in collected.not_loaded[:MAX_ARCHIVE_LOADS_OF_POP]:
             self._reads.load(missing, key, partial(self._polling.wake, *key))
         return collected
+
+    def _has_read_all(self, header: PopMessageRequestHeader, count: int, retry: str | None) -> bool:
+        """Return whether a group has read all queues to their ends, as before most pops that will wait."""
+        group = header.consumer_group
+        return self._is_read(header.topic, group, count) and (retry is None or self._is_read(retry, group, 1))
+
+    def _is_read(self, topic: str, group: str, count: int) -> bool:
+        queues, offsets = self._store.queues().get(topic), self._offsets.queues_of(group, topic)
+        if queues is None or offsets is None:
+            return False
+        for queue_id in range(count):
+            queue = queues.get(queue_id)
+            if queue is None or offsets.get(queue_id, NO_OFFSET) != queue.max_offset():
+                return False
+        return True
 
     def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
         """Return the retry topic that pops of a topic also read, if it exists."""

@@ -103,6 +103,10 @@ class ConsumerOffsetManager:
         queues = self._table.get(f"{topic}{_SEPARATOR}{group}")
         return NO_OFFSET if queues is None else queues.get(queue_id, NO_OFFSET)
 
+    def queues_of(self, group: str, topic: str) -> QueueOffsets | None:
+        """Return the committed offsets for a topic, or ``None`` if there are none; callers must not change them."""
+        return self._table.get(f"{topic}{_SEPARATOR}{group}")
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Commit a group's offset for a queue; as in RocketMQ, the offset may move back.
 

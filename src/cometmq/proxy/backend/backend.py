@@ -14,6 +14,7 @@ from cometmq.proxy.http2.connection import Http2Connection
 from cometmq.proxy.protocol.v2 import Code
 from cometmq.remoting.bodies import HeartbeatData, SubscriptionGroupConfig, TopicConfig
 from cometmq.remoting.headers import Header, from_ext
+from cometmq.remoting.pop_headers import PopMessageRequestHeader
 from cometmq.remoting.processors import Buffer, Response
 
 H = TypeVar("H", bound=Header)
@@ -168,6 +169,10 @@ Acknowledged = Callable[[Sequence[int], ProxyError | None], None]
 """Called with the positions of messages, and the error if they could not be acknowledged."""
 
 
+Popped = Callable[[Reply | BaseException], None]
+"""Called with the response to a pop, or with the error if there is none."""
+
+
 class Link(Protocol):
     """A connection over which one client's requests reach the brokers."""
 
@@ -177,6 +182,13 @@ class Link(Protocol):
         """Send a request to the master with the given broker name, and return its response.
 
         :raises ProxyError: the broker is unknown, or does not answer in time.
+        """
+
+    def pop(self, broker: str, header: PopMessageRequestHeader, done: Popped) -> None:
+        """Pop messages from the master with the given broker name.
+
+        :param done: called once, in any context; it must not raise. It may be called before this method returns.
+        :raises ProxyError: the broker is unknown; ``done`` is not called.
         """
 
     def acknowledge(self, handles: Sequence[PoppedHandle], done: Acknowledged) -> Sequence[int]:

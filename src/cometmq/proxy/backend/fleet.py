@@ -29,6 +29,7 @@ from cometmq.proxy.backend.backend import (
     ClientIdentity,
     GroupInfo,
     Link,
+    Popped,
     PoppedHandle,
     Reply,
     TopicInfo,
@@ -58,6 +59,7 @@ from cometmq.remoting.client_connection import ClientConnection
 from cometmq.remoting.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import RemotingError, RemotingTimeoutError
 from cometmq.remoting.headers import CheckTransactionStateRequestHeader, Header, UnregisterClientRequestHeader
+from cometmq.remoting.pop_headers import PopMessageRequestHeader
 from cometmq.remoting.processors import ProcessorTable, Request, Response
 from cometmq.remoting.security import Security
 
@@ -91,6 +93,12 @@ class FleetLink:
     ) -> Reply:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
         return await self._fleet.ask(broker, code, header, body, timeout_s=timeout_s)
+
+    def pop(self, broker: str, header: PopMessageRequestHeader, done: Popped) -> None:
+        """See :class:`~cometmq.proxy.backend.backend.Link`."""
+        timeout_s = header.poll_time / 1000 + ASK_SECONDS
+        asked = asyncio.ensure_future(self.ask(broker, RequestCode.POP_MESSAGE, header, timeout_s=timeout_s))
+        asked.add_done_callback(lambda _: None if asked.cancelled() else done(asked.exception() or asked.result()))
 
     def acknowledge(self, handles: Sequence[PoppedHandle], _done: Acknowledged) -> Sequence[int]:
         """See :class:`~cometmq.proxy.backend.backend.Link`; each message needs a request."""

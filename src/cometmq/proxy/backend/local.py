@@ -17,7 +17,8 @@ from cometmq.broker.controller import Broker
 from cometmq.clock import Clock, TimerHandle
 from cometmq.core import CORE
 from cometmq.message.hosts import encode_host, format_address
-from cometmq.periodic import Alarm
+from cometmq.message.names import retry_topic
+from cometmq.periodic import Alarm, Deadlines
 from cometmq.proxy.backend.backend import (
     ASK_SECONDS,
     Acknowledged,
@@ -28,6 +29,7 @@ from cometmq.proxy.backend.backend import (
     ClientIdentity,
     GroupInfo,
     Link,
+    Popped,
     PoppedHandle,
     Reply,
     TopicInfo,
@@ -44,6 +46,7 @@ from cometmq.remoting.codes import CURRENT_VERSION, RequestCode
 from cometmq.remoting.command import RemotingCommand
 from cometmq.remoting.headers import Header, NoHeader
 from cometmq.remoting.permissions import CALLER
+from cometmq.remoting.pop_headers import PopMessageRequestHeader
 from cometmq.remoting.processors import Buffer, Request, Response
 from cometmq.remoting.server_connection import ServerConnection
 
@@ -51,11 +54,20 @@ from cometmq.remoting.server_connection import ServerConnection
 class _PendingRequest:
     """A pending request to the broker."""
 
-    __slots__ = ("future", "timer")
+    __slots__ = ("done", "timer")
 
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    def __init__(self, done: Popped) -> None:
+        self.done: Popped | None = done
+        """Receives the response; ``None`` once it has been called."""
         self.timer: TimerHandle | None = None
+
+    def end(self, outcome: Reply | ProxyError) -> None:
+        """Pass on the response, or the error if there is none."""
+        done, self.done = self.done, None
+        if self.timer is not None:
+            self.timer.cancel()
+        if done is not None:
+            done(outcome)
 
 
 class LocalConnection(ServerConnection):
@@ -91,28 +103,23 @@ class LocalConnection(ServerConnection):
             self.account = session
 
     # --- requests of the client -----------------------------------------------------------------
-    def add_pending(self, opaque: int) -> _PendingRequest:
+    def add_pending(self, opaque: int, done: Popped) -> _PendingRequest:
         """Register a request that waits for its response."""
-        pending = self._unanswered[opaque] = _PendingRequest()
+        pending = self._unanswered[opaque] = _PendingRequest(done)
         return pending
 
     def expire(self, opaque: int) -> None:
         """Fail a request whose time limit has expired."""
         pending = self._unanswered.pop(opaque, None)
-        if pending is not None and not pending.future.done():
-            words = f"the broker[{self._broker_name}] did not respond in time"
-            pending.future.set_exception(ProxyError(Code.PROXY_TIMEOUT, words))
+        if pending is not None:
+            pending.end(ProxyError(Code.PROXY_TIMEOUT, f"the broker[{self._broker_name}] did not respond in time"))
 
     def deliver(self, request: Request[Any], response: Response) -> None:
         """Pass the broker's response to the caller."""
         pending = self._unanswered.pop(request.opaque, None)
-        if pending is None:
-            return
-        if pending.timer is not None:
-            pending.timer.cancel()
-        if not pending.future.done():
+        if pending is not None:
             header: Header | dict[str, str] = response.header or {}
-            pending.future.set_result(Reply(response.code, response.remark, header, _joined(response.body)))
+            pending.end(Reply(response.code, response.remark, header, _joined(response.body)))
 
     # --- requests of the broker -----------------------------------------------------------------
     def _write_request(self, code: int, opaque: int, header: Header | None, body: bytes, *, flag: int = 0) -> None:
@@ -142,6 +149,15 @@ class LocalConnection(ServerConnection):
     def abort(self) -> None:
         """End the connection."""
         self.close()
+
+
+def _resolve(future: asyncio.Future[Reply], outcome: Reply | BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def _joined(body: Buffer | Any) -> Buffer:
@@ -188,7 +204,7 @@ class _Heartbeats:
 class LocalLink:
     """A link over which one client's requests reach the broker in this process."""
 
-    __slots__ = ("_broker", "_connection", "_heartbeat", "_heartbeats", "_language", "_name", "_opaque")
+    __slots__ = ("_broker", "_connection", "_heartbeat", "_heartbeats", "_language", "_name", "_opaque", "_timeouts")
 
     def __init__(
         self,
@@ -196,6 +212,7 @@ class LocalLink:
         client: ClientIdentity,
         on_request: Callable[[BrokerRequest], None],
         heartbeats: _Heartbeats,
+        timeouts: Deadlines,
     ) -> None:
         self._broker = broker
         self._name = broker.config.broker_name
@@ -203,12 +220,25 @@ class LocalLink:
         self._opaque = 0
         self._heartbeat: HeartbeatData | None = None
         self._heartbeats = heartbeats
+        self._timeouts = timeouts
         self._connection = LocalConnection(broker, client.peer, on_request)
 
     def ask(
         self, broker: str, code: int, header: Header | None, body: bytes = b"", *, timeout_s: float = ASK_SECONDS
     ) -> Awaitable[Reply]:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._request(broker, code, header, body, partial(_resolve, future), timeout_s)
+        return future
+
+    def pop(self, broker: str, header: PopMessageRequestHeader, done: Popped) -> None:
+        """See :class:`~cometmq.proxy.backend.backend.Link`."""
+        timeout_s = header.poll_time / 1000 + ASK_SECONDS
+        self._request(broker, RequestCode.POP_MESSAGE, header, b"", done, timeout_s)
+
+    def _request(
+        self, broker: str, code: int, header: Header | None, body: bytes, done: Popped, timeout_s: float
+    ) -> None:
         if broker != self._name:
             raise ProxyError(Code.INTERNAL_SERVER_ERROR, f"the broker[{broker}] not exist")
         connection = self._connection
@@ -223,11 +253,10 @@ class LocalLink:
             language=self._language,
             version=CURRENT_VERSION,
         )
-        pending = connection.add_pending(request.opaque)
+        pending = connection.add_pending(request.opaque, done)
         self._broker.server.serve(connection, request, body)
-        if not pending.future.done():
-            pending.timer = self._broker.clock.call_later(timeout_s, connection.expire, request.opaque)
-        return pending.future
+        if pending.done is not None:
+            pending.timer = self._timeouts.after(timeout_s, connection.expire, request.opaque)
 
     def acknowledge(self, handles: Sequence[PoppedHandle], done: Acknowledged) -> Sequence[int]:
         """See :class:`~cometmq.proxy.backend.backend.Link`.
@@ -257,9 +286,18 @@ class LocalLink:
             self._heartbeats.add(self)
 
     def send_heartbeat(self) -> None:
-        """Repeat the client's heartbeat."""
-        if self._heartbeat is not None:
-            self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(self._heartbeat))
+        """Repeat the client's heartbeat; if the broker still knows the client, only the time must be renewed."""
+        data = self._heartbeat
+        if data is None:
+            return
+        broker = self._broker
+        groups = [consumer.group_name for consumer in data.consumer_data_set]
+        is_known = all(
+            broker.groups.get(group) is not None and broker.topics.get(retry_topic(group)) is not None
+            for group in groups
+        )
+        if not (is_known and broker.clients.renew(self._connection)):
+            self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(data))
 
     async def close(self, data: HeartbeatData | None) -> None:
         """See :class:`~cometmq.proxy.backend.backend.Link`."""
@@ -276,6 +314,7 @@ class LocalBackend:
     def __init__(self, broker: Broker, limits: CallLimits | None = None) -> None:
         self._broker = broker
         self._heartbeats = _Heartbeats(broker.clock)
+        self._timeouts = Deadlines(clock=broker.clock)
         self._calls = None if CORE is None or limits is None else PlainCalls(CORE, broker, limits)
 
     async def topic(self, name: str) -> TopicInfo:
@@ -324,7 +363,7 @@ class LocalBackend:
 
     def connect(self, client: ClientIdentity, on_request: Callable[[BrokerRequest], None]) -> Link:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
-        return LocalLink(self._broker, client, on_request, self._heartbeats)
+        return LocalLink(self._broker, client, on_request, self._heartbeats, self._timeouts)
 
     async def start(self) -> None:
         """Do nothing, because the broker is already running."""

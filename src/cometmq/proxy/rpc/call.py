@@ -72,7 +72,14 @@ class CallOwner(Protocol):
     """The server methods that calls use."""
 
     clock: Clock
-    pace: Pace
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+
+    @property
+    def pace(self) -> Pace:
+        """Decides when a piece of work can start."""
 
     def hold_task(self, task: asyncio.Task[None]) -> None:
         """Keep a reference to a call's task until the task ends."""
@@ -251,7 +258,7 @@ class Call:
         except GrpcError as error:
             self.fail(error)
             return
-        self._task = asyncio.get_running_loop().create_task(work)
+        self._task = self._owner.loop.create_task(work)
         self._owner.hold_task(self._task)
 
     def _free_buffer(self) -> bytes | bytearray:
@@ -302,7 +309,7 @@ class Call:
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a part of a direct handler in a task, which is cancelled when the client cancels the call."""
-        self._task = asyncio.get_running_loop().create_task(self._run_work(work))
+        self._task = self._owner.loop.create_task(self._run_work(work))
         self._task.add_done_callback(lambda _: work.close())  # for a task that is cancelled before it starts
         self._owner.hold_task(self._task)
 
@@ -356,22 +363,17 @@ class Call:
         """Send a message to the client."""
         if self._is_done:
             return
-        self.send_bytes(message.SerializeToString())
-
-    def send_bytes(self, *payloads: bytes) -> None:
-        """Send encoded messages to the client, in as few frames as possible."""
-        if self._is_done:
-            return
         if not self._has_headers:
             self._has_headers = True
             self._stream.send_headers(HEADERS)
-        self._stream.send_data(b"".join([_prefix(payload) + payload for payload in payloads]))
+        payload = message.SerializeToString()
+        self._stream.send_data(_prefix(payload) + payload)
 
-    def answer(self, payload: bytes) -> None:
-        """Send an encoded message to the client as the only one, and end the call with OK."""
+    def answer(self, *payloads: bytes) -> None:
+        """Send encoded messages to the client as the only ones, and end the call with OK."""
         if self._is_done:
             return
-        data = _prefix(payload) + payload
+        data = b"".join([_prefix(payload) + payload for payload in payloads])
         if self._has_headers:
             self._stream.send_data(data)
             self.finish()

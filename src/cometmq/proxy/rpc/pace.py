@@ -63,13 +63,19 @@ class _Place:
 
 
 class Pace:
-    """A scheduler that decides when a piece of work can start."""
+    """A scheduler that decides when a piece of work can start.
 
-    def __init__(self) -> None:
+    :param loop: the loop in whose rounds the work is done.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._small = _Line()
         self._large = _Line()
         self._round_end: float | None = None
-        """Processor time at which the current round ends, or ``None`` before the first piece of work."""
+        """Processor time at which the current round ends, or ``None`` before a piece of work reads it."""
+        self._has_begun = False
+        """True from the first piece of work in a round until the end of the round."""
         self._is_scheduled = False
         self._rounds_to_large = 0
         """Number of rounds before the next large piece of work."""
@@ -82,8 +88,18 @@ class Pace:
         return bool(self._small)
 
     def has_time(self) -> bool:
-        """Return whether a piece of work can start now."""
-        return not self._small and self._has_time()
+        """Return whether a piece of work can start now.
+
+        The first piece of a round always can. Its time does not count, because most rounds have only this piece, and
+        reading the processor time takes a system call.
+        """
+        if self._small:
+            return False
+        if not self._has_begun:
+            self._has_begun = True
+            self._schedule_round()
+            return True
+        return self._has_time()
 
     async def wait_for_time(self) -> None:
         """Wait until a piece of work can start."""
@@ -115,10 +131,10 @@ class Pace:
     def _schedule_round(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_round)
+            self._loop.call_soon(self._begin_round)
 
     def _begin_round(self) -> None:
-        self._is_scheduled = False
+        self._is_scheduled = self._has_begun = False
         self._round_end = None
         if self._large_began is not None:
             self._rounds_to_large = int((time.thread_time() - self._large_began) / _LARGE_SHARE_SECONDS)

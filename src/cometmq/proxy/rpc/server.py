@@ -17,6 +17,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final, cast
 
 from cometmq.clock import SYSTEM_CLOCK, Clock
@@ -106,7 +107,6 @@ class GrpcServer:
     ) -> None:
         self.methods: Final = methods
         self.clock: Clock = clock
-        self.pace: Pace = Pace()
         self.connections: Final[set[GrpcConnection]] = set()
         self.incomplete: Final = HeldBytes(MAX_GRPC_INCOMPLETE_BYTES, "its incomplete calls use too much memory")
         self.unsent: Final = HeldBytes(MAX_GRPC_UNSENT_BYTES, "the client does not read its responses")
@@ -121,6 +121,16 @@ class GrpcServer:
         self._listener = Listener(self._accept, clock=clock)
         self._openings = OpeningConnections(lambda: GrpcConnection(self), tls, clock=clock, silence_s=HANDSHAKE_SECONDS)
         self._sweeps = Periodic("closing silent connections", _SWEEP_SECONDS, self._sweep, clock=clock)
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop; asking asyncio for it takes a system call."""
+        return asyncio.get_running_loop()
+
+    @cached_property
+    def pace(self) -> Pace:
+        """Decides when a piece of work can start."""
+        return Pace(self.loop)
 
     @property
     def port(self) -> int:
@@ -173,7 +183,7 @@ class GrpcServer:
     def enqueue(self, connection: GrpcConnection) -> None:
         """Queue a connection behind the connections that are already waiting."""
         if not self._queue:
-            asyncio.get_running_loop().call_soon(self._run_round)
+            self.loop.call_soon(self._run_round)
         self._queue.append(connection)
 
     def _run_round(self) -> None:
@@ -192,7 +202,7 @@ class GrpcServer:
         again, self._queue = self._queue, waiting
         self._queue.extend(again)
         if waiting and not again:
-            asyncio.get_running_loop().call_soon(self._run_round)
+            self.loop.call_soon(self._run_round)
 
     def _accept(self, sock: socket.socket) -> None:
         if not self._connection_limit.admits(self._open):
@@ -216,6 +226,7 @@ class GrpcConnection(asyncio.Protocol):
     """A client's connection."""
 
     __slots__ = (
+        "_is_draining",
         "_is_ending",
         "_is_paused",
         "_is_waiting",
@@ -236,6 +247,8 @@ class GrpcConnection(asyncio.Protocol):
             self._open_call, self._schedule_flush, self._count_unsent, self.count_incomplete, server.clock
         )
         self._is_ending = False
+        self._is_draining = False
+        """True while frames are handled; then all bytes that they queue are written together."""
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
         self._is_waiting = False
@@ -298,6 +311,7 @@ class GrpcConnection(asyncio.Protocol):
         clock = self._server.clock
         ends = clock.monotonic() + CONNECTION_SHARE_SECONDS
         limit = self._server.calls + self._server.calls_of_share
+        self._is_draining = True
         try:
             while self._transport is not None and not self._is_paused and self.http2.handle_frames(_FRAMES_PER_CHECK):
                 if self.http2.must_wait or self._server.calls >= limit or clock.monotonic() >= ends:
@@ -311,6 +325,9 @@ class GrpcConnection(asyncio.Protocol):
             _log.exception("closing %s: cannot handle a frame", self.remote_address)
             self.http2.send_goaway(ErrorCode.INTERNAL_ERROR)
             self.close()
+        finally:
+            self._is_draining = False
+            self.flush()
 
     def _wait_in_queue(self) -> None:
         assert self._transport is not None
@@ -355,7 +372,8 @@ class GrpcConnection(asyncio.Protocol):
         self._server.unsent.add(self, change)
 
     def _schedule_flush(self) -> None:
-        asyncio.get_running_loop().call_soon(self.flush)
+        if not self._is_draining:
+            self._server.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write the queued bytes to the transport."""

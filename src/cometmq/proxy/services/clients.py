@@ -13,6 +13,7 @@ from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.sessions import ClientSession
 from cometmq.remoting.permissions import Action, on_group
 
+_OK: Final = v2.HeartbeatResponse(status=OK).SerializeToString()
 _CONSUMERS: Final = (
     ClientType.PUSH_CONSUMER,
     ClientType.SIMPLE_CONSUMER,
@@ -28,10 +29,10 @@ class ClientService:
     def __init__(self, context: EndpointContext) -> None:
         self._context = context
 
-    async def heartbeat(self, call: Call, request: v2.HeartbeatRequest) -> v2.HeartbeatResponse:
+    def heartbeat(self, call: Call, request: v2.HeartbeatRequest) -> bytes:
         """Record that a client is alive. Reject a client whose settings are unknown, so that it sends them again."""
         self._client(call, request.group, request.client_type)
-        return v2.HeartbeatResponse(status=OK)
+        return _OK
 
     async def notify_client_termination(
         self, call: Call, request: v2.NotifyClientTerminationRequest

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Final
 
 from cometmq.loop import TaskSet
 from cometmq.message.tags import split_tags
-from cometmq.proxy.backend.backend import ASK_SECONDS, GroupInfo, Reply
+from cometmq.proxy.backend.backend import GroupInfo, Reply
 from cometmq.proxy.context import EndpointContext
 from cometmq.proxy.converter import group_of, ms_of, topic_of
 from cometmq.proxy.errors import OK, ProxyError, refused
@@ -31,7 +31,7 @@ from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.call import Call
 from cometmq.proxy.services.failures import status_of
 from cometmq.proxy.sessions import ClientSession, consumer_needs
-from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.codes import ResponseCode
 from cometmq.remoting.pop_headers import MAX, PopMessageRequestHeader
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,9 @@ _OK: Final = v2.ReceiveMessageResponse(status=OK).SerializeToString()
 _DELIVERY_TIMESTAMP: Final = b"\x1a"
 """The head of the field ``delivery_timestamp`` in a ``ReceiveMessageResponse``."""
 
+_NOTHING: Final = v2.ReceiveMessageResponse(
+    status=v2.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
+).SerializeToString()
 _NO_MESSAGES: Final = {
     ResponseCode.POLLING_TIMEOUT,
     ResponseCode.NO_MESSAGE,
@@ -154,10 +157,9 @@ class ReceiveService:
         return _Poll(call, session, header, broker, max_attempts=max_attempts, renews=request.auto_renew)
 
     def _pop(self, poll: _Poll) -> None:
-        timeout_s = poll.header.poll_time / 1000 + ASK_SECONDS
-        pop = poll.session.link.ask(poll.broker, RequestCode.POP_MESSAGE, poll.header, timeout_s=timeout_s)
         poll.call.on_cancel = poll.cancel
-        asyncio.ensure_future(pop).add_done_callback(partial(self._popped, poll))
+        run = copy_context().run  # the broker answers in the context of any request, maybe of another account
+        poll.session.link.pop(poll.broker, poll.header, lambda reply: run(self._popped, poll, reply))
 
     async def _next_broker(self, topic: str) -> str:
         """Return a broker that has readable queues of a topic, a different one in each call; empty if there is none."""
@@ -216,14 +218,16 @@ class ReceiveService:
         return invisible_ms
 
     # --- the answer of the broker ---------------------------------------------------------------
-    def _popped(self, poll: _Poll, pop: asyncio.Future[Reply]) -> None:
-        if pop.cancelled():
-            return
+    def _popped(self, poll: _Poll, reply: Reply | BaseException) -> None:
         call = poll.call
         try:
-            reply = pop.result()
+            if isinstance(reply, BaseException):
+                raise reply
             if poll.is_cancelled:
                 self._release(poll, reply)
+                return
+            if reply.code in _NO_MESSAGES:
+                call.answer(_NOTHING, self._delivery_time())
                 return
             call.on_cancel = partial(self._release, poll, reply)
             if call.has_time(len(reply.body), LARGE_ANSWER_BYTES):
@@ -243,10 +247,8 @@ class ReceiveService:
     def _pass_on(self, poll: _Poll, reply: Reply) -> None:
         """Send the popped messages to the client.
 
-        :raises ProxyError: there are no messages, or the broker refuses.
+        :raises ProxyError: there are no messages for the client, or the broker refuses.
         """
-        if reply.code in _NO_MESSAGES:
-            raise ProxyError(Code.MESSAGE_NOT_FOUND, "no new message")
         if reply.code == ResponseCode.POLLING_FULL:
             raise ProxyError(Code.TOO_MANY_REQUESTS, reply.remark or "too many polls are waiting on the broker")
         if reply.code:
@@ -266,12 +268,10 @@ class ReceiveService:
         if poll.renews and self._renewals.has_room:
             for one in received:
                 self._renewals.add(poll.session, poll.header.topic, poll.header.consumer_group, one.handle)
-        poll.call.send_bytes(_OK, *[one.response for one in received], self._delivery_time())
-        poll.call.finish()
+        poll.call.answer(_OK, *[one.response for one in received], self._delivery_time())
 
     def _refuse(self, call: Call, status: v2.Status) -> None:
-        call.send_bytes(v2.ReceiveMessageResponse(status=status).SerializeToString(), self._delivery_time())
-        call.finish()
+        call.answer(v2.ReceiveMessageResponse(status=status).SerializeToString(), self._delivery_time())
 
     def _delivery_time(self) -> bytes:
         return field(_DELIVERY_TIMESTAMP, timestamp_bytes(self._context.clock.now_ms()))
