@@ -41,7 +41,7 @@ GRPC_SILENT_SECONDS: Final = 120.0
 HEARTBEAT_BROKER_SECONDS: Final = 30.0
 """Interval between the heartbeats that the endpoint sends to a broker on behalf of a client."""
 HEARTBEATS_AT_ONCE: Final = 200
-"""Maximum number of clients whose heartbeats are sent to this process's broker at a time; each takes about 50 µs."""
+"""Maximum number of clients whose heartbeats are sent to this process's broker at a time; each takes up to 50 µs."""
 HEARTBEATS_PAUSE_SECONDS: Final = 0.25
 """Minimum pause between these times: there is time for 24,000 clients in the interval between their heartbeats."""
 MAX_GRPC_CLIENTS: Final = 16_384

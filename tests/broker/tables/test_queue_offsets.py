@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.tables.consumer_offsets import ConsumerOffsetManager
-from cometmq.broker.tables.queue_offsets import QueueOffsets
+from cometmq.broker.tables.queue_offsets import NO_OFFSET, QueueOffsets
 from cometmq.testing import VirtualClock
 
 GROUPS, TOPICS, QUEUES = 100, 60, 16
@@ -42,6 +42,16 @@ def test_agrees_with_a_map(changes: list[tuple[int, int | None]]) -> None:
         assert offsets.get(queue_id, -1) == expected.get(queue_id, -1)
     assert QueueOffsets(expected) == expected
     assert offsets.get(-1) is None
+    for queue_id, offset in enumerate(offsets.first(8)):
+        assert offset in {NO_OFFSET, expected.get(queue_id, NO_OFFSET)}
+
+
+def test_the_first_offsets_are_in_order() -> None:
+    offsets = QueueOffsets({0: 5, 2: 7, 1: 6})
+    assert offsets.first(2) == [5, 6]
+    assert offsets.first(4) == [5, 6, 7]
+    offsets.remove(1)
+    assert offsets.first(3) == [5, NO_OFFSET, 7]
 
 
 def test_a_queue_far_beyond_the_others_costs_no_more_than_they_do() -> None:

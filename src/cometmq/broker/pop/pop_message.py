@@ -229,13 +229,12 @@ class PopMessageProcessor:
 
     def _is_read(self, topic: str, group: str, count: int) -> bool:
         queues, offsets = self._store.queues().get(topic), self._offsets.queues_of(group, topic)
-        if queues is None or offsets is None:
+        if queues is None or offsets is None or len(queues) < count:
             return False
-        for queue_id in range(count):
-            queue = queues.get(queue_id)
-            if queue is None or offsets.get(queue_id, NO_OFFSET) != queue.max_offset():
-                return False
-        return True
+        try:
+            return offsets.first(count) == [queues[queue_id].max_offset() for queue_id in range(count)]
+        except KeyError:
+            return False
 
     def retry_topic(self, topic: str, group: str, *, in_order: bool) -> str | None:
         """Return the retry topic that pops of a topic also read, if it exists."""

@@ -79,6 +79,13 @@ class QueueOffsets(Mapping[int, int]):
                 return offset
         return default if self._far is None else self._far.get(key, default)
 
+    def first(self, count: int) -> list[int]:
+        """Return the offsets of the first queues; fewer if the array is shorter.
+
+        It has ``NO_OFFSET`` for a queue that has none, or whose offset is in the map.
+        """
+        return self._array[:count].tolist()
+
     def __getitem__(self, queue_id: int) -> int:
         offset = self.get(queue_id, NO_OFFSET)
         if offset < 0:
