@@ -138,6 +138,7 @@ async def server(process: tuple[int, ProcessCluster]) -> AsyncIterator[Server]:
     port, cluster = process
     async with Admin(cluster.namesrv_address) as admin:
         await admin.create_topic("T")
+        await admin.create_topic("Empty")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         client = Client(channel)
         assert (await client.send("T", b"x" * 1024 * 1024)).status.code == Code.OK
