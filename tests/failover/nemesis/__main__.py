@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.failover.nemesis.engines import ETCD, KUBERNETES
 from tests.failover.nemesis.faults import FAULTS
 from tests.failover.nemesis.members import running_set
 from tests.failover.nemesis.story import Story
@@ -36,6 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--engine", choices=(ETCD, KUBERNETES), default=ETCD, help="the engine of the set")
     parser.add_argument("--engines", type=int, default=3, help="members of etcd")
     parser.add_argument("--only", nargs="*", choices=sorted(fault.name for fault in FAULTS), help="only these faults")
     parser.add_argument("--keep", type=Path, help="directory for stores, logs and histories")
@@ -50,7 +52,7 @@ def main() -> int:
         keys = CONFIGURATIONS[seed % len(CONFIGURATIONS)]
         directory = keep / f"seed-{seed}"
         print(f"seed {seed} with {keys or 'default keys'}", flush=True)
-        with running_set(directory, engines=options.engines, keys=keys) as members:
+        with running_set(directory, engine=options.engine, engines=options.engines, keys=keys) as members:
             story = Story(
                 members, seed, say=lambda text: print(f"  {time.monotonic() - begun:6.1f} {text}", flush=True)
             )

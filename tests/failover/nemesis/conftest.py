@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.failover.nemesis.engines import KUBERNETES
 from tests.failover.nemesis.load import SHORT_PAUSE_S
 from tests.failover.nemesis.members import RunningSet, running_set
 from tests.failover.nemesis.story import Story
@@ -22,6 +23,13 @@ def members(tmp_path: Path) -> Iterator[RunningSet]:
             yield running
     except ToolMissingError as problem:
         unavailable(problem)
+
+
+@pytest.fixture
+def in_kubernetes(tmp_path: Path) -> Iterator[Story]:
+    """A history of three members whose vote Kubernetes' leases keep."""
+    with running_set(tmp_path / "set", engine=KUBERNETES) as running:
+        yield Story(running, seed=1, pause_s=SHORT_PAUSE_S * min(slowness(), 3))
 
 
 @pytest.fixture

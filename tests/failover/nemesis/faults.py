@@ -181,13 +181,13 @@ def _reset(members: RunningSet, rng: random.Random) -> tuple[str, Undo]:
 def _kill_engine_member(members: RunningSet, rng: random.Random) -> tuple[str, Undo]:
     engine = rng.choice(members.engine.members)
     engine.kill()
-    return "one member of etcd is killed", engine.start
+    return f"one member of {members.engine.name} is killed", engine.start
 
 
 def _pause_engine_member(members: RunningSet, rng: random.Random) -> tuple[str, Undo]:
     engine = rng.choice(members.engine.members)
     engine.signal(signal.SIGSTOP)
-    return "one member of etcd is paused", lambda: engine.signal(signal.SIGCONT)
+    return f"one member of {members.engine.name} is paused", lambda: engine.signal(signal.SIGCONT)
 
 
 def _kill_engine(members: RunningSet, rng: random.Random) -> tuple[str, Undo]:
@@ -198,7 +198,7 @@ def _kill_engine(members: RunningSet, rng: random.Random) -> tuple[str, Undo]:
         for engine in members.engine.members:
             engine.start()
 
-    return "etcd is killed", start
+    return f"{members.engine.name} is killed", start
 
 
 def _kill_namesrv(members: RunningSet, rng: random.Random) -> tuple[str, Undo]:

@@ -1,4 +1,4 @@
-"""A set of three members as processes, with three nameservers and etcd; all connections of members go over relays."""
+"""Three members as processes, with three nameservers and an engine; all connections of members go over relays."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.failover.etcd_servers import EtcdCluster, etcd
-from tests.failover.nemesis.documents import all_documents, document_at
+from tests.failover.nemesis.engines import ETCD, NemesisEngine, running_engine
 from tests.failover.nemesis.relays import Relays, Route
 
 from cometmq.broker.controller import HA_PORT_DISTANCE
@@ -23,11 +22,10 @@ from cometmq.testing.processes import ServerProcess
 
 NAMES: Final = ("a", "b", "c")
 ENGINE: Final = "engine"
-"""The party of all members of etcd."""
+"""The party of all members of the engine."""
 NAMESRVS: Final = 3
 CLUSTER: Final = "Nemesis"
 SET: Final = "set"
-STATE_KEY: Final = f"/cometmq/{CLUSTER}/{SET}/state"
 LEASE_S: Final = 4.0
 
 
@@ -65,7 +63,7 @@ class MemberProcess:
 class RunningSet:
     """The processes of a set."""
 
-    def __init__(self, data: Path, engine: EtcdCluster, keys: Mapping[str, str]) -> None:
+    def __init__(self, data: Path, engine: NemesisEngine, keys: Mapping[str, str]) -> None:
         self.data = data
         self.engine = engine
         self._pids: dict[str, int] = {}
@@ -93,10 +91,9 @@ class RunningSet:
             **SMALL_STORE,
             "brokerClusterName": CLUSTER,
             "brokerName": SET,
-            "failover": "etcd",
             "failoverMember": name,
             "failoverLeaseMs": str(round(LEASE_S * 1000)),
-            "etcdEndpoints": ";".join(f"http://{one}" for one in engines),
+            **self.engine.keys(engines),
             "namesrvAddr": ";".join(namesrvs),
             "brokerIP1": LINK_HOST,
             "brokerIP2": LINK_HOST,
@@ -106,7 +103,7 @@ class RunningSet:
             **self._keys,
         }
         words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
-        server = ServerProcess(name, ["broker", *words], self.data / f"{name}.log")
+        server = self.engine.process(name, ["broker", *words], self.data / f"{name}.log", engines)
         self.relays.open(Route((LINK_HOST, one), (HOST, one), name) for one in (port, port + HA_PORT_DISTANCE))
         return MemberProcess(name, port, server, store)
 
@@ -170,12 +167,11 @@ class RunningSet:
     # --- the engine's document --------------------------------------------------------------------
     def document(self) -> Document | None:
         """Return the document; ``None`` if there is none, or the engine does not answer."""
-        found = document_at(self.engine, STATE_KEY)
-        return None if found is None else found[0]
+        return self.engine.document()
 
     def documents(self) -> list[Document]:
         """Return all documents of the set's history."""
-        return [document for _, document in all_documents(self.engine, STATE_KEY)]
+        return self.engine.documents()
 
     def master(self) -> str | None:
         """Return the name of the document's master."""
@@ -195,12 +191,19 @@ def parse(address: str) -> tuple[str, int]:
 
 
 @contextmanager
-def running_set(data: Path, *, engines: int = 1, keys: Mapping[str, str] | None = None) -> Iterator[RunningSet]:
+def running_set(
+    data: Path, *, engine: str = ETCD, engines: int = 1, keys: Mapping[str, str] | None = None
+) -> Iterator[RunningSet]:
     """Run a set and its engine inside the block.
 
+    :param engine: ``etcd`` or ``kubernetes``.
     :param engines: the number of members of etcd.
     :raises ToolMissingError: there is no etcd on this machine.
     """
-    (data / "etcd").mkdir(parents=True)
-    with etcd(data / "etcd", engines) as engine, RunningSet(data, engine, keys or {}).running() as members:
+    directory = data / engine
+    directory.mkdir(parents=True)
+    with (
+        running_engine(engine, directory, engines, CLUSTER, SET) as running,
+        RunningSet(data, running, keys or {}).running() as members,
+    ):
         yield members

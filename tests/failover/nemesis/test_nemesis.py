@@ -159,7 +159,17 @@ def _engine_dies_and_then_the_master(story: Story, members: RunningSet, load: Lo
     story.heal(load)
 
 
+def any_seed() -> int:
+    return int(os.environ.get("COMETMQ_NEMESIS_SEED", random.Random(time.time_ns()).randrange(1, 10**6)))
+
+
 def test_a_random_story_breaks_no_promise(story: Story, tmp_path: Path) -> None:
-    story.seed = int(os.environ.get("COMETMQ_NEMESIS_SEED", random.Random(time.time_ns()).randrange(1, 10**6)))
+    story.seed = any_seed()
     story.run(STORY_S)
     assert story.findings == [], story.report(tmp_path)
+
+
+def test_a_random_story_in_kubernetes_breaks_no_promise(in_kubernetes: Story, tmp_path: Path) -> None:
+    in_kubernetes.seed = any_seed()
+    in_kubernetes.run(STORY_S)
+    assert in_kubernetes.findings == [], in_kubernetes.report(tmp_path)
