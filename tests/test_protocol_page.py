@@ -14,9 +14,9 @@ from tests.broker.conftest import small_config
 import cometmq.broker.limits
 from cometmq.broker.admin.failover import FailoverAdmin
 from cometmq.broker.controller import Broker
-from cometmq.broker.replication.account_copy import SetAccountsProcessor
-from cometmq.broker.replication.key_copy import SetKeysProcessor
-from cometmq.broker.replication.user_copy import SetUsersProcessor
+from cometmq.broker.replication.copies.account_copy import SetAccountsProcessor
+from cometmq.broker.replication.copies.key_copy import SetKeysProcessor
+from cometmq.broker.replication.copies.user_copy import SetUsersProcessor
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.remoting.processors import handlers

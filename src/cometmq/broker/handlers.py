@@ -20,11 +20,11 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.pull.consumer_filters import ConsumerFilterManager
 from cometmq.broker.pull.query_message import QueryProcessor
 from cometmq.broker.registration import BrokerRegistration
-from cometmq.broker.replication.account_copy import SetAccountsProcessor
+from cometmq.broker.replication.copies.account_copy import SetAccountsProcessor
+from cometmq.broker.replication.copies.user_copy import SetUsersProcessor
 from cometmq.broker.replication.members import MasterSide
 from cometmq.broker.replication.store_files import StoreFileProcessor
 from cometmq.broker.replication.table_changes import TableChangesProcessor
-from cometmq.broker.replication.user_copy import SetUsersProcessor
 from cometmq.broker.send.reply_message import ReplyMessageProcessor
 
 

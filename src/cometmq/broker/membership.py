@@ -12,13 +12,13 @@ from cometmq.broker.config import SYNC_MASTER, BrokerConfig, LiveConfig
 from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.status import FailoverMember
 from cometmq.broker.port_security import BrokerAccess
-from cometmq.broker.replication.account_copy import AccountCopy
+from cometmq.broker.replication.copies.account_copy import AccountCopy
+from cometmq.broker.replication.copies.key_copy import KeyCopy, SetKeysProcessor
+from cometmq.broker.replication.copies.set_copy import SetCopy
+from cometmq.broker.replication.copies.user_copy import UserCopy
 from cometmq.broker.replication.ha_service import HAService
-from cometmq.broker.replication.key_copy import KeyCopy, SetKeysProcessor
 from cometmq.broker.replication.members import FollowerSide, MasterSide
-from cometmq.broker.replication.set_copy import SetCopy
 from cometmq.broker.replication.slave import Slave
-from cometmq.broker.replication.user_copy import UserCopy
 from cometmq.broker.tables.set_keys import SetKeys
 from cometmq.broker.turn.confirm_service import ConfirmService
 from cometmq.broker.turn.group_transfer import GroupTransferService

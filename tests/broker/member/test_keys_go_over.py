@@ -12,8 +12,8 @@ from tests.broker.wire import Wire
 
 from cometmq.broker.config import load_broker_config
 from cometmq.broker.member.set_member import SetMember
+from cometmq.broker.replication.copies.set_copy import of_epoch
 from cometmq.broker.replication.frames import ReplicationError
-from cometmq.broker.replication.set_copy import of_epoch
 from cometmq.broker.tables.set_keys import OWN_KEYS, SetKeys
 from cometmq.client.admin import Admin
 from cometmq.options import ConfigError, options_of

@@ -11,6 +11,7 @@ from unittest.mock import patch
 from tests.failover.simulator import node as node_module
 from tests.failover.simulator.faults import Rates
 
+from cometmq.broker.failover import candidate as candidate_module
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import machine as machine_module
 from cometmq.broker.failover.document import Document, Member
@@ -169,7 +170,7 @@ MISTAKES: Final = {
     "hasty": Mistake(
         3,
         "an election does not look at the lease",
-        ((machine_module, "suspects", _hasty_suspects), (machine_module, "guard_for", _no_guard)),
+        ((candidate_module, "suspects", _hasty_suspects), (candidate_module, "guard_for", _no_guard)),
     ),
     "obstinate": Mistake(3, "a swap that has lost is sent anew", ((EngineView, "learn", _obstinate_learn),)),
     "reads": Mistake(4, "consumers read to the end", ((MemberMachine, "readable", property(_reads_all)),)),

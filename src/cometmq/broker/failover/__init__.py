@@ -53,7 +53,7 @@ Modules
 =======
 
 ``machine.py`` is the state machine of one member; ``states.py`` has its states and transitions as a table, and
-``events.py`` its input and output. Its parts are ``in_sync.py``, ``engine_view.py``, ``solid.py``, ``election.py`` and
-``twins.py``. It has no sockets, files or clocks, so the same machine runs in brokers and in
+``events.py`` its input and output. Its parts are ``in_sync.py``, ``engine_view.py``, ``solid.py``, ``candidate.py``
+and ``twins.py``. It has no sockets, files or clocks, so the same machine runs in brokers and in
 ``tests/failover/simulator``. ``engines`` has the engines, ``document.py``, ``identity.py`` and ``history.py`` the data.
 """

@@ -13,11 +13,10 @@ from typing import Final, get_args
 from cometmq.broker.failover import events as e
 from cometmq.broker.failover import halts
 from cometmq.broker.failover.announcer import Announcer
+from cometmq.broker.failover.candidate import Candidate
 from cometmq.broker.failover.commands import check_force, check_forget, successor_for
 from cometmq.broker.failover.document import Document, founding_document
-from cometmq.broker.failover.election import Ballot, guard_for, has_returned, suspects
 from cometmq.broker.failover.engine_view import EngineView, EngineWentBackError, check_set
-from cometmq.broker.failover.engines.interface import Guard, Standing
 from cometmq.broker.failover.history import common_end
 from cometmq.broker.failover.identity import Identity
 from cometmq.broker.failover.in_sync import InSyncSet
@@ -67,8 +66,7 @@ class MemberMachine:
         self._announcer: Final = Announcer(self.me, options)
         self._twins: Final = Twins(self.me, options, now)
         self.link: Final = MasterLink(options.silent_s, now)
-        self._ballot: Ballot | None = None
-        self._is_forced = False
+        self._candidate: Final = Candidate(self.me, options, self.view, self.link, wall_ms)
         self._doubted_at = self._doubted_epoch = 0
         self._leader: Leader | None = None
 
@@ -111,8 +109,8 @@ class MemberMachine:
         if self.state is State.HALTED:
             return NEVER
         times = [self._last_event_at + self.options.heartbeat_s, self._next_read_at, self.view.retry_at]
-        if self._ballot is not None and self.state is State.FROZEN:
-            times.append(self._ballot.decide_at)
+        if self.state is State.FROZEN:
+            times.append(self._candidate.decide_at)
         if self._leader is not None:
             times.append(self._leader.deadline(judges=self.state is State.MASTER and self.view.pending is None))
         return max(min(times), self._now)
@@ -267,8 +265,7 @@ class MemberMachine:
     def _suspect(self, document: Document) -> None:
         if self.disk_trouble or self.me not in document.in_sync:
             return
-        is_dead, is_silent = self.link.is_refused and self.link.is_connected, self.link.is_silent(self._now)
-        reason = suspects(document, self.me, self.view.presences, is_dead=is_dead, is_silent=is_silent)
+        reason = self._candidate.suspicion(document, self._now)
         if reason:
             self._freeze(reason)
 
@@ -278,26 +275,12 @@ class MemberMachine:
 
     def _vote(self, document: Document, has_moved: bool) -> None:
         """Stand for election if nobody present has more, and enough time was given to show it."""
-        thaws = "the document has changed" if has_moved else self.disk_trouble
-        if thaws or self._has_returned(document):
-            self._follow(Change.THAW, thaws or "the master's presence has returned")
-            return
-        ballot = self._ballot
-        if ballot is None:
-            return
-        ballot.count(document, self.me, self.view.presences, collects=not self._is_forced)
-        if self._now < ballot.decide_at:
-            return
-        members = frozenset({self.me}) if self._is_forced else ballot.voters
-        elected = document.elected(self.me, members, f"{self.me} was elected: {self.reason}", self._wall_ms())
-        self._move(Change.STAND, self.reason)
-        self._out.append(self.view.propose(self.options.into(elected), self._guard(document)))
-
-    def _has_returned(self, document: Document) -> bool:
-        return has_returned(document, self.me, self.view.presences, is_dead=self.link.is_refused)
-
-    def _guard(self, document: Document) -> Guard | None:
-        return guard_for(document, self.me, self.view.presences, is_dead=self.link.is_refused)
+        thaws = "the document has changed" if has_moved else self.disk_trouble or self._candidate.thaws(document)
+        if thaws:
+            self._follow(Change.THAW, thaws)
+        elif self._candidate.may_stand(document, self._now):
+            self._move(Change.STAND, self.reason)
+            self._out.append(self._candidate.stand(document, self.reason))
 
     def _on_master_history(self, event: e.MasterHistory) -> None:
         if event.epoch != self.epoch or self.state is not State.FOLLOWER:
@@ -358,8 +341,7 @@ class MemberMachine:
         self.log = event.log
         if self.state is State.FROZEN:
             self.confirmed = min(self.confirmed, event.log.end)  # lower only if a person forces this election
-            standing = Standing(self.epoch, event.log.last_epoch, event.log.end, -self.options.priority)
-            self._ballot = Ballot(standing, self._now, self.options.heartbeat_s)
+            self._candidate.freeze(event.log, self.epoch, self._now)
             self._out += self.view.read()
 
     def _on_in_office(self, event: e.InOffice) -> None:
@@ -391,7 +373,7 @@ class MemberMachine:
 
     def _on_force(self, event: e.Force) -> None:
         check_force(self.me, self.state, self.view.document, self.view.presences)
-        self._is_forced = True
+        self._candidate.force()
         if self.state is State.FOLLOWER:
             self._freeze(event.why)
         else:
@@ -407,9 +389,8 @@ class MemberMachine:
         if self._now >= self._next_read_at:
             self._next_read_at = self._now + self.options.heartbeat_s
             self._out += self.view.read()
-        if self._ballot is not None and self.state is State.FROZEN and self._now >= self._ballot.decide_at:
+        if self.state is State.FROZEN and self._candidate.is_due(self._now):
             self._out += self.view.read()
-            self._ballot.decide_at = self._now + self.options.heartbeat_s
         if self.state is State.FOLLOWER and self.link.is_silent(self._now):
             self._next_read_at = min(self._next_read_at, self._now + self.options.heartbeat_s)
         self._repeat_swap()
@@ -418,12 +399,10 @@ class MemberMachine:
         if not self.view.begins_retry(self._now, self.options.heartbeat_s):
             return
         leader, document = self._leader, self.view.document
-        if document is None or self.state is not State.STANDING:
+        if document is not None and self.state is State.STANDING:
+            self._out += self._candidate.repeat(document)
+        else:
             self._out.append(leader.repeat(self.view) if leader else self.view.repeat())
-            return
-        self._out += self.view.read()
-        if not self._has_returned(document):
-            self._out.append(self.view.repeat(self._guard(document)))
 
     @property
     def _is_alone(self) -> bool:
@@ -467,7 +446,9 @@ class MemberMachine:
 
     def _announce(self) -> None:
         has_office = self.state in LEADING or (self.state is State.ELECTED and not self.disk_trouble)
-        self._out += self._announcer.announce(self.epoch if has_office else 0, self._ballot, self.disk_trouble)
+        self._out += self._announcer.announce(
+            self.epoch if has_office else 0, self._candidate.ballot, self.disk_trouble
+        )
 
     def _move(self, change: Change, reason: str) -> None:
         self.state = TRANSITIONS[self.state, change]
@@ -478,8 +459,7 @@ class MemberMachine:
         elif self._leader is not None and self.state is not State.HANDING_OVER:
             self._leader.handover_ends_at = NEVER
         if self.state not in (State.FROZEN, State.STANDING):
-            self._ballot = None
-            self._is_forced = False
+            self._candidate.end()
 
     def _follow(self, change: Change, reason: str) -> None:
         """Become a follower of the document's master."""

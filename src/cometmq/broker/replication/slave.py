@@ -11,10 +11,10 @@ from cometmq.broker.context import BrokerContext
 from cometmq.broker.failover.document import Replica
 from cometmq.broker.failover.history import HistoryError
 from cometmq.broker.limits import MAX_TABLE_ANSWER_BYTES, MEMBER_RETRY_SECONDS
+from cometmq.broker.replication.copies.set_copy import SetCopy
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress, check_common_log
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.members import FollowerSide
-from cometmq.broker.replication.set_copy import SetCopy
 from cometmq.broker.replication.slave_synchronize import SlaveSynchronize
 from cometmq.broker.tables.topics import TopicConfigManager
 from cometmq.broker.turn.targets import RefusedError

@@ -35,12 +35,12 @@ from cometmq.broker.limits import (
     SLAVE_TABLE_SECONDS,
 )
 from cometmq.broker.pop.request_modes import MessageRequestModeManager, RequestModeTable
+from cometmq.broker.replication.copies.quota_copy import QuotaCopy
+from cometmq.broker.replication.copies.set_copy import SetCopy
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.ha_client import HAClient, MasterAddress
 from cometmq.broker.replication.member_link import MemberLink
 from cometmq.broker.replication.queue_ends import QueueEnds
-from cometmq.broker.replication.quota_copy import QuotaCopy
-from cometmq.broker.replication.set_copy import SetCopy
 from cometmq.broker.replication.store_files import MasterFiles, NotOfferedError, copied_files
 from cometmq.broker.replication.table_changes import GROUPS, OFFSETS, TOPICS, MasterTables
 from cometmq.broker.replication.timer_copy import TimerCopy

@@ -14,10 +14,10 @@ from tests.broker.replication.members.sides import FakeFollower, FakeMaster
 from cometmq.broker.controller import Broker
 from cometmq.broker.failover.epochs import EpochLog
 from cometmq.broker.membership import Membership
+from cometmq.broker.replication.copies.key_copy import SetKeysProcessor
+from cometmq.broker.replication.copies.user_copy import SetUsersProcessor
 from cometmq.broker.replication.ha_service import HAService
-from cometmq.broker.replication.key_copy import SetKeysProcessor
 from cometmq.broker.replication.slave import Slave
-from cometmq.broker.replication.user_copy import SetUsersProcessor
 from cometmq.broker.tables.set_keys import SetKeys
 from cometmq.testing import VirtualClock
 

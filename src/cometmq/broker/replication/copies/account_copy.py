@@ -13,9 +13,9 @@ from cometmq.auth.model import AuthError
 from cometmq.auth.plain_copy import OLD_ENDING, NotReadableError, PlainCopy, ReadOnlyFilesError
 from cometmq.auth.plain_files import PlainFiles
 from cometmq.broker.limits import SLAVE_TABLE_SECONDS
+from cometmq.broker.replication.copies.set_copy import of_epoch
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.members import FollowerSide, MasterSide
-from cometmq.broker.replication.set_copy import of_epoch
 from cometmq.loop import completed
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.codes import RequestCode, ResponseCode

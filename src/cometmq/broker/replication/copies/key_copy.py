@@ -7,9 +7,9 @@ from typing import Final
 
 from cometmq.broker.config import LiveConfig
 from cometmq.broker.limits import SLAVE_TABLE_SECONDS
+from cometmq.broker.replication.copies.set_copy import of_epoch
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.members import FollowerSide, MasterSide
-from cometmq.broker.replication.set_copy import of_epoch
 from cometmq.broker.tables.set_keys import SetKeys
 from cometmq.loop import completed
 from cometmq.options import ConfigError

@@ -1,0 +1,1 @@
+"""Tables that the members of a set copy from their master, and other slaves do not: accounts, quotas, run-time keys."""
