@@ -21,6 +21,8 @@ mod property_columns;
 mod received;
 mod records;
 mod sends_state;
+#[cfg(unix)]
+mod sockets;
 mod transactions;
 
 use pyo3::prelude::*;
@@ -46,5 +48,7 @@ fn cometmq_core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(records::records, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(records::record_layout, module)?)?;
+    #[cfg(unix)]
+    module.add_function(wrap_pyfunction!(sockets::write_answers, module)?)?;
     Ok(())
 }

@@ -11,9 +11,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
-from cometmq.clock import Clock
 from cometmq.errors import CometMQError
 from cometmq.limits import (
     FRAMES_PER_LOOK,
@@ -26,14 +25,12 @@ from cometmq.limits import (
 )
 from cometmq.message.hosts import encode_host, format_address, stored_ip, unmapped
 from cometmq.remoting.command import FLAG_ONEWAY, RemotingCommand, request_command
-from cometmq.remoting.frame import Frame, FrameDecoder, FrameError, FrameTaker
+from cometmq.remoting.frame import FrameDecoder, FrameError, FrameTaker
 from cometmq.remoting.headers import Header
+from cometmq.remoting.listener import ConnectionOwner
 from cometmq.remoting.permissions import Caller
 from cometmq.remoting.processors import Buffer, Request, Response, encode_response
-from cometmq.remoting.unsent import UnsentAnswers
-
-if TYPE_CHECKING:
-    from cometmq.remoting.server import RequestPath
+from cometmq.remoting.unsent import NO_DESCRIPTOR, descriptor_of
 
 log = logging.getLogger(__name__)
 
@@ -51,70 +48,26 @@ class InvokeError(CometMQError):
     """The client did not answer a request from the server."""
 
 
-class ConnectionOwner(Protocol):
-    """The part of the server that connections use."""
-
-    unfinished_bytes: int
-    clock: Clock
-    new_taker: NewTaker | None
-    listener: str
-    data_arrived: bool
-
-    @property
-    def path(self) -> RequestPath:
-        """The steps that a response passes through."""
-
-    @property
-    def round_is_over(self) -> bool:
-        """Return whether the connections have used up the time of the current round."""
-
-    @property
-    def round_is_scheduled(self) -> bool:
-        """True from the first request in a round until the end of the round."""
-
-    @property
-    def unsent(self) -> UnsentAnswers:
-        """The responses that clients have not read yet."""
-
-    def opened(self, connection: ServerConnection) -> None:
-        """Register a new connection."""
-
-    def lost(self, connection: ServerConnection) -> None:
-        """Remove a closed connection, and call the functions in its ``on_close`` soon."""
-
-    def wrote(self, connection: ServerConnection) -> None:
-        """Flush the connection at the end of the round."""
-
-    def resume_soon(self, connection: ServerConnection) -> None:
-        """Let the connection continue in the next round."""
-
-    def schedule_round(self) -> None:
-        """Start a round if none is open."""
-
-    def handle(self, connection: ServerConnection, frame: Frame) -> float | None:
-        """Handle one frame; return the time at which handling started, unless the request is light."""
-
-    def abort_largest(self) -> None:
-        """Abort the connection with the largest unfinished frame."""
-
-
 class ServerConnection(asyncio.Protocol):
     """A client's connection, with its unread requests and queued responses."""
 
     __slots__ = (
         "_decoder",
         "_draining",
+        "_fd",
         "_opaque",
         "_out",
         "_out_bytes",
         "_paused",
         "_pending",
         "_server",
+        "_socket_fd",
         "_taker",
         "_transport",
         "_waits_for_round",
         "account",
         "closed",
+        "direct_fd",
         "frame_sweeps",
         "on_close",
         "peer_bytes",
@@ -138,6 +91,10 @@ class ServerConnection(asyncio.Protocol):
         self._paused = 0
         self._draining = False
         self._waits_for_round = False
+        self._socket_fd = self._fd = NO_DESCRIPTOR
+        """The descriptor of a socket without TLS, and the same while all bytes that were written are sent."""
+        self.direct_fd = NO_DESCRIPTOR
+        """The descriptor to which the core may write the answers of this round, or -1 if anything else is queued."""
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._opaque = 0
         self.unfinished_bytes = 0
@@ -170,6 +127,7 @@ class ServerConnection(asyncio.Protocol):
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        self._socket_fd = self._fd = descriptor_of(transport)
         self.renew_taker()
         self._server.opened(self)
 
@@ -181,6 +139,7 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, _exc: Exception | None) -> None:
         """Release the connection's resources; the server calls the functions in ``on_close``."""
         self.closed = True
+        self._socket_fd = self._fd = self.direct_fd = NO_DESCRIPTOR
         self._out.clear()
         self._taker = None  # the taker references this connection: the cycle would keep unread bytes in memory
         self._server.unfinished_bytes -= self.unfinished_bytes
@@ -239,10 +198,12 @@ class ServerConnection(asyncio.Protocol):
                 if not self._server.round_is_scheduled:
                     self._server.schedule_round()
                 if taken == len(data):
+                    self.direct_fd = self._fd
                     return
             self._decoder.begin(data, taken)
         else:
             self._decoder.push(data)
+        self.direct_fd = NO_DESCRIPTOR
         self._drain()
 
     # --- requests -----------------------------------------------------------------------------
@@ -370,6 +331,7 @@ class ServerConnection(asyncio.Protocol):
         if self.closed:
             return
         if not self._out:
+            self.direct_fd = NO_DESCRIPTOR
             self._server.wrote(self)
         if len(chunks) == 1:
             self._out.append(chunks[0])
@@ -397,6 +359,9 @@ class ServerConnection(asyncio.Protocol):
         """Count the bytes that the client has not read; return whether there are any."""
         size = transport.get_write_buffer_size()
         unsent = self._server.unsent
+        self._fd = self._socket_fd
+        if size:
+            self._fd = self.direct_fd = NO_DESCRIPTOR
         if size or unsent.total_bytes:
             unsent.count(self, size)
             return True
@@ -490,11 +455,13 @@ class ServerConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection after all responses have been sent, or abort it if the client never reads them."""
         self.flush()
+        self._socket_fd = self._fd = self.direct_fd = NO_DESCRIPTOR
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Abort the connection."""
+        self._socket_fd = self._fd = self.direct_fd = NO_DESCRIPTOR
         self.frame_sweeps = -1
         if self._transport is not None:
             self._transport.abort()

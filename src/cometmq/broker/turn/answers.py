@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from cometmq.core import CORE
 from cometmq.remoting.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
 from cometmq.remoting.command import FLAG_RESPONSE, decode_command, encode_binary_field
 from cometmq.remoting.frame import JSON, ROCKETMQ, FrameDecoder
@@ -86,6 +87,23 @@ def _json_text(text: str) -> bytes:
     return msgspec.json.encode(text)[1:-1]
 
 
+def _write(answers: list[tuple[ServerConnection, bytes, bytes, int, int]]) -> None:
+    """Write the responses of many connections: the core writes what their sockets take, and the rest is queued."""
+    for row, written in _write_direct(answers):
+        connection, frames, _, messages, _ = answers[row]
+        connection.write_last(frames[written:], messages)
+
+
+def _write_nothing(answers: Sequence[Any]) -> Iterable[tuple[int, int]]:
+    """Leave all responses to the connections, as the core does with those that it cannot write."""
+    return ((row, 0) for row in range(len(answers)))
+
+
+_write_direct: Final[Callable[[Sequence[Any]], Iterable[tuple[int, int]]]] = getattr(
+    CORE, "write_answers", _write_nothing
+)
+
+
 class SendAnswers:
     """Answers send requests whose messages have been stored or refused.
 
@@ -121,8 +139,7 @@ class SendAnswers:
             if isinstance(send, PlainAnswers):
                 if latency is not None:
                     self._count_plain(send, _SUCCESS)
-                for connection, frames, _, messages, _ in send.connections:
-                    connection.write_last(frames, messages)
+                _write(send.connections)
                 continue
             connection = send.connection
             request = send.request
