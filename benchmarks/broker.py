@@ -10,6 +10,7 @@
     python -m benchmarks.broker memory  [--messages 5000000]        anonymous memory after so many messages
     python -m benchmarks.broker start   [--messages 10000000]       time to be ready: empty, after a stop, after SIGKILL
     python -m benchmarks.broker floor                               CometMQ beside `floor.c`, a server that only answers
+    python -m benchmarks.broker load --half                         with half of the processors, as on a slow machine
 
 Each system runs alone, fresh, on its own store; the JVM (1 GB heap, its default compilers) is warmed for 20 s.
 Prints one JSON line a figure while it runs and a Markdown table at the end, with a sentence on how quiet the machine
@@ -31,6 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.half import half_of_processors
 from benchmarks.machine import anonymous_mb, look_before, verdict
 from benchmarks.mqload import Measured, compiled, measured, mqload
 from benchmarks.rounds import in_turn, say, table
@@ -240,25 +242,26 @@ def _serve_seconds(data: Path) -> float:
     return seconds
 
 
-def floor(rounds: int, seconds: float) -> None:
+def floor(cases: Sequence[Case], rounds: int, seconds: float) -> None:
     """Sends to a server that only answers, and to CometMQ, in turn: what is left is what a broker does."""
-    figures: dict[str, tuple[list[Measured], list[Measured]]] = {case.name: ([], []) for case in FLOOR}
+    figures: dict[str, tuple[list[Measured], list[Measured]]] = {case.name: ([], []) for case in cases}
     for _ in range(rounds):
         with subprocess.Popen([compiled("floor")], stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             port = int(server.stdout.readline())
-            for case in FLOOR:
+            for case in cases:
                 options = [*case.options, "-s", str(seconds)]
                 figures[case.name][0].append(measured("send", server.pid, port, options, tls=False, signs=False))
             server.kill()
-        for case, ours in measure_round(FLOOR, System.COMETMQ, seconds):
+        for case, ours in measure_round(cases, System.COMETMQ, seconds):
             figures[case.name][1].append(ours)
     rows = []
     for name, found in figures.items():
         rates, costs, kernel = ([_median(one, of) for one in found] for of in ("per_s", "cpu_us", "system_us"))
         cells = [f"{cost[0]:.1f} / {cost[1]:.1f} µs" for cost in (costs, kernel)]
-        rows.append([name, *(f"{rate:,.0f}/s" for rate in rates), *cells])
-    print(table(("case", "server that only answers", "CometMQ", "CPU per message", "CPU in the kernel"), *rows))
+        rows.append([name, *(f"{rate:,.0f}/s" for rate in rates), f"{rates[1] / rates[0]:.2f} ×", *cells])
+    heads = ("case", "server that only answers", "CometMQ", "ratio", "CPU per message", "CPU in the kernel")
+    print(table(heads, *rows))
 
 
 def main() -> None:
@@ -269,7 +272,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--messages", type=int, help="in the store; that a pull finds at least")
+    parser.add_argument("--half", action="store_true", help="hold servers and generators to half of the processors")
     options = parser.parse_args()
+    if options.half:
+        with half_of_processors() as how:
+            run(options)
+            print(f"\n{how}")
+    else:
+        run(options)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the measurement that the options name."""
     if cases := CASES.get(options.what):
         chosen = [case for case in cases if options.only in case.name]
         compare(chosen, options.rounds, options.seconds, options.messages or FILLED)
@@ -278,7 +292,7 @@ def main() -> None:
     elif options.what == "start":
         start(options.messages or 10_000_000)
     else:
-        floor(options.rounds, options.seconds)
+        floor([case for case in FLOOR if options.only in case.name], options.rounds, options.seconds)
 
 
 if __name__ == "__main__":
