@@ -12,11 +12,13 @@ import pytest
 from tests.helpers.waiting import until
 from tests.store.conftest import HOST, SEGMENT_BYTES, StoreBench, fill, keys_found, put, served
 
+from cometmq.core import CORE
 from cometmq.message.ids import tags_code
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BLANK_MAGIC, decode_record, encode_record
 from cometmq.store.errors import StoreClosedError, StoreError, StoreLockedError
 from cometmq.store.message_store import ConsumeQueue, GetMessageStatus, MessageStore
+from cometmq.store.queue import get_message
 from cometmq.store.queue.directory_remover import DirectoryRemover
 from cometmq.store.write_batch import NewRecord
 from cometmq.testing import VirtualClock
@@ -139,6 +141,28 @@ def test_statuses_and_next_offsets(bench: StoreBench) -> None:
     assert len(found[0].chunks) == 1, "neighbouring records are one slice"
     assert store.get_message(queue, 0, 32, max_bytes=1).count == 1, "one message is given whatever its size"
     assert store.get_message(queue, 0, 0).count == 1
+
+
+@pytest.mark.skipif(CORE is None, reason="the compiled core is not installed")
+@pytest.mark.parametrize(("body_bytes", "chunks"), [(128, 1), (6_000, 20)])
+def test_many_small_records_between_others_are_one_copy(
+    bench: StoreBench, monkeypatch: pytest.MonkeyPatch, body_bytes: int, chunks: int
+) -> None:
+    """The answer has the same bytes as slices of the log."""
+    store = bench.open(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000)
+    count = 400 if chunks == 1 else chunks
+    for _ in range(count):
+        for queue_id in (0, 1):
+            put(store, "TopicTest", queue_id, b"x" * body_bytes)
+    store.batch.commit()
+    copied = store.get_message(store.queue("TopicTest", 1), 0, count)
+    assert (len(copied.chunks), copied.count) == (chunks, count)
+    assert copied.size > 64 * 1024
+    monkeypatch.setattr(get_message, "CORE", None)
+    sliced = store.get_message(store.queue("TopicTest", 1), 0, count)
+    assert len(sliced.chunks) == count
+    assert b"".join(sliced.chunks) == b"".join(copied.chunks)
+    assert sliced.next_begin_offset == copied.next_begin_offset == count
 
 
 @pytest.mark.parametrize("messages", [12, 400])

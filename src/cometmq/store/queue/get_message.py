@@ -36,6 +36,8 @@ _VECTOR_UNITS_MIN: Final = 24
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 COPIED_BYTES_MAX: Final = 64 * 1024
 """Maximum size of a result that is copied into one chunk instead of being returned as slices of the log."""
+SMALL_RECORD_BYTES: Final = 4096
+"""If the first record has at most this size, results of the default size are copied too: slices would cost more."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -212,14 +214,15 @@ def _copied(
 ) -> GetResult | None:
     """Let the compiled core copy the records. Return ``None`` if Python must read them instead."""
     raw = queue.units(offset, max_messages if tag_codes is None else max(FILTER_SCAN_UNITS_MIN, max_messages))
-    segment = log.segment_at(UNIT.unpack_from(raw)[0]) if raw else None
+    start, size, _ = UNIT.unpack_from(raw) if raw else (-1, 0, 0)
+    segment = log.segment_at(start) if raw else None
     if segment is None:
         return None
     found = CORE.records(
         raw,
         None if tag_codes is None else list(tag_codes),
         (segment.view, segment.start, log.min_offset, min(segment.end, log.position)),
-        (max_messages, max_bytes, COPIED_BYTES_MAX),
+        (max_messages, max_bytes, DEFAULT_MAX_BYTES if size <= SMALL_RECORD_BYTES else COPIED_BYTES_MAX),
     )
     if found is None:
         return None
