@@ -359,11 +359,28 @@ def _decode(kind: type[T], data: bytes, max_parsed_bytes: int | None) -> T:
         return body
     try:
         parsed = fastjson.loads(data, max_parsed_bytes=max_parsed_bytes)
-        return msgspec.convert(_without_nulls(parsed), kind, strict=False)
-    except (msgspec.ValidationError, fastjson.FastjsonError, TypeError) as error:
+    except (fastjson.FastjsonError, TypeError) as error:
         raise BodyError(f"{kind.__name__}: {error}") from error
     except RecursionError as error:
-        raise BodyError(f"{kind.__name__}: the body is nested too deeply") from error
+        raise _nested_too_deeply(kind) from error
+    return body_of(kind, parsed)
+
+
+def body_of(kind: type[T], parsed: Any) -> T:
+    """Convert parsed JSON to a body of the given type.
+
+    :raises BodyError: a field is missing or has the wrong type.
+    """
+    try:
+        return msgspec.convert(_without_nulls(parsed), kind, strict=False)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise BodyError(f"{kind.__name__}: {error}") from error
+    except RecursionError as error:
+        raise _nested_too_deeply(kind) from error
+
+
+def _nested_too_deeply(kind: type[Any]) -> BodyError:
+    return BodyError(f"{kind.__name__}: the body is nested too deeply")
 
 
 def _decode_pairs(kind: type[T], data: bytes) -> T | None:

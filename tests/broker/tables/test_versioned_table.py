@@ -146,6 +146,23 @@ def test_groups_are_written_as_in_one_piece(tmp_path: Path, clock: VirtualClock)
     assert encode_table(groups.wrapper()) == encode_body(groups.wrapper())
 
 
+def test_a_start_formats_no_row_and_parses_each_once(
+    topics: TopicConfigManager, tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row was written as JSON, parsed again and formatted: 2 s for 100,000 topics."""
+    topics.writer.save_last()
+    path = tmp_path / "config" / "topics.json"
+    before = path.read_bytes()
+    again = TopicConfigManager(LiveConfig(small_config(tmp_path)), path, clock=clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(fastjson, "dumps_pretty", lambda *_: pytest.fail("formatted"))
+        patched.setattr(fastjson, "dumps", lambda value: b"{}" if "counter" in value else pytest.fail("written"))
+        assert again.load() == []
+    assert len(again.table) == len(topics.table)
+    again.version = topics.version
+    assert b"".join(again._pieces()) == before
+
+
 def test_a_table_without_rows_is_an_empty_map() -> None:
     text = b"".join(RowTexts("topicConfigTable").pieces(DataVersion(), {}))
     assert text == fastjson.dumps_pretty(to_builtins(TopicConfigSerializeWrapper()))

@@ -19,7 +19,7 @@ from cometmq.broker.tables.changed_names import ChangedNames
 from cometmq.broker.tables.journaled_file import JournaledFile
 from cometmq.broker.tables.row_writer import RowWriter
 from cometmq.clock import Clock
-from cometmq.remoting.bodies import Body, BodyError, DataVersion, decode_body, to_builtins
+from cometmq.remoting.bodies import Body, BodyError, DataVersion, body_of, decode_body, to_builtins
 from cometmq.store.disk import Disk
 from cometmq.store.table_journal import MADE, TABLE_DEPTH
 
@@ -27,6 +27,8 @@ INT32_MAX: Final = 2**31 - 1
 
 R = TypeVar("R", bound=Body)
 
+_ROWS_FORMATTED_AT_ONCE: Final = TABLE_ROWS_PER_SLICE // 2
+"""Number of rows that are formatted in one round of the event loop, which takes about 5 ms."""
 _DEPTH: Final = 2
 """Nesting depth of a row in the file."""
 
@@ -46,13 +48,9 @@ class RowTexts:
         """Record that a row was added, replaced or removed."""
         self._stale[name] = None
 
-    def refresh(self, table: Mapping[str, Body]) -> int:
-        """Format the rows that changed since the last call; return their number."""
-        return sum(self._refreshed(table))
-
-    def _refreshed(self, table: Mapping[str, Body]) -> Iterator[int]:
+    def _refreshed(self, table: Mapping[str, Body]) -> Iterator[None]:
         """Format the changed rows, slice by slice."""
-        for names in batches(list(self._stale), TABLE_ROWS_PER_SLICE):
+        for names in batches(list(self._stale), _ROWS_FORMATTED_AT_ONCE):
             for name in names:
                 body = table.get(name)
                 if body is None:
@@ -60,7 +58,7 @@ class RowTexts:
                 else:
                     self._rows[name] = fastjson.dumps(name) + b":" + fastjson.dumps_pretty(to_builtins(body), _DEPTH)
                 self._stale.pop(name, None)
-            yield len(names)
+            yield
 
     def pieces(self, version: DataVersion, table: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the complete file in fastjson's pretty format, slice by slice; rows may change between slices."""
@@ -162,7 +160,7 @@ class VersionedTable(Generic[R]):
         for row in self.built_in():
             if self.wrong_name(self.name_of(row)) is None:
                 self._table.setdefault(self.name_of(row), row)
-        self._refresh_texts(self._table)
+        self._note_changed(self._table)
         return findings
 
     def _form(self, loaded: Any) -> tuple[DataVersion | None, dict[str, Any]]:
@@ -178,7 +176,7 @@ class VersionedTable(Generic[R]):
     def _add(self, name: str, entry: Any) -> str | None:
         """Add a row from the file, or return the reason to skip it."""
         try:
-            row = decode_body(self.kind, fastjson.dumps(entry))
+            row = body_of(self.kind, entry)
         except (BodyError, TypeError, ValueError) as error:
             return str(error)
         wrong = self.wrong_name(name)
@@ -262,16 +260,15 @@ class VersionedTable(Generic[R]):
     def _took_over(self, names: list[str]) -> None:
         """Record the rows of a copied slice as changed, although the table does not have its new version yet."""
         if names:
-            self._refresh_texts(names)
+            self._note_changed(names)
             self.writer.changed(*names)
             self.on_due()
 
-    def _refresh_texts(self, names: Iterable[str]) -> None:
-        """Update the cached texts of these rows."""
+    def _note_changed(self, names: Iterable[str]) -> None:
+        """Note that these rows have changed; their texts are formatted when the complete file is next written."""
         for name in names:
             self._rows.changed(name)
             self.changes.note(name)
-        self._rows.refresh(self._table)
 
     # --- writing ------------------------------------------------------------------------------
     def save(self) -> None:
