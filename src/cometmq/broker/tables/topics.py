@@ -149,7 +149,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         levels = self._schedule_topic()
         if self._table[SCHEDULE_TOPIC].read_queue_nums < levels.read_queue_nums:
             self._table[SCHEDULE_TOPIC] = levels
-            self._refresh_texts((SCHEDULE_TOPIC,))
+            self._note_changed((SCHEDULE_TOPIC,))
         return findings
 
     # --- changing -------------------------------------------------------------------------------
