@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from tests.broker.replication.following import connect, copied
+from tests.broker.replication.following import connect, copied, replicated
 from tests.helpers.request_hooks import add_hooks
 
 import cometmq.broker.replication.table_changes
@@ -109,6 +109,25 @@ async def test_an_offset_beyond_the_slaves_log_is_taken_when_the_log_is_there(pa
     await wire.send("T")
     await clock.run_for(1.1)
     assert slave.offsets.query("readers", "T", 0) == 3
+    await wire.close()
+
+
+async def test_an_offset_that_the_log_has_reached_since_the_last_copy_is_there_at_the_end(pair: Cluster) -> None:
+    """The next life may be a master's: a member that has just copied everything to a new disk is elected."""
+    clock, master, slave = cast(VirtualClock, pair.clock), pair.broker(0), pair.slave()
+    await copied(pair)
+    wire = await connect(master)
+    await wire.send("T")
+    await copied(pair)
+    await clock.run_for(4)
+    master.offsets.set_offset("readers", "T", 0, 3)
+    await clock.run_for(1.1)
+    slave.slave.tables._next.close()  # the next copy comes too late
+    await wire.send("T")
+    await replicated(pair)
+    assert slave.offsets.query("readers", "T", 0) == 1
+    await slave.slave.tables.stop()
+    assert slave.offsets.query("readers", "T", 0) == 2
     await wire.close()
 
 

@@ -220,10 +220,14 @@ class SlaveSynchronize:
             self._next.after(MEMBER_OFFSETS_SECONDS if self._is_member else usual_s)
 
     async def stop(self) -> None:
-        """Stop copying, and install the held files whose offsets have been reached."""
+        """Stop copying; use the held files and consumer offsets that this log has reached since the last copy.
+
+        A member may be elected just after it has joined the set with a new disk, before it copies again.
+        """
         self._next.close()
         tasks = [task for task in (self._task, self._files_task) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+        await in_rounds(self._offsets.take_over(list(self._beyond.items()), self._end, self._beyond, removed=()))
         self._modes.writer.save_last()
         try:
             await self._put_in_place()
