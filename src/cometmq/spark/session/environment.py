@@ -48,7 +48,7 @@ _PARQUET: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     **{f"spark.hadoop.parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
 }
-"""How Spark's own sink writes Parquet files: its default for times, INT96, is deprecated and slow."""
+"""Settings of Spark's own Parquet sink. Its default for times, INT96, is deprecated and slow."""
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options for a JVM that favours quick compilation and collects garbage in one thread."""
 _LASTING: Final = (
