@@ -75,7 +75,7 @@ async def test_a_member_with_an_address_that_is_taken_never_joins_and_both_sides
 
 
 async def test_an_older_copy_of_a_store_never_counts_while_the_original_runs(tmp_path: Path) -> None:
-    """The copy has the name and the generation of a member in sync, and lacks an acknowledged message."""
+    """The copy has the name of a member in sync, and lacks an acknowledged message."""
     async with member_set(tmp_path, 2) as members:
         await send(members, b"before")
         follower = next(name for name, member in members.members.items() if not member.is_serving)
@@ -86,7 +86,7 @@ async def test_an_older_copy_of_a_store_never_counts_while_the_original_runs(tmp
         await send(members, b"after")
         changes = members.store._version
         copy = await members.start("copy", failoverMember=follower)
-        assert copy.machine.me == original.machine.me
+        assert copy.machine.me.generation == original.machine.me.generation + 1
         await until(lambda: copy.machine.state is State.HALTED, 3)
         assert members.store._version == changes  # it has announced nothing
         assert copy.broker.store.max_physical_offset < original.broker.store.max_physical_offset
@@ -103,3 +103,41 @@ async def test_a_process_that_was_killed_is_no_twin(tmp_path: Path, caplog: pyte
             assert member.machine.state is not State.HALTED
         assert not warned(caplog, "two members")
         assert not warned(caplog, "refusing the member")
+
+
+async def test_a_copy_of_a_stopped_store_is_a_new_member_while_the_original_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lacks an acknowledged message, and has the name of a member in sync: it must not be elected."""
+    async with member_set(tmp_path, 2) as members:
+        await send(members, b"before")
+        follower = next(name for name, member in members.members.items() if not member.is_serving)
+        await members.stop(follower)
+        shutil.copytree(tmp_path / follower, tmp_path / "copy")
+        original = await members.start(follower)
+        await until(lambda: members.in_sync == {"a", "b"})
+        await send(members, b"after")
+        generation = original.machine.me.generation
+        for name in ("a", "b"):
+            await members.kill(name)
+        copy = await members.start("copy", failoverMember=follower)
+        assert copy.machine.me.generation == generation + 1
+        assert warned(caplog, "this store is a copy of another one, or was moved")
+        await members.stop("copy")
+        again = await members.start(follower)
+        assert again.machine.me.generation == generation, "the original has lost nothing"
+        await until(lambda: members.master is again)
+        assert set(bodies(again)) == {b"before", b"after"}
+
+
+async def test_a_copy_that_only_the_original_could_refuse_joins_as_a_new_member(tmp_path: Path) -> None:
+    """The store was moved to another disk, as one does."""
+    async with member_set(tmp_path, 2) as members:
+        await send(members, b"before")
+        follower = next(name for name, member in members.members.items() if not member.is_serving)
+        await members.stop(follower)
+        shutil.copytree(tmp_path / follower, tmp_path / "moved")
+        shutil.rmtree(tmp_path / follower)
+        await until(lambda: len(members.in_sync) == 1)
+        await members.start("moved", failoverMember=follower)
+        await until(lambda: members.in_sync == {"a", "b"})

@@ -9,9 +9,10 @@ A replica keeps its generation as long as no byte that somebody relies on can ha
   the first unflushed byte counts.
 
 Otherwise the generation rises. So it does when the log ends before the end of the last clean stop, when the store knows
-that it has lost the log's end, or when it begins anew without its log. A store without the file, for example on a new
-disk, begins with a random generation: a number counted from the document could be that of an entry that is still on its
-way to the engine.
+that it has lost the log's end, or when it begins anew without its log. It also rises when the file is in another
+directory than the one for which it was written (``place``): a copy of a store may be older than the store. A store
+without the file, for example on a new disk, begins with a random generation: a number counted from the document could
+be that of an entry that is still on its way to the engine.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Identity:
     """The set to which the store belongs; empty until it has read a document."""
     end: int = 0
     """The end of the log at a clean stop; an older log, for example from another disk, ends before it."""
+    place: int = 0
+    """The inode of the file's directory, which a copy does not have; 0 if it is not known."""
 
     def after_loss(self) -> Identity:
         """Return the identity of a store that may have lost bytes: the next process is another member.
@@ -72,6 +75,7 @@ class _Wire(msgspec.Struct, rename="camel"):
     solid: bool
     set_id: str
     end: int = 0
+    place: int = 0
 
 
 def next_identity(
@@ -91,6 +95,17 @@ def next_identity(
     return replace(
         saved, generation=generation, boot_id=boot_id, is_clean=False, is_solid=saved.is_solid and not has_lost, end=0
     )
+
+
+def place_of(directory: Path) -> int:
+    """Return the inode of a directory, which is created if necessary.
+
+    It survives a restart of the machine, and a volume that is attached to another one.
+
+    :raises OSError: the directory cannot be created or read.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory.stat().st_ino
 
 
 def boot_id() -> str:
@@ -124,7 +139,7 @@ def read_identity(path: Path) -> Identity | None:
             f"{path} is damaged: {error}",
             next_step="rename the file: the broker then starts as a new member, which copies what it lacks",
         ) from error
-    return Identity(wire.generation, wire.boot_id, wire.clean, wire.solid, wire.set_id, wire.end)
+    return Identity(wire.generation, wire.boot_id, wire.clean, wire.solid, wire.set_id, wire.end, wire.place)
 
 
 def write_identity(path: Path, identity: Identity) -> None:
@@ -133,5 +148,5 @@ def write_identity(path: Path, identity: Identity) -> None:
     :raises OSError: the file cannot be written.
     """
     clean, solid = identity.is_clean, identity.is_solid
-    wire = _Wire(1, identity.generation, identity.boot_id, clean, solid, identity.set_id, identity.end)
+    wire = _Wire(1, identity.generation, identity.boot_id, clean, solid, identity.set_id, identity.end, identity.place)
     replace_file(path, msgspec.json.encode(wire))

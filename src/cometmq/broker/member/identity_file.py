@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from cometmq.broker.failover.identity import (
     Identity,
     boot_id,
     next_identity,
+    place_of,
     read_identity,
     write_identity,
 )
@@ -39,8 +41,12 @@ class IdentityFile:
         """
         saved = await in_thread(read_identity, self.path)
         is_older = saved is not None and store.max_physical_offset < saved.end
-        has_lost = is_older or store.has_lost_end or store.lost_from is not None or begins_anew
-        identity = next_identity(saved, boot_id(), has_lost=has_lost)
+        place = await in_thread(place_of, self.path.parent)
+        is_copy = saved is not None and saved.place not in (0, place)
+        if is_copy:
+            _log.warning("this store is a copy of another one, or was moved, so it may be older")
+        has_lost = is_copy or is_older or store.has_lost_end or store.lost_from is not None or begins_anew
+        identity = replace(next_identity(saved, boot_id(), has_lost=has_lost), place=place)
         if has_lost and saved is not None:
             _log.warning(
                 "this store has lost messages, so it is a new member of its set: generation %d", identity.generation
