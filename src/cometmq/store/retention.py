@@ -25,7 +25,9 @@ from cometmq.store.recovery.opening import OpenedStore
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
 _QUEUES_PER_TURN: Final = 64
-"""Number of queues whose old files are deleted in one round of the event loop, which takes about 3 ms."""
+"""Maximum number of queues whose old files are deleted in one round of the event loop, which takes about 3 ms."""
+_SECONDS_PER_TURN: Final = 0.005
+"""Time after which a round looks at no further queue; files that are not in the page cache take longer."""
 
 
 class LogHolder(Protocol):
@@ -173,10 +175,13 @@ class Retention:
         log_min = opened.log.min_offset
         self._next_step = None
         while following:
-            for queue in following[-_QUEUES_PER_TURN:]:
+            end = opened.clock.monotonic() + _SECONDS_PER_TURN
+            for _ in range(min(_QUEUES_PER_TURN, len(following))):
+                queue = following.pop()
                 opened.queues.remove_files_below(queue, log_min)
                 _begin_at_log(queue, log_min, opened.log.position)
-            del following[-_QUEUES_PER_TURN:]
+                if opened.clock.monotonic() > end:
+                    break
             with suppress(RuntimeError):  # without a loop, as in a tool, nothing else is waiting
                 self._next_step = asyncio.get_running_loop().call_soon(self._follow_some)
                 return
