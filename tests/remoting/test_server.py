@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import random
+import socket
 import struct
 from functools import partial
 from typing import Any, cast
@@ -390,3 +391,21 @@ async def test_fuzzed_frames_never_end_the_server(service: Service) -> None:
     other = await Raw.connect(service)
     assert (await other.ask(max_offset(1))).code == 0
     await other.close()
+
+
+async def test_clients_that_all_connect_at_once_are_taken_from_the_kernel_at_once(service: Service) -> None:
+    """As after a restart: a full queue of the kernel drops clients, which try again only after a second and more."""
+    clients = [socket.create_connection(("127.0.0.1", service.server.port)) for _ in range(400)]
+    try:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert service.server._open == len(clients)
+        for client in clients:
+            client.sendall(max_offset(1).encode())
+        await until(lambda: len(service.server.connections) == len(clients))
+        for client in clients:
+            client.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(client, 4_096)
+    finally:
+        for client in clients:
+            client.close()

@@ -1,6 +1,6 @@
 """Listening sockets, the maximum number of their connections, and functions for closing connections.
 
-Connections are accepted a few at a time, and a refused one gets no transport. The event loop's own server accepts all
+Connections are accepted some at a time, and a refused one gets no transport. The event loop's own server accepts all
 waiting connections and creates a transport for each before it can refuse one. A flood of connections could thus use up
 the descriptors of the process, so that it could temporarily open no files.
 """
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ACCEPTED_AT_ONCE: Final = 32
+ACCEPTED_AT_ONCE: Final = 512
+"""Number of connections accepted in one round of the event loop.
+
+After a restart, all clients connect at the same time. If the kernel's queue is full, it drops connections, and their
+clients try again only after 1, 3 and 7 seconds. So sockets leave it as fast as they arrive, and are opened later.
+"""
 _PAUSE_SECONDS: Final = 0.1
 """Pause after a connection could not be accepted because the process had no free descriptor."""
 
@@ -97,7 +102,7 @@ class Listener:
         self._sockets.clear()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_ACCEPTED_AT_ONCE):
+        for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -5,19 +5,44 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import pytest
+
 from cometmq.clock import SYSTEM_CLOCK
-from cometmq.remoting.tls.opening import OpeningConnections
+from cometmq.remoting.tls.opening import OPENED_AT_ONCE, OpeningConnections
 from cometmq.remoting.tls.options import TlsOptions
 from cometmq.remoting.tls.server import ServerTls
 
 
-async def test_a_stop_in_the_round_of_an_accept_closes_the_socket() -> None:
+@pytest.mark.parametrize("rounds", [0, 1])
+async def test_a_stop_in_the_round_of_an_accept_closes_the_socket(rounds: int) -> None:
     openings = OpeningConnections(asyncio.Protocol, ServerTls(TlsOptions()), clock=SYSTEM_CLOCK, silence_s=10)
     accepted, client = socket.socketpair()
     accepted.setblocking(False)
     with client:
         openings.accept(accepted)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
         await openings.stop()
         await asyncio.sleep(0)
         assert accepted.fileno() == -1
         assert client.recv(1) == b""
+
+
+async def test_many_accepted_sockets_are_opened_some_in_each_round() -> None:
+    openings = OpeningConnections(asyncio.Protocol, ServerTls(TlsOptions()), clock=SYSTEM_CLOCK, silence_s=10)
+    pairs = [socket.socketpair() for _ in range(3 * OPENED_AT_ONCE)]
+    for accepted, _ in pairs:
+        accepted.setblocking(False)
+        openings.accept(accepted)
+    assert len(openings) == len(pairs), "those that are not opened yet count"
+    begun = []
+    while len(openings._open) < len(pairs):
+        await asyncio.sleep(0)
+        begun.append(len(openings._open))
+    assert begun[0] == OPENED_AT_ONCE
+    assert max(after - before for before, after in zip([0, *begun], begun, strict=False)) == OPENED_AT_ONCE
+    openings.abort_oldest()
+    await openings.stop()
+    for _, client in pairs:
+        with client:
+            assert client.recv(1) == b""

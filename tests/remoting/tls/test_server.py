@@ -296,6 +296,7 @@ async def test_a_client_that_says_nothing_inside_tls_is_ended_like_any_silent_on
     reader, writer = await asyncio.open_connection("127.0.0.1", room.server.port, ssl=UNCHECKED_CONTEXT)
     plain, other = await room.connect()
     await until(lambda: not room.tls._handshakes)
+    await until(lambda: [one.is_connected for one in room.server._openings._open] == [True, True])
     room.clock.advance(121)
     assert await ended(reader) == b""
     assert await ended(plain) == b""

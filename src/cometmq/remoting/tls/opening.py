@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -21,6 +22,8 @@ from cometmq.remoting.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
+OPENED_AT_ONCE: Final = 32
+"""Number of accepted sockets that are opened in one round of the event loop."""
 _TLS_HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection, which is the record type."""
 
@@ -40,15 +43,31 @@ class OpeningConnections:
         self.tls: Final = tls
         self.clock: Final = clock
         self.silence_s: Final = silence_s
+        self._unopened: deque[socket.socket] = deque()
+        """Accepted sockets that wait for their transport, the oldest first."""
         self._open: dict[_Opening, asyncio.Task[None]] = {}
         self._ending: set[_Opening] = set()
         """Aborted connections whose sockets are still open."""
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._unopened)
 
     def accept(self, sock: socket.socket) -> None:
-        """Start handling a new connection."""
+        """Start handling a new connection, after those that were accepted before it."""
+        if not self._unopened:
+            asyncio.get_running_loop().call_soon(self._open_some)
+        self._unopened.append(sock)
+
+    def _open_some(self) -> None:
+        """Open the oldest accepted sockets; the clients that are there already are served before the others."""
+        for _ in range(min(len(self._unopened), OPENED_AT_ONCE)):
+            self._open_one(self._unopened.popleft())
+        if self._unopened:
+            loop = asyncio.get_running_loop()
+            # bytes that have arrived in the meantime are handled in between
+            loop.call_soon(loop.call_soon, self._open_some)
+
+    def _open_one(self, sock: socket.socket) -> None:
         opening = _Opening(self)
         task = self._open[opening] = asyncio.get_running_loop().create_task(self._open_transport(opening, sock))
         task.add_done_callback(lambda _: None if opening.is_connected else sock.close())
@@ -74,15 +93,22 @@ class OpeningConnections:
 
     def abort_oldest(self) -> None:
         """Abort the oldest connection."""
-        next(iter(self._open)).abort()
+        if self._open:
+            next(iter(self._open)).abort()
+        else:
+            self._unopened.popleft().close()
 
     def abort(self) -> None:
         """Abort all connections."""
+        while self._unopened:
+            self._unopened.popleft().close()
         for opening in list(self._open):
             opening.abort()
 
     async def stop(self) -> None:
         """Abort all connections and wait until their sockets are closed."""
+        while self._unopened:
+            self._unopened.popleft().close()
         tasks = list(self._open.values())
         for task in tasks:
             task.cancel()
