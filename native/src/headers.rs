@@ -27,6 +27,16 @@ impl HpackDecoder {
         }
     }
 
+    /// Keep what the header blocks of taken calls have changed.
+    fn commit(&mut self) {
+        self.table.commit();
+    }
+
+    /// Undo what the header blocks of taken calls have changed, since Python handles the calls.
+    fn undo(&mut self) {
+        self.table.undo();
+    }
+
     /// Return the headers of a block, with the last value for each name, and the size of its list.
     fn decode<'py>(
         &mut self,

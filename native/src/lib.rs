@@ -14,6 +14,7 @@ mod index;
 mod log_scan;
 mod messages;
 mod open_batch;
+mod plain_acks;
 mod plain_calls;
 mod plain_send;
 mod plain_sends;

@@ -1,10 +1,12 @@
-//! Plain SendMessage calls of gRPC: from the bytes of an HTTP/2 connection to the batch.
+//! Plain calls of gRPC: SendMessage from the bytes of an HTTP/2 connection to the batch, AckMessage to a block for Python.
 
 use crate::headers::HpackDecoder;
 use crate::open_batch::{CallsOfTopic, Message, Slot};
+use crate::plain_acks::{AckBlock, Acks};
 use crate::sends_state::PlainSends;
+use cometmq_codec::grpc_ack;
 use cometmq_codec::grpc_send::{read, write_answer, GrpcMessage, Rules};
-use cometmq_codec::http2::{self, Request};
+use cometmq_codec::http2::{self, cut_block, Request};
 use cometmq_codec::properties::Properties;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -28,16 +30,29 @@ pub struct PlainCalls {
 }
 
 /// What is the same for all calls of an endpoint.
-struct Constants {
-    path: Vec<u8>,
+pub(crate) struct Constants {
+    send_path: Vec<u8>,
+    ack_path: Vec<u8>,
     /// The header blocks before and behind an answer.
-    headers: Vec<u8>,
-    trailers: Vec<u8>,
+    pub(crate) headers: Vec<u8>,
+    pub(crate) trailers: Vec<u8>,
     /// The encoded Status OK.
-    status: Vec<u8>,
+    pub(crate) status: Vec<u8>,
     rules: Rules,
+    pub(crate) ack_rules: grpc_ack::Rules,
     max_request_bytes: usize,
 }
+
+/// What a call asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Ack,
+}
+
+/// Where the taken calls end, the last stream, the bytes of their data frames, their number, whether a call is cut off
+/// behind them, and the acknowledgements.
+type Taken<'py> = (usize, u32, usize, usize, bool, Option<AckBlock<'py>>);
 
 /// The client that calls.
 struct Client<'a> {
@@ -46,22 +61,27 @@ struct Client<'a> {
     id: &'a [u8],
     ip: &'a str,
     now_ms: i64,
+    takes_acks: bool,
 }
 
 #[pymethods]
 impl PlainCalls {
-    /// :param path: of SendMessage.
+    /// :param paths: of SendMessage and AckMessage.
     /// :param answers: header blocks before and behind an answer, and the encoded Status OK.
     /// :param reserved: properties that users cannot set.
     /// :param limits: messages of a request, bytes of a body, properties and their bytes, bytes of a request.
+    /// :param acks: the broker's name, messages of an AckMessage, bytes of the message in its answer.
     #[new]
     fn new(
         sends: Py<PlainSends>,
-        path: Vec<u8>,
+        paths: (Vec<u8>, Vec<u8>),
         answers: (Vec<u8>, Vec<u8>, Vec<u8>),
         reserved: Vec<String>,
         limits: (usize, usize, usize, usize, usize),
+        acks: (String, usize, usize),
     ) -> Self {
+        let (send_path, ack_path) = paths;
+        let (broker, max_entries, max_answer_bytes) = acks;
         let (headers, trailers, status) = answers;
         let (max_messages, max_body_bytes, max_properties, max_properties_bytes, max_request_bytes) =
             limits;
@@ -69,7 +89,8 @@ impl PlainCalls {
         PlainCalls {
             sends: Some(sends),
             constants: Constants {
-                path,
+                send_path,
+                ack_path,
                 headers,
                 trailers,
                 status,
@@ -79,6 +100,11 @@ impl PlainCalls {
                     max_body_bytes,
                     max_properties,
                     max_properties_bytes,
+                },
+                ack_rules: grpc_ack::Rules {
+                    broker,
+                    max_entries,
+                    max_answer_bytes,
                 },
                 max_request_bytes,
             },
@@ -119,69 +145,85 @@ impl PlainCalls {
         Ok(true)
     }
 
-    /// Put the plain calls at the beginning of `data[at:]` into the batch, some at most.
+    /// Take the plain calls at the beginning of `data[at:]`, some at most: sends go into the batch; acknowledgements are
+    /// returned, and Python commits or undoes their headers.
     ///
-    /// :param receiver: gets the answers, with the numbers of the streams as opaques.
+    /// :param receiver: gets the answers to sends, with the numbers of the streams as opaques.
     /// :param born_host: of the messages of its calls.
     /// :param client: its id, which each call must name, and its address.
     /// :param decoder: of the connection.
     /// :param last_stream: the last stream of the connection.
-    /// :return: where the calls end, the last stream, the bytes of their data frames, and their number.
+    /// :param acks: whether acknowledgements are taken, and whether their handles are returned.
+    /// :return: where the calls end, the last stream, the bytes of their data frames, their number, whether a call is
+    ///     cut off behind them, and the acknowledgements.
     #[allow(clippy::too_many_arguments)]
-    fn take(
+    fn take<'py>(
         &mut self,
-        py: Python<'_>,
-        receiver: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        receiver: &Bound<'py, PyAny>,
         born_host: &[u8],
         client: (PyBackedBytes, PyBackedStr),
-        decoder: &Bound<'_, HpackDecoder>,
-        data: &Bound<'_, PyBytes>,
+        decoder: &Bound<'py, HpackDecoder>,
+        data: &Bound<'py, PyBytes>,
         at: usize,
         last_stream: u32,
         now_ms: i64,
-    ) -> PyResult<(usize, u32, usize, usize)> {
+        acks: (bool, bool),
+    ) -> PyResult<Taken<'py>> {
         let client = Client {
             receiver,
             born_host,
             id: &client.0,
             ip: &client.1,
             now_ms,
+            takes_acks: acks.0,
         };
         let (mut at, mut last, mut data_bytes, mut taken) = (at, last_stream, 0, 0);
+        let mut is_cut = false;
         let Some(sends) = self.sends.as_ref().map(|sends| sends.clone_ref(py)) else {
-            return Ok((at, last, data_bytes, taken));
+            return Ok((at, last, data_bytes, taken, is_cut, None));
         };
         let sends = &mut *sends.try_borrow_mut(py)?;
         let decoder = &mut *decoder.try_borrow_mut()?;
         let begin = sends.batch.messages;
         let data = data.as_bytes();
-        while taken < CALLS && sends.batch.messages < begin + MESSAGES {
+        let mut acks = Acks::new(py, acks.1);
+        while acks.has_room()
+            && (taken < CALLS || !acks.is_empty())
+            && sends.batch.messages < begin + MESSAGES
+        {
             let max_bytes = self.constants.max_request_bytes;
             let Some(request) = Request::read(data, at, last, &mut self.request, max_bytes) else {
+                is_cut = self.is_cut(decoder, data, at, last, &client);
                 break;
             };
             let Some(message) = request.message(&self.request) else {
                 break;
             };
-            if !is_plain(decoder, request.block, &self.constants.path, client.id) {
-                decoder.table.undo();
-                break;
-            }
-            self.texts.clear();
-            let is_put = sends.put_call(
-                py,
-                &self.constants,
-                &client,
-                request.stream,
-                message,
-                &mut self.texts,
-            );
+            let mark = decoder.table.mark();
+            let is_put = match self.constants.kind(decoder, request.block, &client) {
+                Some(Kind::Send) if acks.is_empty() => sends.put_call(
+                    py,
+                    &self.constants,
+                    &client,
+                    request.stream,
+                    message,
+                    &mut self.texts,
+                ),
+                // acknowledgements begin a block of their own, since Python may leave all of it to itself
+                Some(Kind::Ack) if !acks.is_empty() || taken == 0 => {
+                    acks.put(&self.constants, request.stream, message, now_ms)
+                }
+                _ => Ok(false),
+            };
             if !matches!(is_put, Ok(true)) {
-                decoder.table.undo();
+                decoder.table.undo_to(&mark);
                 is_put?;
                 break;
             }
-            decoder.table.commit();
+            if acks.is_empty() {
+                decoder.table.commit();
+            }
             (at, last) = (request.end, request.stream);
             data_bytes += request.data_bytes;
             taken += 1;
@@ -190,7 +232,48 @@ impl PlainCalls {
         self.request.shrink_to(KEPT_BYTES);
         self.texts.clear();
         self.texts.shrink_to(KEPT_BYTES);
-        Ok((at, last, data_bytes, taken))
+        let block = acks.block(py);
+        Ok((at, last, data_bytes, taken, is_cut, block))
+    }
+}
+
+impl PlainCalls {
+    /// True when `data[at:]` is the beginning of a call that may be plain.
+    fn is_cut(
+        &self,
+        decoder: &mut HpackDecoder,
+        data: &[u8],
+        at: usize,
+        last_stream: u32,
+        client: &Client<'_>,
+    ) -> bool {
+        let Some(block) = cut_block(data, at, last_stream) else {
+            return false;
+        };
+        let mark = decoder.table.mark();
+        let kind = self.constants.kind(decoder, block, client);
+        decoder.table.undo_to(&mark);
+        kind.is_some()
+    }
+}
+
+impl Constants {
+    /// What the headers of a call ask for, if they are plain and of this client. They are read, and not yet committed.
+    fn kind(&self, decoder: &mut HpackDecoder, block: &[u8], client: &Client<'_>) -> Option<Kind> {
+        let (mut is_post, mut kind, mut is_grpc, mut is_client) = (false, None, false, false);
+        let read = decoder
+            .table
+            .read(block, decoder.max_bytes, |name, value, _| match name {
+                b":method" => is_post = value == b"POST",
+                b":path" if value == self.send_path => kind = Some(Kind::Send),
+                b":path" if value == self.ack_path && client.takes_acks => kind = Some(Kind::Ack),
+                b":path" => kind = None,
+                b"content-type" => is_grpc = value.starts_with(b"application/grpc"),
+                b"x-mq-client-id" => is_client = value == client.id,
+                _ => (),
+            });
+        let is_whole = read.is_ok_and(|size| size <= decoder.max_bytes);
+        kind.filter(|_| is_whole && is_post && is_grpc && is_client)
     }
 }
 
@@ -209,6 +292,7 @@ impl PlainSends {
         texts: &mut String,
     ) -> PyResult<bool> {
         let mut messages = Vec::new();
+        texts.clear();
         let Some(topic) = read(message, &calls.rules, client.ip, texts, &mut messages) else {
             return Ok(false);
         };
@@ -335,19 +419,3 @@ impl PlainSends {
 
 /// More than the head of a message in a batch.
 const BATCH_HEAD_BYTES: usize = 32;
-
-/// True when the headers are those of a SendMessage of this client. They are read, and not yet committed.
-fn is_plain(decoder: &mut HpackDecoder, block: &[u8], path: &[u8], client: &[u8]) -> bool {
-    let (mut is_post, mut is_path, mut is_grpc, mut is_client) = (false, false, false, false);
-    let read = decoder
-        .table
-        .read(block, decoder.max_bytes, |name, value, _| match name {
-            b":method" => is_post = value == b"POST",
-            b":path" => is_path = value == path,
-            b"content-type" => is_grpc = value.starts_with(b"application/grpc"),
-            b"x-mq-client-id" => is_client = value == client,
-            _ => (),
-        });
-    let is_whole = read.is_ok_and(|size| size <= decoder.max_bytes);
-    is_whole && is_post && is_path && is_grpc && is_client
-}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import re
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import pytest_asyncio
 from tests.helpers.pace import slowness_of_processor
 from tests.helpers.waiting import real_time
-from tests.proxy.client import message
+from tests.proxy.client import message, receive
 from tests.proxy.held_up import Attack, Peer, held_up
 from tests.proxy.wire import HELLO, data, headers, prefixed
 
@@ -32,6 +34,9 @@ TRIES = 3
 """A longer time is measured again: once in a while the store writes a file."""
 SECONDS = 0.15
 """Processor time of an attack."""
+MOST_HANDLES = 20
+HANDLES: list[str] = []
+"""Of messages that one client has received; attackers acknowledge some of them."""
 BROKER = v2.Broker(name="broker-0")
 NO_WINDOW = frames.PREFACE + frames.settings({4: 0}) + frames.window_update(0, 2**30)
 TOPIC = v2.Resource(name="T")
@@ -43,6 +48,7 @@ async def server() -> AsyncIterator[GrpcServer]:
     async with Cluster() as cluster:
         await cluster.create_topic("T", queues=1)
         await cluster.create_topic("Empty")
+        await cluster.create_topic("Acks", queues=1)
         await cluster.create_topic("Wide", queues=MAX_TOPIC_QUEUES)
         endpoint = BrokerEndpoint(cluster.broker(0))
         await endpoint.start(0)
@@ -50,9 +56,24 @@ async def server() -> AsyncIterator[GrpcServer]:
         for stream in range(1, 9, 2):
             large = message("T", b"x" * 1024 * 1024)
             await sender.ask(stream, "SendMessage", v2.SendMessageRequest(messages=[large]))
+        small = v2.SendMessageRequest(messages=[message("Acks", b"x") for _ in range(32)])
+        await sender.ask(9, "SendMessage", small)
+        HANDLES[:] = await handles_of(sender, 11)
+        assert len(HANDLES) == 32
         sender.lose()
         yield endpoint.server
         await endpoint.stop()
+
+
+async def handles_of(consumer: Peer, stream: int) -> list[str]:
+    """Receive messages; return their receipt handles."""
+    request = receive("Acks", "G", BROKER.name, invisible_duration=v2.Duration(seconds=3_600))
+    call = headers(stream, "ReceiveMessage") + data(stream, prefixed(request.SerializeToString()))
+    consumer.connection.data_received(call)
+    while not consumer.has_answer(stream):
+        await asyncio.sleep(0)
+    handle = re.compile(rb"[0-9]+ [0-9]+ [0-9]+ [0-9]+ 0 broker-0 [0-9]+ [0-9]+ [0-9]+")
+    return [found.decode() for found in handle.findall(bytes(consumer.transport.written))]
 
 
 def calls(method: str, request: Any, name: str, *, then: bytes = b"") -> Iterator[bytes]:
@@ -135,6 +156,31 @@ def wide_routes(name: str) -> Iterator[bytes]:
     yield from calls("QueryRoute", route, name, then=frames.window_update(0, 1024 * 1024))
 
 
+def acknowledgement(*handles: str) -> v2.AckMessageRequest:
+    entries = [v2.AckMessageEntry(receipt_handle=handle) for handle in handles]
+    return v2.AckMessageRequest(group=v2.Resource(name="G"), topic=v2.Resource(name="Acks"), entries=entries)
+
+
+def acknowledgements_in_vain(name: str) -> Iterator[bytes]:
+    """Handles of messages that are handed out, and one that is not, at the end of a block of the core."""
+    yield frames.PREFACE + frames.settings({4: 2**30}) + frames.window_update(0, 2**30)
+    own = HANDLES.pop() if len(HANDLES) > MOST_HANDLES else HANDLES[0]
+    good, bad = acknowledgement(*HANDLES[:MOST_HANDLES]), acknowledgement("0 1 9999999999999 0 0 broker-0 0 0 0")
+    for stream in range(1, 2**31, 2):
+        request = acknowledgement(own) if stream == 1 else bad if stream % 6 == 1 else good
+        yield headers(stream, "AckMessage", client=name) + data(stream, prefixed(request.SerializeToString()))
+
+
+def acknowledgements_of_many_pops(name: str) -> Iterator[bytes]:
+    """Calls with as many handles as their answer has room for, each of another pop."""
+    yield frames.PREFACE + frames.settings({4: 2**30}) + frames.window_update(0, 2**30)
+    own = HANDLES.pop() if len(HANDLES) > MOST_HANDLES else HANDLES[0]
+    handles = [f"0 {pop} 9999999999999 0 0 broker-0 0 0" for pop in range(100, 390)]
+    for stream in range(1, 2**31, 2):
+        request = acknowledgement(*([own] if stream == 1 else handles))
+        yield headers(stream, "AckMessage", client=name) + data(stream, prefixed(request.SerializeToString()))
+
+
 ATTACKS: tuple[Attack, ...] = (
     windows_of_a_byte,
     first_windows_of_a_byte_more,
@@ -143,6 +189,8 @@ ATTACKS: tuple[Attack, ...] = (
     telemetry_of_many_topics,
     large_pulls,
     wide_routes,
+    acknowledgements_in_vain,
+    acknowledgements_of_many_pops,
 )
 
 

@@ -2,7 +2,9 @@
 //!
 //! What the endpoint refuses, and what it does not store as a normal message at once, is left to Python: `None`.
 
-use super::protobuf::{bytes_length, varint_length, write_bytes, write_varint, Fields};
+use super::protobuf::{
+    bytes_length, resource_name, varint_length, write_bytes, write_varint, Fields,
+};
 use std::collections::HashSet;
 use std::io::Write;
 
@@ -81,7 +83,7 @@ fn read_message<'a>(
     let mut fields = Fields::new(data);
     while let Some(key) = fields.key()? {
         match key {
-            0x0A if topic.is_none() => topic = Some(read_topic(fields.bytes()?)?),
+            0x0A if topic.is_none() => topic = Some(resource_name(fields.bytes()?)?),
             0x12 => users.read(fields.bytes()?, rules, texts)?,
             0x1A if system.is_none() => system = Some(fields.bytes()?),
             0x22 if body.is_none() => body = Some(fields.bytes()?),
@@ -147,20 +149,6 @@ fn piece(name: &str, value: &str, texts: &mut String) {
     texts.push(SEPARATOR);
     texts.push_str(value);
     texts.push(PIECE_END);
-}
-
-/// The name of a resource without a namespace.
-fn read_topic(data: &[u8]) -> Option<&str> {
-    let mut name = None;
-    let mut fields = Fields::new(data);
-    while let Some(key) = fields.key()? {
-        match key {
-            0x0A if fields.bytes()?.is_empty() => (),
-            0x12 if name.is_none() => name = Some(fields.text()?),
-            _ => return None,
-        }
-    }
-    name
 }
 
 /// The user properties of a message.

@@ -1,7 +1,7 @@
 //! HTTP/2 header compression (RFC 7541): the header blocks of one connection.
 //!
-//! A block changes the table. What it has changed becomes final with `commit`, or is undone by `undo`: so a block can be
-//! read to see whether its call is plain.
+//! A block changes the table. What blocks have changed becomes final with `commit`, or is undone by `undo_to` and `undo`:
+//! so blocks can be read to see whether their calls are plain.
 
 use super::huffman;
 use std::collections::VecDeque;
@@ -92,16 +92,26 @@ impl Entry {
     }
 }
 
+/// A state of the table to which it can return until the next commit.
+#[derive(Clone, Copy)]
+pub struct Mark {
+    /// Entries that were added since the last commit.
+    added: usize,
+    live: usize,
+    bytes: usize,
+    limit: usize,
+}
+
 /// The table of a connection.
 pub struct Table {
-    /// The newest first. Those behind `live` are evicted, unless the block is undone.
+    /// The newest first. Those behind `live` are evicted, unless their blocks are undone.
     entries: VecDeque<Entry>,
     live: usize,
     bytes: usize,
     limit: usize,
-    /// Entries that the block has added, and what was before it.
+    /// Entries added since the last commit.
     added: usize,
-    before: (usize, usize, usize),
+    committed: Mark,
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -114,7 +124,12 @@ impl Default for Table {
             bytes: 0,
             limit: TABLE_BYTES,
             added: 0,
-            before: (0, 0, TABLE_BYTES),
+            committed: Mark {
+                added: 0,
+                live: 0,
+                bytes: 0,
+                limit: TABLE_BYTES,
+            },
             name: Vec::new(),
             value: Vec::new(),
         }
@@ -123,15 +138,13 @@ impl Default for Table {
 
 impl Table {
     /// Read a block, and give each header to `found`: those of a list of at most `max_bytes`. Return the size of the
-    /// list. `commit` or `undo` follows. `found` also gets whether the header is in a table, so that it may come again.
+    /// list. `commit` or `undo` follows, perhaps after other blocks. `found` also gets whether the header is in a table, so that it may come again.
     pub fn read(
         &mut self,
         block: &[u8],
         max_bytes: usize,
         mut found: impl FnMut(&[u8], &[u8], bool),
     ) -> Result<usize, &'static str> {
-        self.added = 0;
-        self.before = (self.live, self.bytes, self.limit);
         let (mut at, mut size, mut updates, mut has_headers) = (0, 0, 0, false);
         while at < block.len() {
             let first = block[at];
@@ -173,16 +186,34 @@ impl Table {
         Ok(size)
     }
 
-    /// Keep what the last block has changed.
-    pub fn commit(&mut self) {
-        self.entries.truncate(self.live);
+    /// The state of the table.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            added: self.added,
+            live: self.live,
+            bytes: self.bytes,
+            limit: self.limit,
+        }
     }
 
-    /// Undo what the last block has changed.
-    pub fn undo(&mut self) {
-        self.entries.drain(..self.added);
+    /// Keep what blocks have changed.
+    pub fn commit(&mut self) {
+        self.entries.truncate(self.live);
         self.added = 0;
-        (self.live, self.bytes, self.limit) = self.before;
+        self.committed = self.mark();
+    }
+
+    /// Undo what blocks have changed since a mark, after which nothing was committed.
+    pub fn undo_to(&mut self, mark: &Mark) {
+        self.entries.drain(..self.added - mark.added);
+        (self.added, self.live) = (mark.added, mark.live);
+        (self.bytes, self.limit) = (mark.bytes, mark.limit);
+    }
+
+    /// Undo what blocks have changed since the last commit.
+    pub fn undo(&mut self) {
+        let mark = self.committed;
+        self.undo_to(&mark);
     }
 
     fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), &'static str> {
@@ -300,17 +331,16 @@ mod tests {
         table.commit();
         // the block shrinks the table to nothing, and adds another entry
         read(&mut table, b"\x20\x3f\xe1\x1f\x40\x01c\x01d").unwrap();
-        assert!(read_again(&mut table, b"\xbf").is_err());
+        let mark = table.mark();
+        assert!(read(&mut table, b"\xbf").is_err());
+        // a second block evicts the entry of the first one
+        let long = [&b"\x40\x01e\x7f\xa1\x1f"[..], &[b'v'; 4_128]].concat();
+        read(&mut table, &long).unwrap();
+        table.undo_to(&mark);
+        assert_eq!(read(&mut table, b"\xbe").unwrap()[0].0, "c");
         table.undo();
         assert_eq!((table.live, table.limit), (1, TABLE_BYTES));
         assert_eq!(read(&mut table, b"\xbe").unwrap()[0].0, "a");
-    }
-
-    fn read_again(table: &mut Table, block: &[u8]) -> Result<usize, &'static str> {
-        let (added, before) = (table.added, table.before);
-        let found = table.read(block, MAX, |_, _, _| ());
-        (table.added, table.before) = (added, before);
-        found
     }
 
     #[test]

@@ -18,6 +18,15 @@ struct Frame<'a> {
     end: usize,
 }
 
+impl Frame<'_> {
+    fn begins_call(&self, last_stream: u32) -> bool {
+        self.kind == HEADERS
+            && self.flags == END_HEADERS
+            && self.stream > last_stream
+            && self.stream % 2 == 1
+    }
+}
+
 fn frame(data: &[u8], at: usize) -> Option<Frame<'_>> {
     let head: &[u8; HEAD_BYTES] = data.get(at..at + HEAD_BYTES)?.try_into().ok()?;
     let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
@@ -32,6 +41,31 @@ fn frame(data: &[u8], at: usize) -> Option<Frame<'_>> {
         payload: data.get(begin..begin + length)?,
         end: begin + length,
     })
+}
+
+/// Header blocks of that size are read again when more of their call arrives.
+const MAX_CUT_BLOCK_BYTES: usize = 1_024;
+
+/// The header block of a call at `data[at:]` of which the rest has not arrived: nothing follows, or a part of one frame
+/// of data.
+pub fn cut_block(data: &[u8], at: usize, last_stream: u32) -> Option<&[u8]> {
+    let head = frame(data, at)?;
+    if !head.begins_call(last_stream) || head.payload.len() > MAX_CUT_BLOCK_BYTES {
+        return None;
+    }
+    let rest = &data[head.end..];
+    let mut expected = [0, 0, 0, DATA, END_STREAM, 0, 0, 0, 0];
+    expected[5..].copy_from_slice(&head.stream.to_be_bytes());
+    let length = rest.len().min(3);
+    expected[..length].copy_from_slice(&rest[..length]);
+    let known = rest.len().min(HEAD_BYTES);
+    if rest[..known] != expected[..known] {
+        return None;
+    }
+    let data_bytes =
+        usize::from(expected[0]) << 16 | usize::from(expected[1]) << 8 | usize::from(expected[2]);
+    let is_cut = known < HEAD_BYTES || rest.len() - HEAD_BYTES < data_bytes;
+    (is_cut && data_bytes <= MAX_FRAME_BYTES).then_some(head.payload)
 }
 
 /// A call whose request has arrived.
@@ -57,11 +91,7 @@ impl<'a> Request<'a> {
     ) -> Option<Self> {
         let head = frame(data, at)?;
         let stream = head.stream;
-        if head.kind != HEADERS
-            || head.flags != END_HEADERS
-            || stream <= last_stream
-            || stream % 2 == 0
-        {
+        if !head.begins_call(last_stream) {
             return None;
         }
         scratch.clear();
@@ -142,6 +172,29 @@ pub fn write_answer(
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_call_is_cut_if_only_its_data_are_missing() {
+        let head = raw(HEADERS, END_HEADERS, 3, b"h");
+        let all = [&head[..], &raw(DATA, END_STREAM, 3, b"abc")].concat();
+        for cut in 0..=all.len() {
+            let is_cut = (head.len()..all.len()).contains(&cut);
+            assert_eq!(cut_block(&all[..cut], 0, 1), is_cut.then_some(&b"h"[..]));
+            assert_eq!(cut_block(&all[..cut], 0, 3), None);
+        }
+        for other in [
+            raw(DATA, END_STREAM, 5, b"abc"),
+            raw(DATA, 0, 3, b"abc"),
+            raw(HEADERS, END_STREAM, 3, b"abc"),
+        ] {
+            let all = [&head[..], &other[..other.len() - 1]].concat();
+            assert_eq!(cut_block(&all, 0, 1), None);
+        }
+        let huge = [&head[..], &[0xFF, 0xFF, 0xFF]].concat();
+        assert_eq!(cut_block(&huge, 0, 1), None);
+        let long = raw(HEADERS, END_HEADERS, 3, &[0; MAX_CUT_BLOCK_BYTES + 1]);
+        assert_eq!(cut_block(&long, 0, 1), None);
+    }
+
     fn raw(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         write_frame(kind, flags, stream, &mut out, |out| {
@@ -166,6 +219,7 @@ mod tests {
         assert_eq!(found.message(&scratch), Some(&b"abc"[..]));
         assert_eq!((found.end, found.data_bytes), (all.len(), 8));
         assert!(Request::read(&all, 0, 3, &mut scratch, 100).is_none());
+        assert_eq!(cut_block(&all, 0, 1), None);
         assert!(Request::read(&all, 0, 1, &mut scratch, 7).is_none());
     }
 }

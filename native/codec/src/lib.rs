@@ -7,6 +7,7 @@ pub mod batch;
 pub mod constants;
 pub mod fields;
 pub mod frame;
+pub mod grpc_ack;
 pub mod grpc_send;
 pub mod hash;
 pub mod hmac;

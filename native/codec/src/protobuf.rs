@@ -16,7 +16,14 @@ impl<'a> Fields<'a> {
         if self.at == self.data.len() {
             return Some(None);
         }
-        self.varint().map(Some)
+        self.short().map(Some)
+    }
+
+    /// A key or a length: protobuf's libraries refuse one of more than five bytes.
+    fn short(&mut self) -> Option<u64> {
+        let begin = self.at;
+        let value = self.varint()?;
+        (self.at - begin <= 5 && value <= u64::from(u32::MAX)).then_some(value)
     }
 
     pub fn varint(&mut self) -> Option<u64> {
@@ -36,7 +43,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.varint()?).ok()?;
+        let length = usize::try_from(self.short()?).ok()?;
         let end = self.at.checked_add(length)?;
         let found = self.data.get(self.at..end)?;
         self.at = end;
@@ -46,6 +53,20 @@ impl<'a> Fields<'a> {
     pub fn text(&mut self) -> Option<&'a str> {
         std::str::from_utf8(self.bytes()?).ok()
     }
+}
+
+/// The name in a `Resource` of RocketMQ without a namespace.
+pub fn resource_name(data: &[u8]) -> Option<&str> {
+    let mut name = None;
+    let mut fields = Fields::new(data);
+    while let Some(key) = fields.key()? {
+        match key {
+            0x0A if fields.bytes()?.is_empty() => (),
+            0x12 if name.is_none() => name = Some(fields.text()?),
+            _ => return None,
+        }
+    }
+    name
 }
 
 /// Append a number.
@@ -97,6 +118,11 @@ mod tests {
         ];
         assert_eq!(Fields::new(&huge).bytes(), None);
         assert_eq!(Fields::new(&[2, b'a']).bytes(), None);
+        let padded = [0x81, 0x80, 0x80, 0x80, 0x00, b'a'];
+        assert_eq!(Fields::new(&padded).bytes(), Some(&b"a"[..]));
+        let six = [0x81, 0x80, 0x80, 0x80, 0x80, 0x00, b'a'];
+        assert_eq!(Fields::new(&six).bytes(), None);
+        assert_eq!(Fields::new(&six).key(), None);
         assert_eq!(Fields::new(&[1, 0xFF]).text(), None);
     }
 }

@@ -92,11 +92,15 @@ def topic_of(resource: v2.Resource) -> str:
 
     :raises ProxyError: the name is invalid, or belongs to a system topic.
     """
-    return _topic(full_name(resource))
+    return valid_topic(full_name(resource))
 
 
 @lru_cache(_NAMES_CACHED)
-def _topic(name: str) -> str:
+def valid_topic(name: str) -> str:
+    """Return a topic's name.
+
+    :raises ProxyError: the name is invalid, or belongs to a system topic.
+    """
     wrong = check_topic(name)
     if wrong is not None:
         # Apache's proxy adds the name of the topic, except if it is blank.
@@ -112,11 +116,15 @@ def group_of(resource: v2.Resource) -> str:
 
     :raises ProxyError: the name is invalid, or belongs to a system group.
     """
-    return _group(full_name(resource))
+    return valid_group(full_name(resource))
 
 
 @lru_cache(_NAMES_CACHED)
-def _group(name: str) -> str:
+def valid_group(name: str) -> str:
+    """Return a consumer group's name.
+
+    :raises ProxyError: the name is invalid, or belongs to a system group.
+    """
     wrong = check_group(name)
     if wrong is not None:
         raise ProxyError(Code.ILLEGAL_CONSUMER_GROUP, wrong)

@@ -127,6 +127,11 @@ class Renewals:
         """Stop renewing a message."""
         self._renewals.pop((session.key, group, first_handle), None)
 
+    def remove_all(self, key: Key, group: str, first_handles: Sequence[str]) -> None:
+        """Stop renewing messages of the client with a session key."""
+        for handle in first_handles:
+            self._renewals.pop((key, group, handle), None)
+
     # --- rounds ---------------------------------------------------------------------------------
     def _begin_rounds(self) -> None:
         """Start a round for each broker whose last round has ended, so that a slow broker does not delay others."""

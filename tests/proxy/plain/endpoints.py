@@ -18,6 +18,7 @@ from cometmq.proxy.backend.local import LocalBackend
 from cometmq.proxy.config import EndpointConfig
 from cometmq.proxy.endpoint import GrpcEndpoint
 from cometmq.proxy.http2 import frames, hpack
+from cometmq.proxy.renewals import Renewals
 from cometmq.proxy.rpc.server import GrpcConnection
 from cometmq.remoting.rpc_latency import RPC_LATENCY
 from cometmq.remoting.tls.options import TlsOptions
@@ -44,6 +45,11 @@ class Door:
             patched.setattr(local, "CORE", self._core)
             backend = LocalBackend(broker, EndpointConfig().call_limits)
         self.endpoint = GrpcEndpoint(backend, tls=ServerTls(TlsOptions()), checker=None, clock=broker.clock)
+
+    @property
+    def renewed(self) -> Renewals:
+        """The receipt handles that the endpoint renews."""
+        return self.endpoint._renewals
 
     def connect(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patched:

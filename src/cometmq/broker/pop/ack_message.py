@@ -47,6 +47,8 @@ from cometmq.remoting.server_connection import ServerConnection
 
 Popped = tuple[str, str, str, int, int, int]
 """A popped message: broker name, topic, group, queue ID, offset and pop time."""
+PoppedTogether = tuple[str, str, int, int, list[int]]
+"""Messages of one pop from a queue: topic, group, queue ID, pop time and offsets."""
 Answered = Callable[[Sequence[int], int, str | None], None]
 """Called with the positions of acknowledged messages, a response code and a remark."""
 
@@ -204,6 +206,35 @@ class AckMessageProcessor:
                 self._acknowledge(found, offsets, pop_time)
             self._call_when_stored(partial(answered, taken), [found for found, _ in ends])
         return others
+
+    def acknowledge_all(self, pops: Sequence[PoppedTogether], answered: Callable[[int, str | None], None]) -> bool:
+        """Acknowledge messages if all of them are handed out and none is named twice; return whether they are.
+
+        :param answered: called once, with a response code and a remark, when it is known whether the acknowledgements
+            are stored.
+        """
+        try:
+            self._log.check()
+        except RefusedError:
+            return False
+        ends: list[tuple[PopQueue, list[int], int]] = []
+        for topic, group, queue_id, pop_time, offsets in pops:
+            found = self._find_queue(topic, group, queue_id)
+            if (
+                found is None
+                or len(set(offsets)) != len(offsets)
+                or not self._has(topic, queue_id, min(offsets))
+                or not (
+                    found.invisible.has_all(offsets, pop_time)
+                    or all(is_handed_out(found, offset, pop_time) for offset in offsets)
+                )
+            ):
+                return False
+            ends.append((found, offsets, pop_time))
+        for found, offsets, pop_time in ends:
+            self._acknowledge(found, offsets, pop_time)
+        self._call_when_stored(answered, [found for found, *_ in ends])
+        return True
 
     def _has(self, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a queue exists and has an offset, which is below its end."""

@@ -81,6 +81,11 @@ class InvisibleMessages:
         at = self._place(offset)
         return None if at < 0 else (self._pop_times[at], self._due[at])
 
+    def has_all(self, offsets: Sequence[int], pop_time: int) -> bool:
+        """Return whether all these messages are invisible and have this pop time."""
+        place, pop_times = self._place, self._pop_times
+        return all((at := place(offset)) >= 0 and pop_times[at] == pop_time for offset in offsets)
+
     def remove(self, offset: int, pop_time: int) -> int | None:
         """Remove a message if it has this pop time; return its due time, or ``None`` if it was not removed."""
         at = self._place(offset)

@@ -224,12 +224,26 @@ class CallsSession(Protocol):
     """Monotonic time in seconds of the client's last call."""
 
     @property
+    def key(self) -> tuple[str | None, str]:
+        """The client's account and id."""
+
+    @property
     def identity(self) -> ClientIdentity:
         """The client's id and address."""
 
     @property
     def is_removed(self) -> bool:
         """True once the endpoint has forgotten the client."""
+
+
+class RenewedHandles(Protocol):
+    """The receipt handles that the endpoint renews."""
+
+    def __len__(self) -> int:
+        """Return their number."""
+
+    def remove_all(self, key: tuple[str | None, str], group: str, first_handles: Sequence[str]) -> None:
+        """Stop renewing messages of the client with a session key."""
 
 
 class Backend(Protocol):
@@ -255,6 +269,9 @@ class Backend(Protocol):
 
         :param counter: the number of the topic's next message, by which its queue is chosen.
         """
+
+    def accept_acks(self, peer: CallsPeer, session: CallsSession, renewed: RenewedHandles) -> None:
+        """Handle later acknowledgements of a client that has just acknowledged a message faster, if possible."""
 
     def advertised_host(self, access_host: str) -> str | None:
         """Return the host for routes, or ``None`` if routes must contain the address that the client used.

@@ -31,6 +31,7 @@ from cometmq.proxy.backend.backend import (
     Link,
     Popped,
     PoppedHandle,
+    RenewedHandles,
     Reply,
     TopicInfo,
     heartbeat_body,
@@ -226,6 +227,9 @@ class FleetBackend:
     # --- topics and groups ----------------------------------------------------------------------
     def accept_calls(self, peer: CallsPeer, session: CallsSession, topic: TopicInfo, counter: list[int]) -> None:
         """Do nothing, because the messages are stored in other processes."""
+
+    def accept_acks(self, peer: CallsPeer, session: CallsSession, renewed: RenewedHandles) -> None:
+        """Do nothing, because the messages are acknowledged in other processes."""
 
     async def topic(self, name: str) -> TopicInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`; results are cached for some seconds."""

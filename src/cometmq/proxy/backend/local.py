@@ -31,6 +31,7 @@ from cometmq.proxy.backend.backend import (
     Link,
     Popped,
     PoppedHandle,
+    RenewedHandles,
     Reply,
     TopicInfo,
     heartbeat_body,
@@ -342,6 +343,11 @@ class LocalBackend:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""
         if self._calls is not None and self._calls.accept(topic, counter):
             self._calls.use(peer, session)
+
+    def accept_acks(self, peer: CallsPeer, session: CallsSession, renewed: RenewedHandles) -> None:
+        """See :class:`~cometmq.proxy.backend.backend.Backend`."""
+        if self._calls is not None and self._calls.accepts:
+            self._calls.use(peer, session).renewed = renewed
 
     async def group(self, name: str) -> GroupInfo:
         """See :class:`~cometmq.proxy.backend.backend.Backend`."""

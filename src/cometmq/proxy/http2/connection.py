@@ -12,7 +12,7 @@ settings, resets, priorities, empty data) are limited; a client that exceeds a l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from cometmq.clock import Clock
@@ -30,11 +30,17 @@ from cometmq.proxy.limits import (
 _DEFAULT_WINDOW: Final = 65_535
 _MAX_WINDOW: Final = 2**31 - 1
 _ANSWER_FRAMES: Final = 3
-_LEAST_WINDOW: Final = 1_024
-"""Window of a stream that has room for each response of :attr:`Http2Connection.take_calls`."""
+MAX_TAKEN_ANSWER_BYTES: Final = FRAME_BYTES
+"""Maximum size of the data in a response of :attr:`Http2Connection.take_calls`.
 
-TakenCalls = tuple[int, int, int, int]
-"""The end of the calls that were taken, the last stream, the size of their data, and their number."""
+The client's windows for streams must be at least that large, since updates of a single window are ignored before the
+response.
+"""
+
+TakenCalls = tuple[int, int, int, int, bool]
+"""The end of the calls that were taken, the last stream, the size of their data, their number, and whether the bytes
+behind them are the beginning of a call that may be taken once the rest of it has arrived.
+"""
 CallTaker = Callable[[Decoder, bytes, int, int], TakenCalls | None]
 """A function that handles complete calls at a position in received bytes, given the number of the last stream.
 
@@ -63,6 +69,7 @@ class Http2Connection:
         "_decoder",
         "_first_window",
         "_frames_left",
+        "_is_cut",
         "_is_lost",
         "_last_stream",
         "_on_output",
@@ -98,7 +105,7 @@ class Http2Connection:
         self._first_window = _DEFAULT_WINDOW
         self._last_stream = 0
         self._sent_goaway = False
-        self._is_lost = False
+        self._is_lost = self._is_cut = False
         self._frames_left = 0
         """Number of frames that the current call can still handle."""
         self.take_calls: CallTaker | None = None
@@ -201,6 +208,8 @@ class Http2Connection:
                         continue
                     if self.must_wait:
                         return True
+                    if self._is_cut:
+                        return False
                 length = high << 8 | low
                 if length > FRAME_BYTES:
                     raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame is too large")
@@ -216,10 +225,11 @@ class Http2Connection:
 
     def _take_calls(self, take: CallTaker, buffer: bytes, at: int) -> int:
         """Handle calls without streams; return where they end."""
+        self._is_cut = False
         if (
             self._block is not None
             or self._sent_goaway
-            or self._first_window < _LEAST_WINDOW
+            or self._first_window < MAX_TAKEN_ANSWER_BYTES
             or len(self.streams) >= MAX_STREAMS
         ):
             return at
@@ -227,7 +237,7 @@ class Http2Connection:
         if taken is None:
             self.must_wait = True
             return at
-        at, self._last_stream, size, calls = taken
+        at, self._last_stream, size, calls, self._is_cut = taken
         self._frames_left = max(self._frames_left - 2 * calls, 0)
         self._count_unread(size)
         return at
@@ -290,16 +300,8 @@ class Http2Connection:
 
     def send_answers(self, data: bytes) -> None:
         """Send the frames of responses of :attr:`take_calls`, each of three frames, when the windows have room."""
-        at = 0
-        payloads: list[bytes] = []
-        while at < len(data):
-            high, low, _, _, number = frames.HEAD.unpack_from(data, at)
-            begin = at + frames.HEAD_BYTES
-            at = begin + (high << 8 | low)
-            payloads.append(data[begin:at])
-            if len(payloads) == _ANSWER_FRAMES:
-                self.send_answer(number, *payloads)
-                payloads.clear()
+        for answer in answers_in(data):
+            self.send_answer(*answer)
 
     def send_answer(self, number: int, headers: bytes, data: bytes, trailers: bytes) -> None:
         """Send a complete response to a call of :attr:`take_calls`, when the windows have room.
@@ -463,3 +465,17 @@ class Http2Connection:
             stream = next(iter(self.blocked))
             del self.blocked[stream]
             stream.pump()
+
+
+def answers_in(data: bytes) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+    """Yield the stream and the payloads of each response of three frames: headers, data and trailers."""
+    at = 0
+    payloads: list[bytes] = []
+    while at < len(data):
+        high, low, _, _, number = frames.HEAD.unpack_from(data, at)
+        begin = at + frames.HEAD_BYTES
+        at = begin + (high << 8 | low)
+        payloads.append(data[begin:at])
+        if len(payloads) == _ANSWER_FRAMES:
+            yield number, payloads[0], payloads[1], payloads[2]
+            payloads.clear()

@@ -55,6 +55,8 @@ class AcknowledgeService:
         others = session.link.acknowledge(popped, acks.acknowledged) if popped else ()
         if others:
             call.start_task(self._request_each(call, session, acks, topic, others))
+        elif not call.is_done:
+            self._context.backend.accept_acks(call.peer, session, renewals)
 
     async def _request_each(
         self, call: Call, session: ClientSession, acks: _Acks, topic: str, positions: Sequence[int]
