@@ -219,12 +219,12 @@ def _rabbitmq() -> Iterator[Started]:
             rows = dict(line.split("\t") for line in done.stdout.splitlines())
             return [sum(int(rows[f"{topic}{number}"]) for number in range(QUEUES)) for topic in topics]
 
-        try:
-            with _process([RABBITMQ / "rabbitmq-server"], directory, port, environment) as pid:
-                yield Started(pid, port, _nothing, _nothing, counts)
-        finally:  # the name service of Erlang, which the server starts
-            merged = {**os.environ, **environment}
-            subprocess.run([builds.tool("epmd"), "-kill"], env=merged, capture_output=True, check=False)
+        own = directory / "names"
+        own.mkdir()
+        epmd = [builds.tool("epmd"), "-address", "127.0.0.1", "-port", str(names)]
+        # Erlang's name service: the server would start one that outlives it.
+        with _process(epmd, own, names), _process([RABBITMQ / "rabbitmq-server"], directory, port, environment) as pid:
+            yield Started(pid, port, _nothing, _nothing, counts)
 
 
 @contextmanager
