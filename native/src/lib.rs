@@ -9,6 +9,7 @@
 
 mod account;
 mod batches;
+mod call_constants;
 mod headers;
 mod index;
 mod log_scan;

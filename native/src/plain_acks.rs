@@ -1,6 +1,6 @@
 //! Plain AckMessage calls of gRPC: a block of them for Python, which acknowledges all or none, and the answers to them.
 
-use crate::plain_calls::Constants;
+use crate::call_constants::Constants;
 use cometmq_codec::grpc_ack::{answer_length, read, write_answer, Pop};
 use cometmq_codec::http2;
 use pyo3::prelude::*;

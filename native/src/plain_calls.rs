@@ -1,5 +1,6 @@
 //! Plain calls of gRPC: SendMessage from the bytes of an HTTP/2 connection to the batch, AckMessage to a block for Python.
 
+use crate::call_constants::Constants;
 use crate::headers::HpackDecoder;
 use crate::open_batch::{CallsOfTopic, Message, Slot};
 use crate::plain_acks::{AckBlock, Acks};
@@ -27,20 +28,6 @@ pub struct PlainCalls {
     constants: Constants,
     request: Vec<u8>,
     texts: String,
-}
-
-/// What is the same for all calls of an endpoint.
-pub(crate) struct Constants {
-    send_path: Vec<u8>,
-    ack_path: Vec<u8>,
-    /// The header blocks before and behind an answer.
-    pub(crate) headers: Vec<u8>,
-    pub(crate) trailers: Vec<u8>,
-    /// The encoded Status OK.
-    pub(crate) status: Vec<u8>,
-    rules: Rules,
-    pub(crate) ack_rules: grpc_ack::Rules,
-    max_request_bytes: usize,
 }
 
 /// What a call asks for.
