@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -39,7 +41,7 @@ OLD_ENDING: Final = ".replaced"
 """Ending of the name under which the content of a file is kept that was edited here, or removed."""
 _PURPOSE: Final = "account files"
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EBUSY)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\\]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\\\ud800-\udfff]")
 
 Contents = dict[str, bytes]
 """The content of each file by its path below the directory, with ``/``."""
@@ -95,10 +97,12 @@ class PlainCopy:
         if self._files.trouble or seen != self._files.seen:
             raise NotReadableError(self._files.trouble or "the account files are being changed")
         contents = self._read(seen)
+        if look(self._files.directory) != seen:
+            raise NotReadableError("the account files are being changed")
+        data = msgspec.json.encode(_Stored(dict(_texts(contents))))
         rules, secrets = _checked(contents)
         if account not in rules.accounts or not rules.accounts[account].is_super:
             raise AuthError("only the account of a broker, with admin: true, may copy account files")
-        data = msgspec.json.encode(_Stored({name: content.decode() for name, content in contents.items()}))
         return _digest(contents), Cipher(secrets[account].encode()).encrypt(_PURPOSE, data.decode()).encode()
 
     def take_over(self, data: bytes, key: str) -> Replaced:
@@ -149,10 +153,24 @@ class PlainCopy:
         return contents
 
 
+def _texts(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each file.
+
+    :raises NotReadableError: a name cannot be used by other members, or a file is not UTF-8.
+    """
+    for name, content in contents.items():
+        if not _is_account_file(name):
+            raise NotReadableError(f"{name[:100]!r} is a name that other members do not accept: rename the file")
+        try:
+            yield name, content.decode()
+        except UnicodeDecodeError:
+            raise NotReadableError(f"{name} is not UTF-8, so the account files are not copied") from None
+
+
 def _digest(contents: Contents) -> str:
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
-        digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)))
+        digest.update(b"%d %s %d " % (len(name), os.fsencode(name), len(content)))
         digest.update(content)
     return digest.hexdigest()
 

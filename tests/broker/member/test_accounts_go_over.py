@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from tests.broker.member.sets import MemberSet, member_set, until
 
 from cometmq.auth.model import AuthError
-from cometmq.auth.plain_copy import NotReadableError, PlainCopy, ReadOnlyFilesError
-from cometmq.auth.plain_files import PlainFiles
+from cometmq.auth.plain_copy import Contents, NotReadableError, PlainCopy, ReadOnlyFilesError
+from cometmq.auth.plain_files import PlainFiles, Seen
 from cometmq.auth.users import Cipher
 from cometmq.auth.yaml_file import dump_yaml
 from cometmq.broker.member.set_member import SetMember
@@ -189,6 +190,49 @@ def test_files_that_are_not_in_use_are_not_copied(tmp_path: Path, spoil: Callabl
     masters, _, _ = copies(tmp_path)
     spoil(tmp_path / "a" / "plain_acl.yml")
     with pytest.raises(NotReadableError):
+        masters.exported("broker-key")
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding"), [("x.yml", "utf-16"), ("a\\b.yml", "utf-8"), (os.fsdecode(b"\xff.yml"), "utf-8")]
+)
+def test_files_that_others_cannot_take_over_are_named_and_not_copied(tmp_path: Path, name: str, encoding: str) -> None:
+    masters, _, _ = copies(tmp_path)
+    path = tmp_path / "a" / "acl" / name
+    path.parent.mkdir()
+    path.write_text("accounts: []", encoding=encoding)
+    files = PlainFiles(tmp_path / "a")
+    assert masters.version()
+    with pytest.raises(NotReadableError, match=r"not UTF-8|rename the file"):
+        PlainCopy(files).exported("broker-key")
+
+
+def test_a_file_with_any_name_gives_way_to_the_masters(tmp_path: Path) -> None:
+    masters, mine, directory = copies(tmp_path)
+    odd = directory / "acl" / os.fsdecode(b"\xff.yml")
+    odd.parent.mkdir()
+    odd.write_text("accounts: []")
+    version, data = masters.exported("broker-key")
+    mine.take_over(data, "secret-of-broker")
+    assert mine.version() == version
+    assert not odd.exists()
+
+
+def test_files_that_change_while_they_are_read_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editor that writes in place has emptied the file first: the accounts in it would be gone at all others."""
+    masters, _, _ = copies(tmp_path)
+    path = tmp_path / "a" / "plain_acl.yml"
+    text = path.read_bytes()
+    read = PlainCopy._read
+
+    def read_then_write(copy: PlainCopy, seen: Seen) -> Contents:
+        path.write_bytes(dump_yaml({"accounts": [OWN]}))
+        contents = read(copy, seen)
+        path.write_bytes(text)
+        return contents
+
+    monkeypatch.setattr(PlainCopy, "_read", read_then_write)
+    with pytest.raises(NotReadableError, match="being changed"):
         masters.exported("broker-key")
 
 
