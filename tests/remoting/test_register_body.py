@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.remoting import register_body
 from cometmq.remoting.bodies import BodyError, DataVersion, TopicConfig
 from cometmq.remoting.register_body import Registration, decode_registration, encode_registration
 
@@ -44,3 +47,26 @@ def test_an_empty_body_is_a_broker_without_topics() -> None:
 def test_a_field_of_the_wrong_type_is_refused() -> None:
     with pytest.raises(BodyError):
         decode_registration(b'{"topicConfigSerializeWrapper":5}')
+
+
+def test_too_many_topics_are_refused_before_the_rest_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is decoded in one call, and the event loop would wait for it."""
+    decoded: list[int] = []
+
+    class Recording:
+        def __init__(self, decoder: Any) -> None:
+            self._decoder = decoder
+
+        def decode(self, data: bytes) -> Any:
+            decoded.append(len(data))
+            return self._decoder.decode(data)
+
+    for name in ("_plain_decoder", "_rows_decoder"):
+        monkeypatch.setattr(register_body, name, Recording(getattr(register_body, name)))
+    monkeypatch.setattr(register_body, "MAX_NAMESRV_TOPICS", 5_000)
+    topics = {name: TopicConfig(topic_name=name) for name in map("topic-{}".format, range(20_000))}
+    body = encode_registration(Registration(DataVersion(counter=1, timestamp=1), topics))
+    assert len(body) > 2_000_000
+    with pytest.raises(BodyError, match="at most 5000 topics"):
+        decode_registration(body)
+    assert 0 < sum(decoded) < 1_000_000

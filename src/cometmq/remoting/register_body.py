@@ -188,15 +188,19 @@ def _first_rows(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes]:
     """Decode the first topics of a large registration in pieces, so that other threads can run in between.
 
     Return these topics, and the registration without them. What does not consist of whole rows remains in it.
+
+    :raises BodyError: there are too many topics; the others are not decoded.
     """
     start = body.find(_TABLE_BEGINS) + len(_TABLE_BEGINS)
     rows: dict[str, msgspec.Raw] = {}
     at = start
-    while start >= len(_TABLE_BEGINS) and len(body) - at > 2 * _PIECE_BYTES and len(rows) <= MAX_NAMESRV_TOPICS:
+    while start >= len(_TABLE_BEGINS) and len(body) - at > 2 * _PIECE_BYTES:
         some, at = _next_rows(body, at)
         if not some:
             break
         rows.update(some)
+        if len(rows) > MAX_NAMESRV_TOPICS:
+            raise _too_many_topics()
     return rows, body[:start] + body[at:] if rows else body
 
 
