@@ -81,6 +81,33 @@ async def test_many_clients_take_turns(cluster: Cluster, clock: VirtualClock) ->
     assert known(cluster) == 0
 
 
+def of_group(client_id: str, *topics: str) -> HeartbeatData:
+    wanted = [SubscriptionData(topic=topic, sub_version=1) for topic in topics]
+    return HeartbeatData(client_id=client_id, consumer_data_set=[ConsumerData("G", subscription_data_set=wanted)])
+
+
+@pytest.mark.parametrize("others", [("T",), ("T", "U", "V")])
+async def test_the_topics_of_a_client_return_after_a_member_that_wanted_others(
+    cluster: Cluster, clock: VirtualClock, others: tuple[str, ...]
+) -> None:
+    """As when the clients of a group are replaced one by one: the last heartbeat of an old one must not count on."""
+    broker = cluster.broker(0)
+    backend = LocalBackend(broker)
+    links = [
+        backend.connect(ClientIdentity(f"c@{number}", ("127.0.0.1", number), "JAVA"), lambda _request: None)
+        for number in (1, 2)
+    ]
+    await links[0].register(of_group("c@1", "T", "U"))
+    await links[1].register(of_group("c@2", *others))
+    await links[1].close(None)
+    group = broker.clients.consumers.get("G")
+    assert group is not None
+    assert group.subscriptions.keys() == set(others)
+    await clock.run_for(HEARTBEAT_BROKER_SECONDS)
+    assert group.subscriptions.keys() == {"T", "U"}
+    await backend.stop()
+
+
 async def test_a_client_that_the_broker_knows_needs_no_request(
     cluster: Cluster, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -82,6 +82,13 @@ class ConsumerGroup(msgspec.Struct, eq=False):
             del self.subscriptions[topic]
             changed = True
         return changed
+
+    def has_applied(self, subscriptions: Collection[SubscriptionData]) -> bool:
+        """Return whether :meth:`subscribe` would change nothing: no other member has sent other topics since."""
+        known = self.subscriptions
+        return len(known) == len(subscriptions) and all(
+            (old := known.get(one.topic)) is not None and old.sub_version >= one.sub_version for one in subscriptions
+        )
 
 
 def contradiction_of(group: ConsumerGroup, data: ConsumerData) -> str:

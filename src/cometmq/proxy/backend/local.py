@@ -287,15 +287,19 @@ class LocalLink:
             self._heartbeats.add(self)
 
     def send_heartbeat(self) -> None:
-        """Repeat the client's heartbeat; if the broker still knows the client, only the time must be renewed."""
+        """Repeat the client's heartbeat; if the broker still knows the client and its topics, only the time must be
+        renewed.
+        """
         data = self._heartbeat
         if data is None:
             return
         broker = self._broker
-        groups = [consumer.group_name for consumer in data.consumer_data_set]
         is_known = all(
-            broker.groups.get(group) is not None and broker.topics.get(retry_topic(group)) is not None
-            for group in groups
+            (live := broker.clients.consumers.get(group := consumer.group_name)) is not None
+            and live.has_applied(consumer.subscription_data_set)
+            and broker.groups.get(group) is not None
+            and broker.topics.get(retry_topic(group)) is not None
+            for consumer in data.consumer_data_set
         )
         if not (is_known and broker.clients.renew(self._connection)):
             self.ask(self._name, RequestCode.HEART_BEAT, None, heartbeat_body(data))
