@@ -70,3 +70,15 @@ def test_too_many_topics_are_refused_before_the_rest_is_decoded(monkeypatch: pyt
     with pytest.raises(BodyError, match="at most 5000 topics"):
         decode_registration(body)
     assert 0 < sum(decoded) < 1_000_000
+
+
+@pytest.mark.parametrize("place", [b"{", b'"topicConfigSerializeWrapper":{'])
+def test_a_table_of_another_object_is_not_that_of_the_topics(monkeypatch: pytest.MonkeyPatch, place: bytes) -> None:
+    """A topic may have the name of a field, and 5.x has maps by topic beside the table."""
+    monkeypatch.setattr(register_body, "_PIECE_BYTES", 100)
+    topics = {name: TopicConfig(topic_name=name) for name in map("topic-{}".format, range(20))}
+    registration = Registration(DataVersion(counter=1, timestamp=1), topics)
+    body = encode_registration(registration)
+    rows = b",".join(b'"%d":{"topicName":"other-%d"}' % (number, number) for number in range(50))
+    other = body.replace(place, place + b'"topicQueueMappingInfoMap":{"topicConfigTable":{' + rows + b"}},", 1)
+    assert decode_registration(other) == decode_registration(body) == registration

@@ -54,6 +54,9 @@ _PIECE_BYTES: Final = 128 * 1024
 """Size of the parts in which a large registration is decoded."""
 _TABLE_BEGINS: Final = b'"topicConfigTable":{'
 _ROW_ENDS: Final = b'},"'
+_MARK: Final = "\0"
+_MARK_ROW: Final = b'"\\u0000":0,'
+"""A row that stands for those that were decoded in pieces. Only if it is found in the table was this the table."""
 _MAX_ROW_ENDS: Final = 4
 """Maximum number of places that are tried as the end of a row."""
 _END: Final = b"}}}"
@@ -175,7 +178,10 @@ def _decode_plain(body: bytes) -> _Plain:
             plain = _plain_decoder.decode(rest)
         except msgspec.DecodeError:
             return _decode_whole(body)
-        rows.update(plain.topic_config_serialize_wrapper.topic_config_table)
+        others = plain.topic_config_serialize_wrapper.topic_config_table
+        if others.pop(_MARK, None) is None:  # another object has a table of this name
+            return _decode_whole(body)
+        rows.update(others)
         version = plain.topic_config_serialize_wrapper.data_version
         return _Plain(
             topic_config_serialize_wrapper=_Topics(data_version=version, topic_config_table=rows),
@@ -187,7 +193,8 @@ def _decode_plain(body: bytes) -> _Plain:
 def _first_rows(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes]:
     """Decode the first topics of a large registration in pieces, so that other threads can run in between.
 
-    Return these topics, and the registration without them. What does not consist of whole rows remains in it.
+    Return these topics, and the registration with a mark instead of them. What does not consist of whole rows remains
+    in it.
 
     :raises BodyError: there are too many topics; the others are not decoded.
     """
@@ -201,7 +208,7 @@ def _first_rows(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes]:
         rows.update(some)
         if len(rows) > MAX_NAMESRV_TOPICS:
             raise _too_many_topics()
-    return rows, body[:start] + body[at:] if rows else body
+    return rows, body[:start] + _MARK_ROW + body[at:] if rows else body
 
 
 def _next_rows(body: bytes, at: int) -> tuple[dict[str, msgspec.Raw], int]:
