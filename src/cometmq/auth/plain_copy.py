@@ -114,7 +114,7 @@ class PlainCopy:
         """
         contents = _decoded(data, key)
         _checked(contents)
-        mine = self._read(look(self._files.directory))
+        mine = self._mine()
         changed = [name for name in contents if mine.get(name) != contents[name]]
         gone = [name for name in mine if name not in contents]
         were_edited = _digest(mine) != self._copied
@@ -134,6 +134,17 @@ class PlainCopy:
         self._copied = _digest(contents)
         return Replaced((*changed, *gone), were_edited)
 
+    def _mine(self) -> Contents:
+        """Return the files to replace; if they cannot be read, or are too large, as if all were empty."""
+        seen = look(self._files.directory)
+        try:
+            return self._read(seen)
+        except NotReadableError:
+            return dict.fromkeys(map(self._relative, (name for name, *_ in seen)), b"")
+
+    def _relative(self, name: str) -> str:
+        return Path(name).relative_to(self._files.directory).as_posix()
+
     def _read(self, seen: Seen) -> Contents:
         contents: Contents = {}
         left = MAX_COPIED_ACL_BYTES
@@ -149,7 +160,7 @@ class PlainCopy:
                     f"the account files are larger than {MAX_COPIED_ACL_BYTES:,} bytes, so they are not copied",
                     next_step="remove accounts that nobody uses, or give each member the same files",
                 )
-            contents[Path(name).relative_to(self._files.directory).as_posix()] = content
+            contents[self._relative(name)] = content
         return contents
 
 
