@@ -17,7 +17,8 @@ pub fn write_answers(py: Python<'_>, answers: &Bound<'_, PyList>) -> PyResult<Ve
     let mut left = Vec::new();
     for (row, answered) in answers.iter().enumerate() {
         let answered = answered.cast::<PyTuple>()?;
-        let descriptor: i32 = answered.get_borrowed_item(0)?.getattr(name)?.extract()?;
+        let connection = answered.get_borrowed_item(0)?;
+        let descriptor: i32 = connection.getattr(name)?.extract()?;
         let bytes = answered.get_borrowed_item(1)?;
         let bytes = bytes.cast::<PyBytes>()?.as_bytes();
         let written = if descriptor < 0 {
@@ -27,6 +28,9 @@ pub fn write_answers(py: Python<'_>, answers: &Bound<'_, PyList>) -> PyResult<Ve
             send(descriptor, bytes, MsgFlags::MSG_DONTWAIT).unwrap_or(0)
         };
         if written < bytes.len() {
+            if descriptor >= 0 {
+                connection.setattr(name, -1)?; // what a later row has for this connection must follow the rest
+            }
             left.push((row, written));
         }
     }

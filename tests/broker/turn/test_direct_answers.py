@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterable
 from functools import partial
@@ -115,3 +116,38 @@ async def test_what_is_queued_goes_first(broker: Broker, wire: Wire) -> None:
     assert connection.direct_fd >= 0
     connection.write(b"first")
     assert CORE.write_answers([(connection, b"second", b"", 1, 0)]) == [(0, 0)]
+
+
+class _Narrow:
+    """A connection whose socket takes a part of a large answer, and all once it is read."""
+
+    def __init__(self, writes: socket.socket, reads: socket.socket) -> None:
+        self._reads = reads
+        self._descriptor = writes.fileno()
+        self.read = b""
+
+    @property
+    def direct_fd(self) -> int:
+        """The core asks for it before each answer."""
+        with contextlib.suppress(BlockingIOError):
+            while data := self._reads.recv(65_536):
+                self.read += data
+        return self._descriptor
+
+    @direct_fd.setter
+    def direct_fd(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+
+def test_an_answer_does_not_follow_a_part_of_another() -> None:
+    writes, reads = socket.socketpair()
+    with writes, reads:
+        reads.setblocking(False)
+        connection = _Narrow(writes, reads)
+        large = b"a" * 4_000_000
+        (row, written), second = CORE.write_answers([(connection, large, b"", 1, 0), (connection, b"b", b"", 1, 0)])
+        assert row == 0
+        assert 0 < written < len(large)
+        assert second == (1, 0)
+        assert connection.direct_fd < 0
+        assert connection.read == large[:written]
