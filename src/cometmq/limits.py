@@ -123,6 +123,9 @@ MAX_FILTER_SERVERS: Final = 64
 MAX_DIALECT_REGISTRATION_BYTES: Final = 1024 * 1024
 """Maximum size of a registration with numeric keys, as sent by a 5.x broker with static topics; it takes about 0.6 s in
 a thread."""
+MAX_REGISTRATION_VALUES_AT_ONCE: Final = 60_000
+"""Maximum number of commas in the part of a plain registration that cannot be decoded row by row; it takes at most
+45 ms, in which other threads wait. A broker with 5,000 static topics needs that many."""
 MAX_DATA_VERSION_BYTES: Final = 4_096
 """Maximum size of a DataVersion (request code 322); Java's has 60 bytes."""
 MAX_REGISTRATION_BYTES: Final = 64 * 1024 * 1024

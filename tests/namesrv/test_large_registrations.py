@@ -86,6 +86,26 @@ def test_the_topics_of_a_large_registration_are_decoded_in_pieces(attributes: st
     assert found.topics.keys() >= first.keys()
 
 
+@pytest.mark.parametrize(
+    ("begin", "row", "end"),
+    [
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{', b'"t":1', b"}}}"),
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable": {', b'"t":1', b"}}}"),
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"a":{', b'"t":1', b'},"b":{}}}}'),
+        (b'{"other":{"topicConfigTable":{', b'"a":{"b":[]}', b"}}}"),
+        (b'{"filterServerList":[],"other":[', b"[]", b"]}"),
+    ],
+    ids=["values", "a blank", "a row", "another object", "arrays"],
+)
+def test_what_cannot_be_decoded_in_pieces_is_small(begin: bytes, row: bytes, end: bytes) -> None:
+    """At once, a million values kept the thread of the event loop waiting for a second."""
+    body = begin + b",".join([row] * 500_000) + end
+    began = time.thread_time()
+    with pytest.raises(BodyError, match="values that are not rows of topics"):
+        decode_registration(body)
+    assert time.thread_time() - began < 0.2
+
+
 def test_a_registration_of_many_topics_takes_only_short_steps() -> None:
     table = RouteTable()
     topics = {f"topic-{number}": TopicConfig(topic_name=f"topic-{number}") for number in range(150_000)}

@@ -34,6 +34,7 @@ from cometmq.limits import (
     MAX_LOOSE_BODY_BYTES,
     MAX_NAMESRV_TOPICS,
     MAX_REGISTRATION_BYTES,
+    MAX_REGISTRATION_VALUES_AT_ONCE,
 )
 from cometmq.remoting.bodies import (
     Body,
@@ -173,21 +174,18 @@ def _topic(row: msgspec.Raw) -> TopicConfig:
 
 def _decode_plain(body: bytes) -> _Plain:
     rows, rest = _first_rows(body)
-    if rows:
-        try:
-            plain = _plain_decoder.decode(rest)
-        except msgspec.DecodeError:
-            return _decode_whole(body)
-        others = plain.topic_config_serialize_wrapper.topic_config_table
-        if others.pop(_MARK, None) is None:  # another object has a table of this name
-            return _decode_whole(body)
-        rows.update(others)
-        version = plain.topic_config_serialize_wrapper.data_version
-        return _Plain(
-            topic_config_serialize_wrapper=_Topics(data_version=version, topic_config_table=rows),
-            filter_server_list=plain.filter_server_list,
-        )
-    return _decode_whole(body)
+    plain = _decode_at_once(rest)
+    if not rows:
+        return plain
+    others = plain.topic_config_serialize_wrapper.topic_config_table
+    if others.pop(_MARK, None) is None:  # another object has a table of this name
+        return _decode_at_once(body)
+    rows.update(others)
+    version = plain.topic_config_serialize_wrapper.data_version
+    return _Plain(
+        topic_config_serialize_wrapper=_Topics(data_version=version, topic_config_table=rows),
+        filter_server_list=plain.filter_server_list,
+    )
 
 
 def _first_rows(body: bytes) -> tuple[dict[str, msgspec.Raw], bytes]:
@@ -218,7 +216,7 @@ def _next_rows(body: bytes, at: int) -> tuple[dict[str, msgspec.Raw], int]:
     """
     end = at + _PIECE_BYTES
     for _ in range(_MAX_ROW_ENDS):
-        end = body.find(_ROW_ENDS, end) + 1
+        end = body.find(_ROW_ENDS, end, end + _PIECE_BYTES) + 1
         if not end:
             break
         try:
@@ -228,7 +226,13 @@ def _next_rows(body: bytes, at: int) -> tuple[dict[str, msgspec.Raw], int]:
     return {}, at
 
 
-def _decode_whole(body: bytes) -> _Plain:
+def _decode_at_once(body: bytes) -> _Plain:
+    """Decode JSON in one call, which keeps other threads waiting for as long as it has values."""
+    if body.count(b",") > MAX_REGISTRATION_VALUES_AT_ONCE:
+        raise BodyError(
+            f"a registration can have at most {MAX_REGISTRATION_VALUES_AT_ONCE} values that are not rows of topics in "
+            "compact JSON"
+        )
     try:
         return _plain_decoder.decode(body)
     except msgspec.DecodeError:
