@@ -133,3 +133,18 @@ def test_headers_that_are_not_complete_are_counted_until_the_connection_ends() -
     assert server.unfinished == 1_500
     server.connection.cancel_streams()
     assert server.unfinished == 0
+
+
+def test_calls_that_cross_a_goaway_are_ignored_and_others_go_on() -> None:
+    server = Server(first_window=65_535)
+    open_ = server.open(1)
+    server.connection.send_goaway()
+    block = encode_headers((":method", "POST"))
+    server.receive(frame(frames.HEADERS, frames.END_HEADERS, 3, block))
+    server.receive(frame(frames.DATA, 0, 3, b"a") + more(3, 5))
+    server.receive(frame(frames.DATA, frames.END_STREAM, 3, b"b") + frames.reset(3, frames.ErrorCode.CANCEL))
+    assert list(server.streams) == [1]
+    open_.send_data(b"answer")
+    open_.end(TRAILERS)
+    server.receive(b"")
+    assert server.got[1] == b"answer"

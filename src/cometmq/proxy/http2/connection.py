@@ -254,7 +254,7 @@ class Http2Connection:
         elif kind == frames.RST_STREAM:
             self._control_frames.spend()
             stream = self.streams.get(number)
-            if number == 0 or len(payload) != 4 or number > self._last_stream:
+            if number == 0 or len(payload) != 4 or self._is_idle(number):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "malformed RST_STREAM")
             if stream is not None:
                 self._cancel(stream)
@@ -319,9 +319,9 @@ class Http2Connection:
         self._count_unread(length)
         stream = self.streams.get(number)
         if stream is None or stream.inbound is None:
-            if number == 0 or number > self._last_stream:
+            if number == 0 or self._is_idle(number):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on an idle stream")
-            self._control_frames.spend()  # the stream has already been answered or reset
+            self._control_frames.spend()  # the stream has already been answered or reset, or began after GOAWAY
             return
         if not stream.may_receive:
             raise Http2Error(ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
@@ -340,6 +340,10 @@ class Http2Connection:
             self._control_frames.spend()
         if is_end and number in self.streams:
             self._end_request(stream)
+
+    def _is_idle(self, number: int) -> bool:
+        """Return whether the client has not begun a stream; streams that it begins after GOAWAY are not remembered."""
+        return number > self._last_stream and not self._sent_goaway
 
     def _count_unread(self, size: int) -> None:
         self._unread += size
@@ -457,7 +461,7 @@ class Http2Connection:
                 stream.reset(ErrorCode.FLOW_CONTROL_ERROR)
             else:
                 stream.pump()
-        elif number > self._last_stream:
+        elif self._is_idle(number):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
 
     def _pump_blocked(self) -> None:
