@@ -62,6 +62,10 @@ class Consumer:
         for _ in range(messages):
             self.pair.send(0, send(self.next()))
             await self.pair.settle()
+        await self.take(messages, **fields)
+
+    async def take(self, messages: int, **fields: Any) -> None:
+        """Receive messages that are there."""
         while messages:
             wanted = receive("T", "G", "broker-a", batch_size=RECEIVED, **fields)
             wanted.invisible_duration.seconds = INVISIBLE_S

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from tests.proxy.plain.consumer import Consumer, ack, changed, request
+from tests.proxy.plain.consumer import INVISIBLE_S, Consumer, ack, changed, request
 from tests.proxy.plain.test_plain_acks import consumer
 from tests.proxy.plain.test_plain_calls import call as send
 from tests.proxy.wire import GRPC, HELLO, data, headers, prefixed
@@ -188,4 +188,47 @@ async def test_messages_in_order(consumer: Consumer) -> None:
         consumer.held.clear()
         if end == 6:
             await consumer.receive(5)
+    await consumer.end()
+
+
+async def test_messages_of_a_retry_topic(consumer: Consumer) -> None:
+    await consumer.prepare(6)
+    pair, taken = consumer.pair, consumer.pair.taken
+    for side in pair.sides:
+        side.clock.advance(INVISIBLE_S + 5)
+    await pair.settle("due")
+    stale, consumer.held = consumer.held, []
+    await consumer.acknowledge("expired", *(request(one) for one in stale))
+    assert pair.taken == taken
+    await consumer.take(6)
+    assert {one.handle.split(" ")[4] for one in consumer.held} == {"1"}
+    others = [changed(consumer.held[0], 4, kind) for kind in "02"]
+    await consumer.acknowledge("of another kind", *(request(one) for one in others))
+    assert pair.taken == taken
+    first, second, *rest = consumer.held
+    await consumer.acknowledge("retried", request(first, second), *(request(one) for one in rest[1:]))
+    assert pair.taken == taken + 4
+    consumer.held = rest[:1]
+    # the same message by both names of its topic
+    log_entries = [side.broker.pops.log.put_entries for side in pair.sides]
+    by_name = request(changed(rest[0], 4, "0"), topic="%RETRY%G_T")
+    await consumer.acknowledge("by both names", request(rest[0]), by_name, request(rest[0]))
+    assert [side.broker.pops.log.put_entries - put for side, put in zip(pair.sides, log_entries, strict=True)] == [1, 1]
+    assert not any(queue.in_flight for side in pair.sides for queue in side.broker.pops.log.state)
+    await consumer.end()
+
+
+async def test_a_message_is_acknowledged_once_by_both_names_of_its_topic(consumer: Consumer) -> None:
+    await consumer.prepare(2)
+    pair = consumer.pair
+    for side in pair.sides:
+        side.clock.advance(INVISIBLE_S + 5)
+    await pair.settle("due")
+    consumer.held = []
+    await consumer.take(2)
+    one = consumer.held[0]
+    put = [side.broker.pops.log.put_entries for side in pair.sides]
+    by_name = request(changed(one, 4, "0"), topic="%RETRY%G_T")
+    await consumer.acknowledge("by both names", request(one), by_name)
+    assert [side.broker.pops.log.put_entries - before for side, before in zip(pair.sides, put, strict=True)] == [1, 1]
     await consumer.end()

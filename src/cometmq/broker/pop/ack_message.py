@@ -217,11 +217,12 @@ class AckMessageProcessor:
             self._log.check()
         except RefusedError:
             return False
-        ends: list[tuple[PopQueue, list[int], int]] = []
+        ends: dict[tuple[PopQueue, int], list[int]] = {}
         for topic, group, queue_id, pop_time, offsets in pops:
             found = self._find_queue(topic, group, queue_id)
             if (
                 found is None
+                or (found, pop_time) in ends  # a retry topic has two names
                 or len(set(offsets)) != len(offsets)
                 or not self._has(topic, queue_id, min(offsets))
                 or not (
@@ -230,10 +231,10 @@ class AckMessageProcessor:
                 )
             ):
                 return False
-            ends.append((found, offsets, pop_time))
-        for found, offsets, pop_time in ends:
+            ends[found, pop_time] = offsets
+        for (found, pop_time), offsets in ends.items():
             self._acknowledge(found, offsets, pop_time)
-        self._call_when_stored(answered, [found for found, *_ in ends])
+        self._call_when_stored(answered, [found for found, _ in ends])
         return True
 
     def _has(self, topic: str, queue_id: int, offset: int) -> bool:
