@@ -69,14 +69,20 @@ def attached(
 
 def _end_work(spark: Any) -> None:
     """End all streams and jobs of the JVM, and have it call this process again."""
+    try:
+        for query in spark._jsparkSession.sharedState().activeStreamingQueries().values():
+            if query is not None:  # it ended between the look at the map's keys and that at its values
+                query.stop()
+        spark.sparkContext.cancelAllJobs()
+        while spark.sparkContext.statusTracker().getActiveJobsIds():
+            pass
+    finally:
+        _call_this_process(spark.sparkContext._gateway)
+
+
+def _call_this_process(gateway: Any) -> None:
     from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 
-    for query in list(spark._jsparkSession.sharedState().activeStreamingQueries().values()):
-        query.stop()
-    spark.sparkContext.cancelAllJobs()
-    while spark.sparkContext.statusTracker().getActiveJobsIds():
-        pass
-    gateway = spark.sparkContext._gateway
     if gateway.__dict__.get("_callback_server") is not None:  # otherwise PySpark does it when it starts one
         server = JavaObject("GATEWAY_SERVER", gateway._gateway_client)
         server.resetCallbackClient(server.getCallbackClient().getAddress(), gateway._python_proxy_port)
