@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 3.0
-TLS_CLOSE_S: Final = 1.0
-"""Time limit for closing a TLS connection."""
+CLOSE_S: Final = 1.0
+"""Time limit for closing connections that still have bytes to send."""
 MAX_IN_FLIGHT: Final = 4096
 """Maximum number of unanswered requests per connection, which limits the memory used for a slow server."""
 
@@ -235,16 +235,12 @@ class RemotingClient:
         connections = list(self._connections.values())
         for connection in connections:
             connection.close()
-        await asyncio.sleep(0)  # lets the transports close their sockets before the loop may end
-        if self._tls is not None and connections:  # TLS sends close_notify first
-            try:
-                await wait_for(
-                    self.clock, TLS_CLOSE_S, asyncio.gather(*(connection.gone for connection in connections))
-                )
-            except TimeoutError:
-                for connection in connections:
-                    connection.abort("this client was closed")
-                await asyncio.sleep(0)
+        try:  # the loop may end after this: the transports first send what is queued, TLS also close_notify
+            await wait_for(self.clock, CLOSE_S, asyncio.gather(*(connection.gone for connection in connections)))
+        except TimeoutError:
+            for connection in connections:
+                connection.abort("this client was closed")
+            await asyncio.sleep(0)
 
     async def _connect(self, address: str, deadline: float) -> ClientConnection:
         if self._closed:
