@@ -127,6 +127,12 @@ async def test_invalid_files_at_the_master_keep_nobody_out_of_the_set(
         assert "the account files are not copied from the master" in caplog.text
 
 
+@pytest.fixture
+def no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A name that is not UTF-8 stands in the log, which the processes of the tests could not send to each other."""
+    caplog.set_level(logging.CRITICAL + 1, logger="cometmq")
+
+
 # --- the files --------------------------------------------------------------------------------------
 def copies(tmp_path: Path) -> tuple[PlainCopy, PlainCopy, Path]:
     write(tmp_path / "a", "account-1", "account-2")
@@ -200,8 +206,11 @@ def test_files_that_are_not_in_use_are_not_copied(tmp_path: Path, spoil: Callabl
 
 
 @pytest.mark.parametrize(
-    ("name", "encoding"), [("x.yml", "utf-16"), ("a\\b.yml", "utf-8"), (os.fsdecode(b"\xff.yml"), "utf-8")]
+    ("name", "encoding"),
+    [("x.yml", "utf-16"), ("a\\b.yml", "utf-8"), (os.fsdecode(b"\xff.yml"), "utf-8")],
+    ids=["UTF-16", "a backslash", "no UTF-8"],
 )
+@pytest.mark.usefixtures("no_log")
 def test_files_that_others_cannot_take_over_are_named_and_not_copied(tmp_path: Path, name: str, encoding: str) -> None:
     masters, _, _ = copies(tmp_path)
     path = tmp_path / "a" / "acl" / name
@@ -213,6 +222,7 @@ def test_files_that_others_cannot_take_over_are_named_and_not_copied(tmp_path: P
         PlainCopy(files).exported("broker-key")
 
 
+@pytest.mark.usefixtures("no_log")
 def test_a_file_with_any_name_gives_way_to_the_masters(tmp_path: Path) -> None:
     masters, mine, directory = copies(tmp_path)
     odd = directory / "acl" / os.fsdecode(b"\xff.yml")
