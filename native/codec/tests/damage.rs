@@ -1,5 +1,8 @@
 //! Damaged frames: nothing panics, no number overflows, and what is taken has the size that was promised.
 
+mod chance;
+
+use chance::Chance;
 use cometmq_codec::batch::{encode, Common, Place};
 use cometmq_codec::frame::frame;
 use cometmq_codec::hmac::Key;
@@ -14,18 +17,6 @@ use cometmq_codec::units::{find, Most, Segment};
 use std::collections::HashSet;
 
 const ROUNDS: usize = 300_000;
-
-/// Marsaglia's xorshift: the same damage in every run.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
 
 fn framed(kind: u8, header: &[u8], body: &[u8]) -> Vec<u8> {
     let total = (4 + header.len() + body.len()) as u32;

@@ -1,5 +1,8 @@
 //! Damaged calls of gRPC: nothing panics, no number overflows, and what is taken is what was sent.
 
+mod chance;
+
+use chance::Chance;
 use cometmq_codec::grpc_ack::{self, answer_length, write_answer, Ack};
 use cometmq_codec::grpc_send;
 use cometmq_codec::hpack::Table;
@@ -11,30 +14,18 @@ const ROUNDS: usize = 100_000;
 const MAX_BYTES: usize = 16_384;
 const STATUS: &[u8] = b"\x08\xa0\x9c\x01\x12\x02OK";
 
-/// Marsaglia's xorshift: the same damage in every run.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-
-    fn damage(&mut self, data: &mut Vec<u8>, times: usize) {
-        for _ in 0..times {
-            let at = self.below(data.len());
-            match self.below(4) {
-                0 => data[at] = self.below(256) as u8,
-                1 => data[at] ^= 1 << self.below(8),
-                2 => data.insert(at, b"\x00\xff\x80 9-\x1f"[self.below(7)]),
-                _ => drop(data.remove(at)),
-            }
-            if data.is_empty() || self.below(50) == 0 {
-                data.truncate(at.max(1));
-                data.resize(data.len().max(1), 0);
-            }
+fn damage(chance: &mut Chance, data: &mut Vec<u8>, times: usize) {
+    for _ in 0..times {
+        let at = chance.below(data.len());
+        match chance.below(4) {
+            0 => data[at] = chance.below(256) as u8,
+            1 => data[at] ^= 1 << chance.below(8),
+            2 => data.insert(at, b"\x00\xff\x80 9-\x1f"[chance.below(7)]),
+            _ => drop(data.remove(at)),
+        }
+        if data.is_empty() || chance.below(50) == 0 {
+            data.truncate(at.max(1));
+            data.resize(data.len().max(1), 0);
         }
     }
 }
@@ -93,7 +84,7 @@ fn damaged_acknowledgements_are_taken_whole_or_left() {
     let mut taken = 0;
     for round in 0..ROUNDS {
         let mut data = original.clone();
-        chance.damage(&mut data, round % 4);
+        damage(&mut chance, &mut data, round % 4);
         let mut acks = Vec::new();
         if grpc_ack::read(&data, &rules(), 50_000, &mut acks).is_some() {
             taken += 1;
@@ -150,7 +141,7 @@ fn damaged_sends_are_taken_whole_or_left() {
     let mut taken = 0;
     for round in 0..ROUNDS {
         let mut data = original.clone();
-        chance.damage(&mut data, round % 4);
+        damage(&mut chance, &mut data, round % 4);
         let (mut texts, mut messages) = (String::new(), Vec::new());
         if grpc_send::read(&data, &rules, "ip", &mut texts, &mut messages).is_some() {
             taken += 1;
@@ -215,7 +206,8 @@ fn blocks_that_are_undone_leave_the_table_as_it_was() {
         let mut marks = Vec::new();
         for _ in 0..1 + round % 4 {
             let mut block = originals[chance.below(originals.len())].clone();
-            chance.damage(&mut block, chance.0 as usize % 3);
+            let times = chance.0 as usize % 3;
+            damage(&mut chance, &mut block, times);
             let known = entries(&mut table);
             let mark = table.mark();
             let mut size = 0;
@@ -266,7 +258,7 @@ fn damaged_frames_are_whole_calls_or_left() {
     let (mut taken, mut cut) = (0, 0);
     for round in 0..ROUNDS {
         let mut data = original.clone();
-        chance.damage(&mut data, round % 4);
+        damage(&mut chance, &mut data, round % 4);
         data.truncate(data.len() - chance.below(2) * chance.below(data.len()));
         let (mut at, mut last) = (0, 1);
         while let Some(found) = Request::read(&data, at, last, &mut scratch, 1_000) {
