@@ -12,8 +12,7 @@ from typing import Final
 from cometmq.auth.model import AuthError
 from cometmq.auth.plain_copy import OLD_ENDING, NotReadableError, PlainCopy, ReadOnlyFilesError
 from cometmq.auth.plain_files import PlainFiles
-from cometmq.broker.limits import SLAVE_TABLE_SECONDS
-from cometmq.broker.replication.copies.set_copy import of_epoch
+from cometmq.broker.replication.copies.set_copy import asked
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.members import FollowerSide, MasterSide
 from cometmq.loop import completed
@@ -90,9 +89,9 @@ class AccountCopy:
             header = SetCopyRequestHeader(await in_thread(self._copy.version), credentials.access_key)
         except NotReadableError:
             header = SetCopyRequestHeader("", credentials.access_key)
-        answer = await self._client.invoke(master, RequestCode.GET_SET_ACCOUNTS, header, timeout_s=SLAVE_TABLE_SECONDS)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return  # a master of an earlier version
+        answer = await asked(self._client, master, RequestCode.GET_SET_ACCOUNTS, header, self._side)
+        if answer is None:
+            return
         if answer.code in (ResponseCode.NO_MESSAGE, ResponseCode.NO_PERMISSION):
             self._say(f"the master does not return them: {answer.remark}")
             return
@@ -101,7 +100,6 @@ class AccountCopy:
                 f"GET_SET_ACCOUNTS: code {answer.code}, {answer.remark}",
                 next_step="set the same keys of accounts on all members of the set",
             )
-        of_epoch(answer.header(SetCopyResponseHeader).epoch, self._side)
         if answer.body:
             await self._take_over(answer.body, credentials.secret_key, master)
         else:

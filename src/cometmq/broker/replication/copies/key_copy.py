@@ -6,8 +6,7 @@ import logging
 from typing import Final
 
 from cometmq.broker.config import LiveConfig
-from cometmq.broker.limits import SLAVE_TABLE_SECONDS
-from cometmq.broker.replication.copies.set_copy import of_epoch
+from cometmq.broker.replication.copies.set_copy import asked
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.members import FollowerSide, MasterSide
 from cometmq.broker.tables.set_keys import SetKeys
@@ -64,12 +63,11 @@ class KeyCopy:
         :raises OSError: the file cannot be written.
         """
         header = SetCopyRequestHeader(self._keys.version)
-        answer = await self._client.invoke(master, RequestCode.GET_SET_KEYS, header, timeout_s=SLAVE_TABLE_SECONDS)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return  # a master of an earlier version
+        answer = await asked(self._client, master, RequestCode.GET_SET_KEYS, header, self._side)
+        if answer is None:
+            return
         if answer.code != ResponseCode.SUCCESS:
             raise ReplicationError(f"GET_SET_KEYS: code {answer.code}, {answer.remark}")
-        of_epoch(answer.header(SetCopyResponseHeader).epoch, self._side)
         if not answer.body:
             return
         try:

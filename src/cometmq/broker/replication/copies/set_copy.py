@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from cometmq.broker.limits import SLAVE_TABLE_SECONDS
 from cometmq.broker.replication.frames import ReplicationError
 from cometmq.broker.replication.members import FollowerSide
+from cometmq.remoting.client import RemotingClient
+from cometmq.remoting.codes import RequestCode, ResponseCode
+from cometmq.remoting.command import RemotingCommand
+from cometmq.remoting.headers import SetCopyRequestHeader, SetCopyResponseHeader
 
 
 class SetCopy(Protocol):
@@ -24,6 +29,22 @@ class SetCopy(Protocol):
         :raises ReplicationError: the master does not return it, or it cannot be used or written.
         :raises RemotingError: the master does not answer.
         """
+
+
+async def asked(
+    client: RemotingClient, master: str, code: RequestCode, header: SetCopyRequestHeader, side: FollowerSide
+) -> RemotingCommand | None:
+    """Ask the master for a table; return ``None`` if it is of an earlier version, which has no such request.
+
+    :raises ReplicationError: the table is that of an earlier master.
+    :raises RemotingError: the master does not answer.
+    """
+    answer = await client.invoke(master, code, header, timeout_s=SLAVE_TABLE_SECONDS)
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return None
+    if answer.code == ResponseCode.SUCCESS:
+        of_epoch(answer.header(SetCopyResponseHeader).epoch, side)
+    return answer
 
 
 def of_epoch(epoch: int, side: FollowerSide) -> None:
