@@ -36,7 +36,7 @@ class Case:
 
     @property
     def topic(self) -> str:
-        """Where its messages are."""
+        """The beginning of the names of its topics."""
         kind = "batch" if self.batched else "one"
         return f"{'Warm' if self.name.startswith('warm') else 'Load'}-{self.body}-{self.connections}-{kind}-"
 

@@ -10,6 +10,7 @@ import pytest
 from tests.broker.member.sets import MemberSet, bodies, member_set, send, until
 
 from cometmq.broker.failover.states import State
+from cometmq.broker.member.set_member import SetMember
 from cometmq.client.admin import Admin
 from cometmq.client.admin.failover.sets import find_sets
 
@@ -74,16 +75,22 @@ async def test_a_member_with_an_address_that_is_taken_never_joins_and_both_sides
     assert not await to_do(pair)
 
 
+async def copied_before_a_message(members: MemberSet) -> tuple[str, SetMember]:
+    """Copy the stopped follower's store to ``copy``, start the follower again, and send a message that both have."""
+    await send(members, b"before")
+    follower = next(name for name, member in members.members.items() if not member.is_serving)
+    await members.stop(follower)
+    shutil.copytree(members.root / follower, members.root / "copy")
+    original = await members.start(follower)
+    await until(lambda: members.in_sync == {"a", "b"})
+    await send(members, b"after")
+    return follower, original
+
+
 async def test_an_older_copy_of_a_store_never_counts_while_the_original_runs(tmp_path: Path) -> None:
     """The copy has the name of a member in sync, and lacks an acknowledged message."""
     async with member_set(tmp_path, 2) as members:
-        await send(members, b"before")
-        follower = next(name for name, member in members.members.items() if not member.is_serving)
-        await members.stop(follower)
-        shutil.copytree(tmp_path / follower, tmp_path / "copy")
-        original = await members.start(follower)
-        await until(lambda: members.in_sync == {"a", "b"})
-        await send(members, b"after")
+        follower, original = await copied_before_a_message(members)
         changes = members.store._version
         copy = await members.start("copy", failoverMember=follower)
         assert copy.machine.me.generation == original.machine.me.generation + 1
@@ -110,13 +117,7 @@ async def test_a_copy_of_a_stopped_store_is_a_new_member_while_the_original_is_a
 ) -> None:
     """It lacks an acknowledged message, and has the name of a member in sync: it must not be elected."""
     async with member_set(tmp_path, 2) as members:
-        await send(members, b"before")
-        follower = next(name for name, member in members.members.items() if not member.is_serving)
-        await members.stop(follower)
-        shutil.copytree(tmp_path / follower, tmp_path / "copy")
-        original = await members.start(follower)
-        await until(lambda: members.in_sync == {"a", "b"})
-        await send(members, b"after")
+        follower, original = await copied_before_a_message(members)
         generation = original.machine.me.generation
         for name in ("a", "b"):
             await members.kill(name)

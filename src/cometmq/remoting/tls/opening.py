@@ -100,15 +100,17 @@ class OpeningConnections:
 
     def abort(self) -> None:
         """Abort all connections."""
-        while self._unopened:
-            self._unopened.popleft().close()
+        self._close_unopened()
         for opening in list(self._open):
             opening.abort()
 
-    async def stop(self) -> None:
-        """Abort all connections and wait until their sockets are closed."""
+    def _close_unopened(self) -> None:
         while self._unopened:
             self._unopened.popleft().close()
+
+    async def stop(self) -> None:
+        """Abort all connections and wait until their sockets are closed."""
+        self._close_unopened()
         tasks = list(self._open.values())
         for task in tasks:
             task.cancel()
