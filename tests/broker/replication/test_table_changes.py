@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from tests.broker.replication.following import connect, copied, replicated
+from tests.broker.wire import Wire
 from tests.helpers.request_hooks import add_hooks
 
 import cometmq.broker.replication.table_changes
@@ -93,15 +94,21 @@ async def test_a_topic_that_the_slave_noted_by_itself_is_the_masters_again(large
     assert max(size for _, size in given) < 500, given
 
 
-async def test_an_offset_beyond_the_slaves_log_is_taken_when_the_log_is_there(pair: Cluster) -> None:
-    clock, master, slave = cast(VirtualClock, pair.clock), pair.broker(0), pair.slave()
+async def with_an_offset_beyond_the_log(pair: Cluster) -> Wire:
+    """Copy one message of ``T`` and the offset 3 of ``readers``; return a connection to the master."""
     await copied(pair)
-    wire = await connect(master)
+    wire = await connect(pair.broker(0))
     await wire.send("T")
     await copied(pair)
-    await clock.run_for(4)
-    master.offsets.set_offset("readers", "T", 0, 3)
-    await clock.run_for(1.1)
+    await cast(VirtualClock, pair.clock).run_for(4)
+    pair.broker(0).offsets.set_offset("readers", "T", 0, 3)
+    await cast(VirtualClock, pair.clock).run_for(1.1)
+    return wire
+
+
+async def test_an_offset_beyond_the_slaves_log_is_taken_when_the_log_is_there(pair: Cluster) -> None:
+    clock, slave = cast(VirtualClock, pair.clock), pair.slave()
+    wire = await with_an_offset_beyond_the_log(pair)
     assert slave.offsets.query("readers", "T", 0) == 1
     await wire.send("T")
     await clock.run_for(1.1)
@@ -114,14 +121,8 @@ async def test_an_offset_beyond_the_slaves_log_is_taken_when_the_log_is_there(pa
 
 async def test_an_offset_that_the_log_has_reached_since_the_last_copy_is_there_at_the_end(pair: Cluster) -> None:
     """The next life may be a master's: a member that has just copied everything to a new disk is elected."""
-    clock, master, slave = cast(VirtualClock, pair.clock), pair.broker(0), pair.slave()
-    await copied(pair)
-    wire = await connect(master)
-    await wire.send("T")
-    await copied(pair)
-    await clock.run_for(4)
-    master.offsets.set_offset("readers", "T", 0, 3)
-    await clock.run_for(1.1)
+    slave = pair.slave()
+    wire = await with_an_offset_beyond_the_log(pair)
     slave.slave.tables._next.close()  # the next copy comes too late
     await wire.send("T")
     await replicated(pair)
