@@ -15,7 +15,8 @@ from typing import Any, Final
 from cometmq.apache_keys import BROKER, apache_keys
 from cometmq.auth.options import SecurityOptions
 from cometmq.broker.failover_keys import FailoverKeys, check_keys
-from cometmq.broker.limits import MAX_TIMER_DELAY_SECONDS, MAX_TRANSFER_BYTES
+from cometmq.broker.limits import MAX_TIMER_DELAY_SECONDS
+from cometmq.broker.replication_keys import ReplicationKeys
 from cometmq.errors import reason_of
 from cometmq.limits import MAX_CONNECTIONS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_QUERY_MESSAGES
 from cometmq.log_level import LOG_LEVEL_DOC, LOG_LEVELS
@@ -54,7 +55,7 @@ def _options_of_storage(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, StoreConfig):
+class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, ReplicationKeys, StoreConfig):
     """The options of a broker process, including those of its store."""
 
     # --- name and addresses ----------------------------------------------------------------------
@@ -252,57 +253,6 @@ class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, StoreConfig):
         runtime=True,
     )
 
-    # --- replication ----------------------------------------------------------------------------
-    ha_listen_port: int = option(
-        0, "Port that slaves connect to. 0: listenPort + 1, or a free port if listenPort is 0.", maximum=65_535
-    )
-    ha_master_address: str = option(
-        "",
-        "SLAVE: host:port from which to copy the master's log. Empty: the address from the nameservers.",
-        apache=ApacheRules(stripped=True),
-    )
-    ha_send_heartbeat_interval: int = option(
-        5_000,
-        "Interval between heartbeats to idle slaves, and between reports to the master, in milliseconds.",
-        minimum=1,
-    )
-    ha_housekeeping_interval: int = option(
-        20_000, "Time without data after which master and slave close their connection, in milliseconds.", minimum=1
-    )
-    ha_transfer_batch_size: int = option(
-        32_768, "Maximum size of one transfer to a slave, in bytes.", minimum=1_024, maximum=MAX_TRANSFER_BYTES
-    )
-    ha_slave_fallbehind_max: int = option(
-        268_435_456, "A slave that is so many bytes behind is not in sync, and sends do not wait for it.", minimum=1
-    )
-    in_sync_replicas: int = option(
-        2,
-        "SYNC_MASTER: minimum number of brokers, including this one, that must have a message before it is "
-        "acknowledged. 2 requires one slave in sync, 3 requires two. Sends wait for every slave in sync.",
-        minimum=1,
-    )
-    enable_auto_in_sync_replicas: bool = option(
-        False, "SYNC_MASTER: if fewer than inSyncReplicas brokers are in sync, minInSyncReplicas are enough."
-    )
-    min_in_sync_replicas: int = option(
-        1,
-        "With enableAutoInSyncReplicas or failover: minimum number of brokers that must have a message, with this one.",
-        minimum=1,
-    )
-    slave_timeout: int = option(
-        3_000,
-        "SYNC_MASTER: maximum time to wait for slaves before a message is answered as not replicated, in milliseconds.",
-        minimum=1,
-    )
-    offset_check_in_slave: bool = option(
-        False,
-        "SLAVE: correct pull offsets that are outside a queue's range, as a master does.",
-        runtime=True,
-    )
-    slave_read_enable: bool = option(
-        False, "Let consumers that are far behind read from the slave that is configured in their group.", runtime=True
-    )
-
     # --- filters --------------------------------------------------------------------------------
     enable_property_filter: bool = option(
         False, "Allow subscriptions with SQL92 expressions on message properties.", runtime=True
@@ -390,11 +340,6 @@ class BrokerConfig(SecurityOptions, MetricsOptions, FailoverKeys, StoreConfig):
 
     unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Apache's keys that are configured but have no effect in CometMQ, with their values as text."""
-
-    @property
-    def slaves_required(self) -> int:
-        """Return the minimum number of slaves that must have a message before a SYNC_MASTER acknowledges it."""
-        return (self.min_in_sync_replicas if self.enable_auto_in_sync_replicas else self.in_sync_replicas) - 1
 
     @property
     def advertised(self) -> dict[str, Advertised]:
