@@ -16,18 +16,15 @@ from typing import Final
 from cometmq import __version__
 from cometmq.broker.admin.broker import BrokerAdmin
 from cometmq.broker.admin.failover import FailoverAdmin
-from cometmq.broker.admin.messages import TimerAdmin, TransactionAdmin
 from cometmq.broker.advertised_check import AdvertisedCheck
 from cometmq.broker.archived.archived_messages import ArchivedMessages
 from cometmq.broker.config import SLAVE, BrokerConfig, LiveConfig, ip_of_clients, with_host
 from cometmq.broker.context import BrokerContext
-from cometmq.broker.delay.parked_message import TimerDetour
-from cometmq.broker.delay.recall_message import RecallMessageProcessor
 from cometmq.broker.delay.schedule_message import ScheduleMessageService
 from cometmq.broker.delay.timer_message import TimerMessageService
 from cometmq.broker.handlers import account_handlers, common_handlers
 from cometmq.broker.hooks.message_hooks import BrokerHooks, load_hooks
-from cometmq.broker.limits import POP_SAVE_SECONDS, PRODUCER_SAVE_SECONDS
+from cometmq.broker.master_parts import MasterParts
 from cometmq.broker.membership import Membership, build_slave, open_replication, open_store
 from cometmq.broker.metrics.monitor import BrokerMonitor, MonitoredParts
 from cometmq.broker.periodic_work import periodic_work
@@ -39,7 +36,7 @@ from cometmq.broker.pull.filters import PullFilters
 from cometmq.broker.pull.pull_message import PullMessageProcessor
 from cometmq.broker.pull.pull_request_hold import PullRequestHoldService
 from cometmq.broker.registration import WARN_S, BrokerRegistration, warn_of_no_nameserver
-from cometmq.broker.replication.ha_service import HAService, HaStatusAdmin
+from cometmq.broker.replication.ha_service import HAService
 from cometmq.broker.replication.slave import Slave, message_refusal
 from cometmq.broker.send.plain_batches import PlainBatches
 from cometmq.broker.send.producer_sequence_log import ProducerSequenceLog
@@ -107,6 +104,7 @@ class Broker:
     timer: TimerMessageService
     pops: PopService
     slave: Slave
+    _master: MasterParts
     _context: BrokerContext
 
     def __init__(
@@ -317,7 +315,8 @@ class Broker:
         if self.is_slave:
             self.slave = build_slave(context, self._access, self._member)
         else:
-            detours, of_master = self._build_master(context, filters)
+            master = self._build_master(context, filters)
+            detours, of_master = master.detours(self.schedule), master.handlers(self.ha)
             self._tables.take_as_own()
         self.registration = self._build_registration()
         pulls = PullMessageProcessor(context, filters)
@@ -412,33 +411,18 @@ class Broker:
             host=host,
         )
 
-    def _build_master(self, context: BrokerContext, filters: PullFilters) -> tuple[list[Detour], list[object]]:
-        """Create a master's parts; return its detours (where messages wait until due) and its request handlers."""
-        self.transactions = TransactionalMessageService(context)
-        if CORE is not None:
-            guard = None if self.access is None else self.access.guard
-            sampler = None if self.audit is None else self.audit.sampler
-            self.plain_sends = PlainSends(
-                CORE, self.turn, context.targets, self.transactions.plain, guard, self.limiter, sampler
-            )
-        self.timer = TimerMessageService(context)
-        self.pops = PopService(context, filters, self._registrar)
+    def _build_master(self, context: BrokerContext, filters: PullFilters) -> MasterParts:
+        master = self._master = MasterParts(context, filters, self._access, self._registrar)
+        self.transactions, self.timer, self.pops = master.transactions, master.timer, master.pops
+        self.plain_sends = master.plain_sends
         self._stops.add("popped messages", self.pops.save)
         self.pops.modes.on_due = self._tables.add(self.pops.modes.writer)
-        return [self.transactions.detour, TimerDetour(context), self.schedule.detour], [
-            self.transactions.ends,
-            self.transactions.resumes,
-            RecallMessageProcessor(context, self.timer),
-            TransactionAdmin(self.transactions.open),
-            TimerAdmin(self.timer),
-            HaStatusAdmin(self.ha),
-            *self.pops.parts,
-        ]
+        return master
 
     # --- listening ------------------------------------------------------------------------------
     async def _listen(self) -> None:
         # First the tables: requests that waited for them may store messages.
-        ends = () if self.is_slave else (self.pops.log.end_round,)
+        ends = () if self.is_slave else self._master.ends_of_round
         of_member = () if self._member is None else (self._member.sides.round_ended,)
         after = of_member if self.is_slave else (*of_member, self.timer.end_round)
         end_of_round = (*ends, self._tables.end_round, self.turn.end, self.ha.end_round, *after)
@@ -464,34 +448,19 @@ class Broker:
             self.slave.start()
             self._stops.add("master of this slave", self.slave.stop)
         else:
-            self._start_master()
-            repeated += [
-                ("write delay offsets", config.flush_delay_offset_interval / 1000, self.schedule.save),
-                ("write producer sequences", PRODUCER_SAVE_SECONDS, self.producers.save),
-                ("write popped messages", POP_SAVE_SECONDS, self.pops.save),
-            ]
+            self._master.start(self.producers, self.schedule, self._stops)
+            repeated += self._master.periodic_work(self.producers, self.schedule)
         for name, seconds, work in repeated:
             periodic = Periodic(name, seconds, work, clock=self.clock)
             periodic.start()
             self._stops.add(name, periodic.stop)
-
-    def _start_master(self) -> None:
-        self.producers.start()
-        self._stops.add("sequences of producers", self.producers.stop)
-        self.transactions.start()
-        self._stops.add("transactions", self.transactions.stop)
-        self.schedule.start()
-        self.timer.start()
-        self._stops.add("timer", self.timer.stop)
-        self.pops.start()
 
     # --- stopping -------------------------------------------------------------------------------
     async def _finish_requests(self) -> None:
         """Refuse new sends, and answer the pending sends and the waiting pulls."""
         self.schedule.halt()
         if not self.is_slave:
-            self.pops.halt()
-            self.pops.log.end_round()
+            self._master.halt()
         self.turn.stop()
         self.turn.end()
         self.hold.stop()
